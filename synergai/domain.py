@@ -360,6 +360,7 @@ class Fault(enum.Enum):
     HOST_DIED = 3
     UNKNOWN_ENGINE = 4
     RESPONSE_TOO_LARGE = 5
+    DIED_AT_INPUT = 6
 
     @property
     def is_of_query(self) -> bool:

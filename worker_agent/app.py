@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
-from synergai.errors import EngineUnusable
+from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.descriptions import CACHE_FILE
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
@@ -26,6 +26,7 @@ from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.identity import TOKEN_VARIABLE, WorkerIdentity
+from worker_agent.hub_client.input_reader import InputReader
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
@@ -99,6 +100,7 @@ class Agent:
                 config.gateway, config.max_message_bytes, self._read_tls, identity
             )
             remote.check()
+        self._inputs = InputReader(config.input_roots, config.max_message_bytes)
         self._hub = HubClient(hub, self, self._runner, self._configurations)
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
@@ -216,6 +218,13 @@ class Agent:
         if self._meter is not None and (draw := self._meter.read()) is not None:
             beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
         return beat
+
+    def read_input(self, engine: EngineName, url: str) -> bytes:
+        """Return the request for the input of an engine at a URL; called from other threads."""
+        found = self._engines.get(engine)
+        if found is None:
+            raise InvalidInput(f"this worker has no engine {engine!r} any more")
+        return self._inputs.read(url, found)
 
     def load(self, session: Session) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.

@@ -45,6 +45,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     power_modes: tuple[str, ...]
     root: Path
     hang_timeout_s: float
+    input_roots: tuple[str, ...] = ()
 
 
 class AgentConfig(WorkerConfig, frozen=True, kw_only=True):

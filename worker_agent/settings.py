@@ -98,6 +98,11 @@ class WorkerSettings(Settings):
         gt=0,
         description="Seconds without a response after which an engine is restarted.",
     )
+    input_roots: tuple[str, ...] = Field(
+        default=(),
+        description="Directories, and URLs such as s3://bucket/folder, below which the inputs of "
+        "jobs may be read that name a URL; none if empty.",
+    )
 
     @field_validator("preload")
     @classmethod

@@ -146,6 +146,12 @@ class Dispatcher:
             self._end_job(job_id, JobState.CANCELLED, self._clock.now())
             self._handle(JobCancelled(job_id))
 
+    def fail(self, job_id: JobId, reason: str, fault: Fault = Fault.UNSPECIFIED) -> None:
+        """Fail a job and stop it before its next query; do nothing if it has ended."""
+        if job_id in self._handlers:
+            self._end_job(job_id, JobState.FAILED, self._clock.now(), reason, fault)
+            self._handle(JobCancelled(job_id))
+
     def suspend(self, job_id: JobId) -> None:
         """Withdraw a job before its next query, without telling its handler.
 
@@ -326,8 +332,8 @@ class Dispatcher:
         handler = self._handlers[assignment.job_id]
         requests = handler.requests(assignment.first, assignment.count)
         worker.in_flight[assignment.id] = AssignmentProgress(assignment, now)
-        worker.orders.put(RunAssignment(assignment, requests))
-        handler.on_dispatched(assignment, now)
+        worker.orders.put(RunAssignment(assignment, requests, handler.inputs_follow))
+        handler.on_dispatched(worker, assignment, now)
         self._watch_progress()
 
     def _revoke(self, assignment_id: AssignmentId, worker_id: WorkerId) -> None:

@@ -36,16 +36,24 @@ class JobHandler(Protocol):
     Attributes:
         durable: results count only once the journal has recorded them.
         with_tensors: queries carry their tensors, and responses are wanted.
+        inputs_follow: they are sent after the assignment, by the handler itself.
     """
 
     durable: bool
     with_tensors: bool
+    inputs_follow: bool
 
     def requests(self, first: int, count: int, /) -> Sequence[bytes]:
         """Return the serialized requests of `count` queries; none if they draw on samples."""
 
-    def on_dispatched(self, assignment: Assignment, now: float, /) -> None:
+    def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float, /) -> None:
         """Handle the dispatch of some of the job's queries."""
+
+    def excuses_crash(self, query: int, /) -> bool:
+        """Return whether the job runs a query alone next, at or after which an engine host died.
+
+        The crash does not count against the job then.
+        """
 
     def on_progress(
         self,

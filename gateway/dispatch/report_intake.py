@@ -133,11 +133,16 @@ class ReportIntake:
         worker.free_since = now = self._clock.now()
         if outcome is Outcome.COMPLETED:
             worker.record_run(assignment.estimate_s, now - progress.dispatched_at)
+        fault = _FAULTS.get(report.fault, Fault.UNSPECIFIED)
+        if fault is Fault.DIED_AT_INPUT:
+            fault = Fault.HOST_DIED
+            if handler is not None and handler.excuses_crash(assignment.first + progress.done):
+                outcome = Outcome.STOPPED
         ended = AssignmentEnded(
             assignment.id,
             progress.done,
             outcome,
-            _FAULTS.get(report.fault, Fault.UNSPECIFIED),
+            fault,
             printable_detail(report.detail),
             progress.compute_s,
             progress.batch,

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
-from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds
+from gateway.fleet.agent_validation import (
+    ProtocolViolation,
+    checked_seconds,
+    printable_detail,
+)
 from synergai.protocol.request_codec import check_response
 
 if TYPE_CHECKING:
@@ -66,12 +70,26 @@ def apply_progress(
             )
         for response in responses:
             _check_response(response, assignment.id)
+    failed = _failures(report, progress.done, assignment.id)
+    progress.failed = failed
     progress.done = done
     progress.labelled = labelled
     progress.correct = correct
     progress.compute_s = compute_s
     progress.batch = batch or 1
     return new
+
+
+def _failures(report: hub_pb2.Progress, before: int, assignment_id: int) -> dict[int, str]:
+    """Return why inputs among the newly completed queries failed."""
+    failed = {}
+    for failure in report.failures:
+        if not before <= failure.query < report.done:
+            raise ProtocolViolation(
+                f"assignment {assignment_id} cannot report a failure of query {failure.query}"
+            )
+        failed[failure.query] = printable_detail(failure.detail) or "the input failed"
+    return failed
 
 
 def _check_response(response: Buffer, assignment_id: int) -> None:

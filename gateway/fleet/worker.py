@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 
 class RunAssignment(Struct, frozen=True):
-    """Order to run an assignment, with its serialized requests unless it draws on samples."""
+    """Order to run an assignment, with its serialized requests unless it draws on samples.
+
+    Attributes:
+        inputs_follow: its inputs follow in `SendInputs`.
+    """
 
     assignment: Assignment
     requests: Sequence[bytes]
+    inputs_follow: bool = False
 
 
 class StopAssignment(Struct, frozen=True):
@@ -40,7 +45,20 @@ class StopAssignment(Struct, frozen=True):
     assignment_id: AssignmentId
 
 
-Order: TypeAlias = RunAssignment | StopAssignment
+class SendInputs(Struct, frozen=True):
+    """Order with the next inputs of an assignment.
+
+    Attributes:
+        inputs: serialised ``Input`` messages.
+        suspects: queries among them that have to run alone, counted from the assignment's first.
+    """
+
+    assignment_id: AssignmentId
+    inputs: Sequence[bytes]
+    suspects: Sequence[int] = ()
+
+
+Order: TypeAlias = RunAssignment | StopAssignment | SendInputs
 
 
 class CompletedQueries(Struct, frozen=True):
@@ -75,6 +93,7 @@ class AssignmentProgress:
         correct: labelled queries that were answered correctly.
         compute_s: time that the completed queries took inside the engine.
         batch: size of the batch that its only query was computed in, itself included.
+        failed: why inputs failed, by query from the assignment's first, of the last report.
     """
 
     assignment: Assignment
@@ -84,6 +103,7 @@ class AssignmentProgress:
     correct: int = 0
     compute_s: float = 0.0
     batch: int = 1
+    failed: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -120,6 +140,7 @@ class ConnectedWorker:
         run_s: time from dispatch to completion of completed assignments that had an estimate.
         estimated_run_s: estimated time of the same assignments.
         estimate_error_s: sum of the absolute errors of these estimates.
+        input_bytes: bytes of the inputs that it has, of jobs over their clients' own data.
     """
 
     id: WorkerId
@@ -155,6 +176,7 @@ class ConnectedWorker:
     run_s: float = 0.0
     estimated_run_s: float = 0.0
     estimate_error_s: float = 0.0
+    input_bytes: int = 0
 
     @property
     def usable_engines(self) -> frozenset[EngineName]:

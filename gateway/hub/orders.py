@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gateway.fleet.worker import RunAssignment, StopAssignment
+from gateway.fleet.worker import RunAssignment, SendInputs, StopAssignment
 from synergai.protocol.converters import configuration_to_proto
-from synergai.protocol.work_messages import encode_assignment
+from synergai.protocol.work_messages import encode_assignment, encode_inputs
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterat
 def _serialize(order: Order, now: float) -> list[Buffer]:
     """Return the parts of a serialized ``WorkOrders`` of one order; concatenation merges them."""
     match order:
-        case RunAssignment(assignment, requests):
+        case RunAssignment(assignment, requests, inputs_follow):
             message = hub_pb2.Assignment(
                 id=assignment.id,
                 job_id=assignment.job_id,
@@ -52,11 +52,15 @@ def _serialize(order: Order, now: float) -> list[Buffer]:
                 configuration=configuration_to_proto(assignment.configuration),
                 first=assignment.first,
                 count=assignment.count,
+                inputs_follow=inputs_follow,
             )
             if assignment.batch_times is not None:
                 message.batch_s.extend(assignment.batch_times.by_size)
                 if assignment.compute_by < math.inf:
                     message.budget_s = assignment.compute_by - now
             return encode_assignment(message, requests)
+        case SendInputs(assignment_id, inputs, suspects):
+            header = hub_pb2.Inputs(assignment_id=assignment_id, suspects=suspects)
+            return encode_inputs(header, inputs)
         case StopAssignment(assignment_id):
             return [hub_pb2.WorkOrders(stops=[assignment_id]).SerializeToString()]

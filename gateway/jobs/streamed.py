@@ -67,6 +67,7 @@ class StreamedJob:
 
     durable = False
     with_tensors = True
+    inputs_follow = False
 
     def __init__(
         self,
@@ -148,7 +149,11 @@ class StreamedJob:
         """Return the requests as the client sent them."""
         return [self._held[index] for index in range(first, first + count)]
 
-    def on_dispatched(self, assignment: Assignment, now: float) -> None:
+    def excuses_crash(self, _query: int) -> bool:
+        """Return False: a crash counts against the job."""
+        return False
+
+    def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the dispatch."""
         self.tracker.record_dispatch(assignment, now)
 

@@ -119,6 +119,7 @@ class SubmittedJob:
 
     durable = True
     with_tensors = False
+    inputs_follow = False
 
     def __init__(
         self,
@@ -138,7 +139,11 @@ class SubmittedJob:
         """Return no requests: the queries draw on samples."""
         return ()
 
-    def on_dispatched(self, assignment: Assignment, now: float) -> None:
+    def excuses_crash(self, _query: int) -> bool:
+        """Return False: a crash counts against the job."""
+        return False
+
+    def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the first dispatch and the estimate."""
         if self.tracker.record_dispatch(assignment, now):
             self._journal.record_dispatch(self.tracker.record)

@@ -63,6 +63,7 @@ class Request:
     )
     durable = False
     with_tensors = True
+    inputs_follow = False
 
     def __init__(
         self,
@@ -92,7 +93,11 @@ class Request:
         """Return the request as the job's only query."""
         return (self.data,)
 
-    def on_dispatched(self, assignment: Assignment, now: float) -> None:
+    def excuses_crash(self, _query: int) -> bool:
+        """Return False: a crash counts against the job."""
+        return False
+
+    def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the dispatch and its estimate."""
         if self.dispatched_at is None:
             self.dispatched_at = now

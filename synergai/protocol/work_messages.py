@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from synergai.protocol.request_codec import SMALL_MESSAGE_BYTES, field_prefix, split_fields
-from synergai.v1.hub_pb2 import Assignment, Ended, Progress, Started, WorkOrders, WorkReports
+from synergai.v1.hub_pb2 import (
+    Assignment,
+    Ended,
+    Inputs,
+    Progress,
+    Started,
+    WorkOrders,
+    WorkReports,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +28,8 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
 _ASSIGNMENTS: Final = WorkOrders.ASSIGNMENTS_FIELD_NUMBER
+_INPUTS: Final = WorkOrders.INPUTS_FIELD_NUMBER
+_INPUTS_OF_ASSIGNMENT: Final = Inputs.INPUTS_FIELD_NUMBER
 _REQUESTS: Final = Assignment.REQUESTS_FIELD_NUMBER
 _PROGRESS_REPORTS: Final = WorkReports.PROGRESS_FIELD_NUMBER
 _ENDED_REPORTS: Final = WorkReports.ENDED_FIELD_NUMBER
@@ -33,10 +43,12 @@ class Orders(Struct, frozen=True):
     Attributes:
         assignments: assignments, each with its serialised requests.
         stops: ids of assignments to stop.
+        inputs: next inputs of assignments, serialised.
     """
 
     assignments: Sequence[tuple[Assignment, Sequence[Buffer]]]
     stops: Sequence[int]
+    inputs: Sequence[tuple[Inputs, Sequence[Buffer]]] = ()
 
 
 class Reports(Struct, frozen=True):
@@ -64,6 +76,20 @@ def encode_assignment(assignment: Assignment, requests: Sequence[Buffer]) -> lis
         The parts of the serialised message.
     """
     return _field(_ASSIGNMENTS, [assignment.SerializeToString(), *_fields(_REQUESTS, requests)])
+
+
+def encode_inputs(message: Inputs, inputs: Sequence[Buffer]) -> list[Buffer]:
+    """Encode a ``WorkOrders`` with the next inputs of one assignment.
+
+    Args:
+        message: the message; its ``inputs`` must be empty.
+        inputs: the serialised inputs.
+
+    Returns:
+        The parts of the serialised message.
+    """
+    content = [message.SerializeToString(), *_fields(_INPUTS_OF_ASSIGNMENT, inputs)]
+    return _field(_INPUTS, content)
 
 
 def encode_progress(progress: Progress, responses: Sequence[Buffer]) -> list[Buffer]:
@@ -102,10 +128,16 @@ def decode_orders(data: Buffer) -> Orders:
     """
     if len(data) <= SMALL_MESSAGE_BYTES:
         orders = WorkOrders.FromString(bytes(data))
-        return Orders([(each, each.requests) for each in orders.assignments], orders.stops)
-    rest, (assignments,) = split_fields(data, _ASSIGNMENTS)
+        return Orders(
+            [(each, each.requests) for each in orders.assignments],
+            orders.stops,
+            [(each, each.inputs) for each in orders.inputs],
+        )
+    rest, (assignments, inputs) = split_fields(data, _ASSIGNMENTS, _INPUTS)
     return Orders(
-        [_decode_assignment(each) for each in assignments], WorkOrders.FromString(rest).stops
+        [_decode_assignment(each) for each in assignments],
+        WorkOrders.FromString(rest).stops,
+        [_decode_inputs(each) for each in inputs],
     )
 
 
@@ -136,6 +168,11 @@ def _decode_assignment(data: memoryview) -> tuple[Assignment, Sequence[Buffer]]:
         return assignment, assignment.requests
     rest, (requests,) = split_fields(data, _REQUESTS)
     return Assignment.FromString(rest), requests
+
+
+def _decode_inputs(data: memoryview) -> tuple[Inputs, Sequence[Buffer]]:
+    rest, (inputs,) = split_fields(data, _INPUTS_OF_ASSIGNMENT)
+    return Inputs.FromString(rest), inputs
 
 
 def _decode_progress(data: Buffer) -> tuple[Progress, Sequence[Buffer]]:

@@ -554,8 +554,8 @@ class Inputs(_message.Message):
 
     @_builtins.property
     def suspects(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Queries among them that run alone, as an engine host died at or near them. If it dies again, the
-        input fails, and the assignment goes on.
+        """Queries among them that run alone, as an engine host died at or near them, counted from the
+        assignment's first. If it dies again, the input fails, and the assignment goes on.
         """
 
     def __init__(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.protocol import converters
 from synergai.protocol.work_messages import encode_ended, encode_progress
 from synergai.v1 import hub_pb2
+from worker_agent.hub_client.input_queue import InputQueue
 from worker_agent.ipc.frames import Tally
 from worker_agent.runner.work_item import WorkItem
 
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
     from worker_agent.hub_client.send_queue import MergingSendQueue
-    from worker_agent.runner.interfaces import WorkHandler
+    from worker_agent.runner.interfaces import Failure, WorkHandler
     from worker_agent.runner.runner import Runner
+
+_MAX_DETAIL: Final = 1000
 
 
 class Assignments:
@@ -32,6 +36,8 @@ class Assignments:
         runner: runs the work items.
         queue: receives serialised ``WorkReports``.
         configurations: configurations available on this worker.
+        read_input: returns the request for the input of an engine at a URL; blocks, and raises
+            `InvalidInput` if it cannot be read.
         clock: the system's monotonic clock, shared with the engine hosts.
     """
 
@@ -40,18 +46,24 @@ class Assignments:
         runner: Runner,
         queue: MergingSendQueue,
         configurations: Sequence[Configuration],
+        read_input: Callable[[EngineName, str], bytes],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._queue = queue
         self._configurations = configurations
         self._clock = clock
+        self._read_input = read_input
         self._items: dict[int, WorkItem] = {}
 
     def handle_orders(self, orders: Orders) -> None:
         """Start and stop assignments as ordered by the gateway."""
         for assignment, requests in orders.assignments:
             self._assign(assignment, requests)
+        for message, inputs in orders.inputs:
+            work = self._items.get(message.assignment_id)
+            if work is not None and isinstance(work.inputs, InputQueue):
+                work.inputs.receive(inputs, message.suspects)
         for assignment_id in orders.stops:
             work = self._items.get(assignment_id)
             if work is not None:
@@ -62,6 +74,7 @@ class Assignments:
         # Abandoning one may end others behind it, which removes them from the dictionary.
         for work in list(self._items.values()):
             self._runner.abandon(work)
+            _close_inputs(work)
         self._items.clear()
 
     def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
@@ -76,11 +89,21 @@ class Assignments:
             detail = f"configuration {configuration} is not available on this worker"
             reporter.on_ended(Outcome.FAILED, Tally(), (), Fault.ENGINE_BROKEN, detail)
             return
+        if assignment.inputs_follow:
+            read = partial(self._read_input, work.session.engine)
+            work.inputs = InputQueue(read, self._runner.resume, work.count)
         self._items[assignment.id] = work
         self._runner.add(work)
 
     def _remove(self, assignment_id: int) -> None:
-        self._items.pop(assignment_id, None)
+        work = self._items.pop(assignment_id, None)
+        if work is not None:
+            _close_inputs(work)
+
+
+def _close_inputs(work: WorkItem) -> None:
+    if isinstance(work.inputs, InputQueue):
+        work.inputs.close()
 
 
 def _work_item(
@@ -112,6 +135,12 @@ class _AssignmentReporter:
         self._id = assignment_id
         self._queue = queue
         self._on_ended = on_ended
+        self._failures: list[hub_pb2.InputFailure] = []
+
+    def on_input_failed(self, query: int, failure: Failure) -> None:
+        """Note a failure for the next report."""
+        detail = failure.detail[:_MAX_DETAIL]
+        self._failures.append(hub_pb2.InputFailure(query=query, detail=detail))
 
     def on_started(self, setup_s: float) -> None:
         """Report that the setup is complete."""
@@ -140,6 +169,8 @@ class _AssignmentReporter:
         self._on_ended(self._id)
 
     def _progress(self, tally: Tally) -> hub_pb2.Progress:
+        failures = [each for each in self._failures if each.query < tally.done]
+        del self._failures[: len(failures)]
         return hub_pb2.Progress(
             assignment_id=self._id,
             done=tally.done,
@@ -147,4 +178,5 @@ class _AssignmentReporter:
             correct=tally.correct,
             compute_s=tally.compute_s,
             batch=tally.batch,
+            failures=failures,
         )

@@ -22,7 +22,7 @@ from worker_agent.hub_client.work_channel import WorkChannel, decoding
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from synergai.domain import Configuration, Session
+    from synergai.domain import Configuration, EngineName, Session
     from worker_agent.hub_client.link import HubConnection
     from worker_agent.runner.runner import Runner
 
@@ -41,6 +41,13 @@ class ControlHandler(Protocol):
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:
         """Return the current memory use and power draw; the caller sets the sequence number."""
+
+    def read_input(self, engine: EngineName, url: str) -> bytes:
+        """Return the request for the input of an engine at a URL; called from other threads.
+
+        Raises:
+            InvalidInput: it cannot be read.
+        """
 
     def load(self, session: Session) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``."""
@@ -77,7 +84,9 @@ class Registration:
         self._acknowledged = 0
         self.control_queue = MergingSendQueue(merge=False)
         self._work_queue = MergingSendQueue(merge=True)
-        self._assignments = Assignments(runner, self._work_queue, configurations)
+        self._assignments = Assignments(
+            runner, self._work_queue, configurations, handler.read_input
+        )
 
     async def register(self) -> None:
         """Register the worker on the control stream.

@@ -72,6 +72,14 @@ class WorkHandler(Protocol):
     def on_started(self, setup_s: float) -> None:
         """Handle the end of the setup, which took `setup_s` seconds."""
 
+    def on_input_failed(self, query: int, failure: Failure) -> None:
+        """Note that a query of an item with inputs of its own failed, which the item survives.
+
+        Args:
+            query: counted from the item's first; the next report has an empty response for it.
+            failure: the reason.
+        """
+
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Handle the counts so far and the responses since the previous report."""
 

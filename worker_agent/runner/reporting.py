@@ -82,15 +82,21 @@ class ItemReporter:
 
     def add_response(self, ended: RunEnded) -> None:
         """Count a completed query; report progress if it is due."""
+        self._add(bytes(ended.response), ended.tally.compute_s, ended.tally.batch)
+
+    def add_failure(self, failure: Failure, compute_s: float = 0.0) -> None:
+        """Count a query whose input failed as completed; report progress if it is due."""
+        if self._is_complete_prefix and self._handler is not None:
+            self._handler.on_input_failed(self.tally.done, failure)
+        self._add(b"", compute_s)
+
+    def _add(self, response: bytes, compute_s: float, batch: int = 1) -> None:
         if not self._is_complete_prefix:
             return
-        response = bytes(ended.response)
         if self._responses and self._bytes + len(response) > self._max_bytes:
             self._report_progress()
-        tally = ended.tally
         done = self.tally.done + 1
-        compute_s = self.tally.compute_s + tally.compute_s
-        self.tally = Tally(done, compute_s=compute_s, batch=tally.batch)
+        self.tally = Tally(done, compute_s=self.tally.compute_s + compute_s, batch=batch)
         self._responses.append(response)
         self._bytes += len(response)
         if done < self._count and self._is_due():

@@ -80,6 +80,8 @@ class Runner:
         # The item of every run in flight, by run id; all of these runs are on `_host`.
         self._runs: dict[int, WorkItem] = {}
         self._loading: asyncio.Future[Any] | None = None
+        # The run that others must not be beside.
+        self._alone: int | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -102,6 +104,10 @@ class Runner:
         """End `item` before its next query, at once if none is running; no-op if it has ended."""
         self._stop_runs(item)
         self._drain(item)
+        self._pump()
+
+    def resume(self) -> None:
+        """Feed inputs that have arrived since."""
         self._pump()
 
     def abandon(self, item: WorkItem) -> None:
@@ -145,7 +151,7 @@ class Runner:
         host = self._host
         if host is not None and item.session == self._session and not host.is_closed:
             return host
-        if self._running:
+        if self._runs:
             return None
         host = self._hosts.get_resident(item.session)
         if host is None:
@@ -156,8 +162,26 @@ class Runner:
         return host
 
     def _feed(self, item: WorkItem, host: EngineHost) -> bool:
-        """Feed the next query of `item`, or all of a range; return False if there is no room."""
-        if item.requests:
+        """Feed the next query of `item`, or all of a range; return False if it has to wait."""
+        if self._alone is not None:
+            return False
+        if item.inputs is not None:
+            following = item.inputs.next
+            if following is None:
+                return False
+            content, alone = following
+            if isinstance(content, Failure):
+                item.inputs.take()
+                self._skip(item, content)
+                return True
+            if (alone and self._runs) or not host.has_room(len(content)):
+                return False
+            item.inputs.take()
+            run_id = host.run_query(content, self._on_query_ended)
+            if alone:
+                self._alone = run_id
+            item.fed += 1
+        elif item.requests:
             request = item.requests[item.fed]
             if not host.has_room(len(request)):
                 return False
@@ -171,6 +195,20 @@ class Runner:
             item.fed = item.count
         self._runs[run_id] = item
         item.in_flight += 1
+        self._note_fed(item)
+        return True
+
+    def _skip(self, item: WorkItem, failure: Failure) -> None:
+        """Count an input that failed before it could be fed, behind those that were."""
+        item.failed_inputs.append((item.fed, failure))
+        item.fed += 1
+        self._note_fed(item)
+        _report_failed_inputs(item)
+        if item.state is DRAINING and not item.in_flight:
+            self._end(item)
+
+    def _note_fed(self, item: WorkItem) -> None:
+        """Update the state of an item of which something was fed."""
         if item.state is QUEUED:
             item.state = FEEDING
             self._running.append(item)
@@ -179,7 +217,6 @@ class Runner:
         if item.fed == item.count:
             item.state = DRAINING
             self._queue.popleft()
-        return True
 
     # --- transitions ------------------------------------------------------------------------
 
@@ -244,10 +281,17 @@ class Runner:
                 f"{self._max_response_bytes:,}",
             )
         item = self._runs.pop(ended.run_id)
-        if ended.outcome is _COMPLETED:
+        alone = ended.run_id == self._alone
+        if alone:
+            self._alone = None
+        if item.inputs is not None and ended.outcome is _FAILED:
+            ended = _settle(item, ended, alone=alone)
+        elif ended.outcome is _COMPLETED:
             item.reporter.add_response(ended)
         else:
             item.reporter.end_prefix()
+        if item.failed_inputs:
+            _report_failed_inputs(item)
         self._on_run_ended(item, ended)
 
     def _on_range_ended(self, ended: RunEnded) -> None:
@@ -263,3 +307,24 @@ class Runner:
         elif item.state is DRAINING and not item.in_flight:
             self._end(item)
         self._pump()
+
+
+def _settle(item: WorkItem, ended: RunEnded, *, alone: bool) -> RunEnded:
+    """Return what a failed run of an item with inputs of its own means for the item.
+
+    An input that is to blame fails alone: the run counts as completed. So does one at which a host
+    dies while it runs alone. If a host dies otherwise, any of its runs may be to blame.
+    """
+    died = ended.fault is Fault.HOST_DIED
+    if ended.fault.is_of_query or (died and alone):
+        detail = f"the engine failed at this input: {ended.detail}" if died else ended.detail
+        item.reporter.add_failure(Failure(ended.fault, detail), ended.tally.compute_s)
+        return replace(ended, outcome=_COMPLETED)
+    item.reporter.end_prefix()
+    return replace(ended, fault=Fault.DIED_AT_INPUT) if died else ended
+
+
+def _report_failed_inputs(item: WorkItem) -> None:
+    """Report the failed inputs that no query precedes any more."""
+    while item.failed_inputs and item.failed_inputs[0][0] == item.reporter.tally.done:
+        item.reporter.add_failure(item.failed_inputs.popleft()[1])

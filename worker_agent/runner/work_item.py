@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import BatchTimes, Session
     from synergai.protocol.request_codec import Buffer
+    from worker_agent.runner.inputs import InputFeed
     from worker_agent.runner.interfaces import Failure, WorkHandler
     from worker_agent.runner.reporting import ItemReporter
 
@@ -42,7 +44,7 @@ ENDED: Final = WorkState.ENDED
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WorkItem:
-    """Queries on one engine: either single requests, or a range of its sample set.
+    """Queries on one engine: single requests, a range of its sample set, or inputs that follow.
 
     The first group of attributes describes the work; the second is maintained by the runner.
 
@@ -55,10 +57,13 @@ class WorkItem:
         job: id of the job; may be empty.
         batch_times: durations of batches by size, if the queries may share batches.
         due: instant on the monotonic clock by which a shared batch must be computed.
+        inputs: inputs that arrive while the item runs; None for requests and ranges. One that fails
+            does not fail the item.
 
         state: see `WorkState`.
         fed: number of queries fed to a host.
         in_flight: number of its runs in flight.
+        failed_inputs: failed inputs behind queries that have not ended yet, by query.
         failure: the first failure, if any.
         reporter: accumulates and reports the results.
     """
@@ -71,9 +76,11 @@ class WorkItem:
     job: str = ""
     batch_times: BatchTimes | None = None
     due: float = math.inf
+    inputs: InputFeed | None = None
 
     state: WorkState = field(default=QUEUED, init=False)
     fed: int = field(default=0, init=False)
     in_flight: int = field(default=0, init=False)
+    failed_inputs: deque[tuple[int, Failure]] = field(default_factory=deque, init=False)
     failure: Failure | None = field(default=None, init=False)
     reporter: ItemReporter = field(init=False)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
     from worker_agent.hosts.pool import HostPool
     from worker_agent.ipc.frames import Tally
+    from worker_agent.runner.interfaces import Failure
     from worker_agent.runner.runner import Runner
 
 LOAD_TIMEOUT_S: Final = 300.0
@@ -81,6 +82,9 @@ class AgentRequest:
 
     def on_started(self, setup_s: float) -> None:
         """Ignore the end of the setup."""
+
+    def on_input_failed(self, query: int, failure: Failure) -> None:
+        """Do nothing: a request has no inputs that arrive later."""
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Ignore progress, which a single query does not make."""

@@ -67,11 +67,15 @@ class ResidentHosts:
         raise NotImplementedError
 
 
+def no_urls(_engine: EngineName, _url: str) -> bytes:
+    raise NotImplementedError
+
+
 async def test_abandoning_all_assignments_tolerates_some_ending_meanwhile() -> None:
     engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
     queue = MergingSendQueue(merge=True)
     runner = Runner(NeverLoadingHosts(), engines, lambda: 0.0)
-    assignments = Assignments(runner, queue, [Configuration(1)])
+    assignments = Assignments(runner, queue, [Configuration(1)], no_urls)
     one_thread = common_pb2.Configuration(threads=1)
     orders = [
         hub_pb2.Assignment(id=number, engine=engine, count=9, configuration=one_thread)
@@ -89,7 +93,7 @@ async def test_batch_budget_counts_from_receipt_of_the_assignment() -> None:
     hosts = ResidentHosts()
     runner = Runner(hosts, engines, lambda: 0.0)
     assignments = Assignments(
-        runner, MergingSendQueue(merge=True), [Configuration(1)], lambda: 100.0
+        runner, MergingSendQueue(merge=True), [Configuration(1)], no_urls, lambda: 100.0
     )
     one_thread = common_pb2.Configuration(threads=1)
     alone, hurried, leisurely = (

@@ -12,6 +12,8 @@ import pytest
 from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable, Unavailable
 from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.runner.inputs import InputFeed
+from worker_agent.runner.interfaces import Failure
 from worker_agent.runner.reporting import REPORT_BYTES, REPORT_INTERVAL_S
 from worker_agent.runner.runner import Runner
 from worker_agent.runner.work_item import WorkItem, WorkState
@@ -143,6 +145,9 @@ class RecordingHandler:
 
     def on_started(self, setup_s: float) -> None:
         self.lines.append(("started", setup_s))
+
+    def on_input_failed(self, query: int, failure: Failure) -> None:
+        self.lines.append(("input failed", query, failure.detail))
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         self.lines.append(("progressed", tally.done, list(responses)))
@@ -511,3 +516,111 @@ def test_idle_callback(hosts: FakeHosts, host: FakeHost, clock: Clock) -> None:
     assert calls == []
     host.end(2, done=10)
     assert calls == [True]
+
+
+def add_following(
+    runner: Runner, count: int, session: Session = DIGITS
+) -> tuple[InputFeed, WorkItem, RecordingHandler]:
+    """Add an item of `count` inputs that follow."""
+    handler, feed = RecordingHandler(), InputFeed(runner.resume)
+    work = WorkItem(session=session, handler=handler, count=count, inputs=feed)
+    runner.add(work)
+    return feed, work, handler
+
+
+def test_inputs_run_as_they_arrive(runner: Runner, host: FakeHost) -> None:
+    feed, _, handler = add_following(runner, 3)
+    assert not host.runs
+    feed.add(b"one")
+    assert list(host.runs) == [1]
+    host.end(1)
+    feed.add(b"two")
+    feed.add(b"three")
+    host.end(2)
+    host.end(3)
+    assert handler.lines[-1][:2] == ("COMPLETED", 3)
+    assert runner.is_idle
+
+
+def test_work_behind_an_item_waits_for_its_inputs(runner: Runner, host: FakeHost) -> None:
+    feed, _, _ = add_following(runner, 1)
+    _, behind = add(runner, queries=1)
+    assert not host.runs
+    feed.add(b"one")
+    assert list(host.runs) == [1, 2]
+    host.end(1)
+    host.end(2)
+    assert behind.lines[-1][0] == "COMPLETED"
+
+
+def test_bad_input_fails_alone(runner: Runner, host: FakeHost) -> None:
+    feed, _, handler = add_following(runner, 3)
+    for request in (b"one", b"two", b"three"):
+        feed.add(request)
+    host.end(1)
+    host.end(2, Outcome.FAILED, 0, Fault.BAD_INPUT)
+    host.end(3)
+    assert ("input failed", 1, "BAD_INPUT") in handler.lines
+    assert handler.lines[-1][:3] == ("COMPLETED", 3, [b"response 1", b"", b"response 3"])
+
+
+def test_input_that_cannot_be_read_fails_in_its_place(runner: Runner, host: FakeHost) -> None:
+    feed, _, handler = add_following(runner, 4)
+    unreadable = Failure(Fault.BAD_INPUT, "no such file")
+    for content in (unreadable, b"two", unreadable, unreadable):
+        feed.add(content)
+    assert handler.lines[-1] == ("input failed", 0, "no such file")
+    host.end(1)
+    failed = [line[1] for line in handler.lines if line[0] == "input failed"]
+    assert (failed, handler.lines[-1][:2]) == ([0, 2, 3], ("COMPLETED", 4))
+    assert runner.is_idle
+
+
+def test_host_that_dies_at_inputs_names_the_first_as_suspect(
+    runner: Runner, host: FakeHost
+) -> None:
+    feed, _, handler = add_following(runner, 3)
+    for request in (b"one", b"two", b"three"):
+        feed.add(request)
+    host.end(1)
+    for run in (2, 3):
+        host.end(run, Outcome.FAILED, 0, Fault.HOST_DIED)
+    assert handler.lines[-1][::3] == ("FAILED", "DIED_AT_INPUT")
+    assert handler.lines[-1][1] == 1
+
+
+async def test_suspect_runs_alone_and_fails_alone_if_the_host_dies_again(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    feed, _, handler = add_following(runner, 4)
+    feed.add(b"before")
+    feed.add(b"suspect", alone=True)
+    feed.add(b"after")
+    assert list(host.runs) == [1]
+    host.end(1)
+    assert list(host.runs) == [2]
+    host.is_closed = True
+    host.end(2, Outcome.FAILED, 0, Fault.HOST_DIED)
+    assert ("input failed", 1, "the engine failed at this input: HOST_DIED") in handler.lines
+    other = await hosts.loaded(DIGITS)
+    assert list(other.runs) == [1]
+    feed.add(b"last")
+    assert list(other.runs) == [1, 2]
+    other.end(1)
+    other.end(2)
+    assert handler.lines[-1][:2] == ("COMPLETED", 4)
+
+
+def test_stopped_item_reports_what_is_done_and_takes_no_further_inputs(
+    runner: Runner, host: FakeHost
+) -> None:
+    feed, work, handler = add_following(runner, 9)
+    for request in (b"one", b"two"):
+        feed.add(request)
+    host.end(1)
+    runner.stop(work)
+    host.end(2, Outcome.STOPPED, 0)
+    feed.add(b"three")
+    assert handler.lines[-1][:2] == ("STOPPED", 1)
+    assert runner.is_idle
+    assert not host.runs

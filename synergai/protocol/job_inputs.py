@@ -1,0 +1,77 @@
+"""Inputs of jobs over their clients' own data, split without copying or parsing their tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
+from msgspec import Struct
+
+from synergai.oip.inference_pb2 import ModelInferRequest
+from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
+from synergai.v1.jobs_pb2 import Input
+
+if TYPE_CHECKING:
+    from synergai.protocol.request_codec import Buffer
+
+_NAME: Final = Input.NAME_FIELD_NUMBER
+_REQUEST: Final = Input.REQUEST_FIELD_NUMBER
+_URL: Final = Input.URL_FIELD_NUMBER
+_MODEL_VERSION: Final = ModelInferRequest.MODEL_VERSION_FIELD_NUMBER
+_NO_VERSION: Final = bytes((_MODEL_VERSION << 3 | LENGTH_DELIMITED, 0))
+_SEARCHED_FIELDS: Final = 64
+
+
+class JobInput(Struct, frozen=True):
+    """A split ``Input``.
+
+    Attributes:
+        name: name of the input.
+        request: its serialised ``ModelInferRequest``; None if it has a URL.
+        url: where the worker reads it; empty if it has a request.
+    """
+
+    name: str
+    request: Buffer | None
+    url: str
+
+
+def split_input(data: Buffer) -> JobInput:
+    """Split a serialised ``Input``; the request is a view of it.
+
+    Raises:
+        DecodeError: it is not an ``Input``, or has no content.
+    """
+    view = memoryview(data)
+    name, url = "", ""
+    request: Buffer | None = None
+    try:
+        for number, wire_type, _, content, end in iter_fields(view):
+            if wire_type != LENGTH_DELIMITED:
+                continue
+            if number == _NAME:
+                name = str(view[content:end], "utf-8")
+            elif number == _REQUEST:
+                request, url = view[content:end], ""
+            elif number == _URL:
+                request, url = None, str(view[content:end], "utf-8")
+    except UnicodeDecodeError as error:
+        raise DecodeError("a text is not UTF-8") from error
+    if request is None and not url:
+        raise DecodeError("it has neither a request nor a URL")
+    return JobInput(name, request, url)
+
+
+def without_version(request: Buffer) -> Buffer:
+    """Return a request that names no version of its engine; a copy only if it does.
+
+    One that cannot be split is returned as it is.
+    """
+    try:
+        for count, (number, *_) in enumerate(iter_fields(memoryview(request))):
+            if number == _MODEL_VERSION or count == _SEARCHED_FIELDS:
+                # The last of several values of a field counts.
+                return bytes(request) + _NO_VERSION
+    except DecodeError:
+        pass
+    return request
