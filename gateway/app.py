@@ -29,11 +29,16 @@ from gateway.hub.hub import Hub
 from gateway.hub.model_control import ModelControl
 from gateway.hub.placements import Placements
 from gateway.hub.work_streams import WorkStreams
+from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs.results import JobResults
+from gateway.jobs.retention import Retention
 from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
+from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.worker_metrics import ConflictCollector, PlacementCollector, WorkerCollector
+from gateway.records.store import DIRECTORY, DataStore
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from gateway.store.files import open_files
@@ -94,6 +99,8 @@ class App:
     dispatcher: Dispatcher
     jobs: SubmittedJobs
     streamed: StreamedJobs
+    input_uploads: InputUploads
+    results: JobResults
     inference: Inference
     unread: UnreadResponses
     held: HeldRequests
@@ -142,8 +149,14 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         suggests=lambda engine: is_visible(current_caller(), engine),
     )
     versions = Versions(catalogue)
+    data = DataStore(config.state / DIRECTORY, lambda: clock.to_unix(clock.now()))
+    await data.load()
+    stack.push_async_callback(data.close)
     dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
     stack.callback(dispatcher.close)
+    budget_bytes = config.data_budget or None
+    input_uploads = InputUploads(data, journal, admission, quotas, budget_bytes=budget_bytes)
+    own_inputs = OwnInputs(data, input_uploads, journal, dispatcher)
     jobs = SubmittedJobs(
         dispatcher,
         versions,
@@ -153,10 +166,21 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         metrics,
         clock,
         max_jobs=config.max_jobs,
+        own_inputs=own_inputs,
     )
+    stack.push_async_callback(jobs.close)
     restored = await jobs.restore()
     pausing = asyncio.create_task(jobs.pauses.follow_store())
     stack.push_async_callback(cancelled, pausing)
+    retention = Retention(
+        data,
+        journal,
+        lambda: clock.to_unix(clock.now()),
+        uploads_kept_s=config.uploads_kept_s,
+        results_kept_s=config.results_kept_s,
+        budget_bytes=budget_bytes,
+    )
+    stack.push_async_callback(cancelled, asyncio.create_task(retention.run()))
     watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
     stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
@@ -213,6 +237,27 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         "paused_jobs",
         "Unfinished jobs that wait for room on the journal's disk.",
         lambda: len(jobs.pauses),
+    )
+    metrics.add_gauge(
+        "stored_upload_bytes",
+        "Bytes of uploads on disk.",
+        lambda: data.bytes_in("uploads"),
+    )
+    metrics.add_gauge(
+        "stored_result_bytes",
+        "Bytes of results of jobs over uploads on disk.",
+        lambda: data.bytes_in("results"),
+    )
+    metrics.add_counter(
+        "uploaded_bytes", "Bytes of inputs that clients stored.", lambda: input_uploads.stored_bytes
+    )
+    metrics.add_counter(
+        "inputs_answered",
+        "Inputs of jobs over uploads with a response.",
+        lambda: own_inputs.answered,
+    )
+    metrics.add_counter(
+        "inputs_failed", "Inputs of jobs over uploads that failed.", lambda: own_inputs.failed
     )
     metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
     metrics.add_gauge(
@@ -287,6 +332,8 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
             window_bytes=_WINDOW_BYTES,
             unread=unread,
         ),
+        input_uploads=input_uploads,
+        results=JobResults(jobs, data),
         inference=inference,
         unread=unread,
         held=HeldRequests(inference, versions, admission, quotas),

@@ -45,6 +45,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     verify_share: float
     verify_tolerance: float
     kept_jobs: int
+    uploads_kept_s: float
+    results_kept_s: float
+    data_budget: int
     drain_s: float
     tls_cert: Path | None
     tls_key: Path | None

@@ -318,7 +318,9 @@ class Gateway:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""
         app = self.app
         return (
-            JobsServicer(app.jobs, app.streamed).handler(),
+            JobsServicer(
+                app.jobs, app.streamed, app.input_uploads, app.results, app.unread
+            ).handler(),
             FleetServicer(
                 app.dispatcher,
                 app.versions,

@@ -145,6 +145,23 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         description="Bytes per second of all uploads to the store and all fetches of agents "
         "together; 0 for no limit.",
     )
+    uploads_kept_s: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="Time for which uploads are kept that no job uses.",
+    )
+    results_kept_s: float = Field(
+        default=604_800.0,
+        ge=0,
+        description="Time for which the inputs and results of jobs over uploads are kept after "
+        "their end.",
+    )
+    data_budget: Size = Field(
+        default=0,
+        ge=0,
+        description="Limit of the size of all uploads and results; beyond it, those of ended jobs "
+        "are deleted earlier, and uploads are refused. 0 for none but the disk.",
+    )
     drain_s: float = Field(
         default=10.0,
         ge=0.0,

@@ -61,10 +61,11 @@ class Executions:
 
     Attributes:
         queries: number of recorded queries.
+        failures: number of these whose input failed.
     """
 
     def __init__(self, earlier: Iterable[RecordedExecution] = ()) -> None:
-        self.queries = 0
+        self.queries = self.failures = 0
         self._by_end: dict[_End, RecordedExecution] = {}
         self._reported: dict[AssignmentId, RecordedExecution] = {}
         for execution in earlier:
@@ -83,6 +84,7 @@ class Executions:
 
     def _add(self, execution: RecordedExecution) -> None:
         self.queries += execution.count
+        self.failures += execution.failures
         worker_id, configuration = execution.worker_id, execution.configuration
         before = self._by_end.pop((worker_id, configuration, execution.first), None)
         if before is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.jobs.executions import merge_adjacent
 from synergai.domain import JobState
@@ -86,3 +86,19 @@ class JobRecord:
             return False
         infeasible = self.state in (JobState.FAILED, JobState.REJECTED, JobState.EXPIRED)
         return infeasible or until > self.deadline_at
+
+
+class UploadUse(NamedTuple):
+    """A job over an upload.
+
+    Attributes:
+        job_id: the job.
+        tenant: its tenant, and the upload's.
+        upload_id: the upload.
+        finished_at: Unix time of its end; None if it has not ended.
+    """
+
+    job_id: JobId
+    tenant: str
+    upload_id: str
+    finished_at: float | None

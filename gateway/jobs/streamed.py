@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec.structs import replace
 
 from gateway.jobs.permissions import in_tenant
-from gateway.jobs.submitted import execution_so_far, new_job_record, record_job_end, scheduler_job
+from gateway.jobs.submitted_job import (
+    execution_so_far,
+    new_job_record,
+    record_job_end,
+    scheduler_job,
+)
 from gateway.jobs.tracker import JobTracker
 from synergai.errors import InvalidInput
 from synergai.jobs import JobStatus

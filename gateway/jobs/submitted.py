@@ -4,210 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.own_inputs import OwnInputsJob
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
-from gateway.jobs.record import JobRecord
 from gateway.jobs.store import StoreFull
+from gateway.jobs.submitted_job import SubmittedJob, new_job_record, record_job_end, scheduler_job
 from gateway.jobs.tracker import JobTracker
-from gateway.monitoring.outcomes import job_outcome
-from synergai.domain import Fault, Job, JobId, JobState
-from synergai.errors import InvalidInput, JobNotFound, Overloaded, SynergaiError
+from gateway.records.log import DamagedLog
+from synergai.domain import Fault, JobId, JobState
+from synergai.errors import (
+    InvalidInput,
+    JobNotFound,
+    NotSupported,
+    Overloaded,
+    SynergaiError,
+    UploadNotFound,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Sequence
+    from collections.abc import AsyncGenerator, Collection, Coroutine
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
-    from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from gateway.jobs.own_inputs import JobData, OwnInputs
+    from gateway.jobs.record import JobRecord
     from gateway.jobs.store import JobStore
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
     from synergai.jobs import JobStatus
-    from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
-    from synergai.scheduling.events import Assignment
 
 _log = logging.getLogger(__name__)
 
 _MAX_KEY: Final = 256
 MAX_LISTED: Final = 1000
 _ENDED: Final = frozenset(state for state in JobState if state.ended)
-
-
-def scheduler_job(record: JobRecord, clock: Clock, *, with_tensors: bool = False) -> Job:
-    """Return the scheduling core's view of a job."""
-    return Job(
-        id=record.id,
-        engine=record.spec.engine_version,
-        queries=record.spec.queries,
-        arrival=clock.to_monotonic(record.submitted_at),
-        deadline=clock.to_monotonic(record.deadline_at),
-        priority=record.spec.priority,
-        tenant=record.spec.tenant,
-        with_tensors=with_tensors,
-    )
-
-
-def new_job_record(spec: JobSpec, clock: Clock) -> JobRecord:
-    """Return the record of a job submitted now."""
-    return JobRecord(
-        id=JobId(secrets.token_hex(8)),
-        spec=spec,
-        state=JobState.QUEUED,
-        submitted_at=clock.to_unix(clock.now()),
-    )
-
-
-def execution_so_far(
-    worker: ConnectedWorker, progress: AssignmentProgress, now: float
-) -> RecordedExecution:
-    """Return the execution of an assignment as of `now`."""
-    assignment = progress.assignment
-    return RecordedExecution(
-        worker_id=worker.id,
-        configuration=assignment.configuration,
-        first=assignment.first,
-        count=progress.done,
-        seconds=now - max(progress.dispatched_at, worker.free_since),
-        labelled=progress.labelled,
-        correct=progress.correct,
-    )
-
-
-def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
-    """Record the metrics of an ended job."""
-    status = tracker.snapshot()
-    jobs = metrics.engine(status.spec.engine_version).jobs
-    outcome = job_outcome(status.state, late=status.violated)
-    jobs.count(outcome)
-    metrics.tenants.count_job(status.spec.tenant, outcome)
-    if tracker.record.dispatched_at is not None:
-        jobs.queue.observe(status.waited_s)
-    if status.actual_s is not None:
-        jobs.observe_run(status.estimated_s, status.actual_s)
-    if status.violated:
-        jobs.count_violation(status.excess_s)
-
-
-class _End(NamedTuple):
-    """End of a job, at `now` in monotonic seconds."""
-
-    state: JobState
-    reason: str
-    now: float
-
-
-class SubmittedJob:
-    """An unfinished submitted job. Its status shows only what the journal has recorded.
-
-    Attributes:
-        tracker: its live record.
-        usage: its tenant's usage, on which it is counted; None without quotas.
-        ending: done once its end is recorded, or could not be; None before its end.
-    """
-
-    durable = True
-    with_tensors = False
-    inputs_follow = False
-
-    def __init__(
-        self,
-        jobs: SubmittedJobs,
-        journal: JobStore,
-        tracker: JobTracker,
-        usage: TenantUsage | None,
-    ) -> None:
-        self._jobs = jobs
-        self._journal = journal
-        self._end: _End | None = None
-        self.tracker = tracker
-        self.usage = usage
-        self.ending: asyncio.Future[None] | None = None
-
-    def requests(self, _first: int, _count: int) -> Sequence[bytes]:
-        """Return no requests: the queries draw on samples."""
-        return ()
-
-    def excuses_crash(self, _query: int) -> bool:
-        """Return False: a crash counts against the job."""
-        return False
-
-    def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
-        """Record the first dispatch and the estimate."""
-        if self.tracker.record_dispatch(assignment, now):
-            self._journal.record_dispatch(self.tracker.record)
-
-    def on_progress(
-        self,
-        worker: ConnectedWorker,
-        progress: AssignmentProgress,
-        _responses: Sequence[Buffer],
-        now: float,
-    ) -> None:
-        """Record the completed queries in the journal, then in the status."""
-        assignment = progress.assignment
-        execution = execution_so_far(worker, progress, now)
-        self._journal.record_execution(self.tracker.id, assignment.id, execution).add_done_callback(
-            partial(self._recorded, assignment, execution)
-        )
-
-    def _recorded(
-        self,
-        assignment: Assignment,
-        execution: RecordedExecution,
-        recorded: asyncio.Future[None],
-    ) -> None:
-        if (error := recorded.exception()) is None:
-            self.tracker.record_execution(assignment, execution)
-        elif isinstance(error, StoreFull):
-            # Before the core takes these queries as done: they run again after the pause.
-            self._jobs.pauses.pause(self.tracker.id)
-        else:
-            _log.error("job %s: queries not recorded: %s", self.tracker.id, error)
-
-    def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
-        """Record the end in the journal, then in the status."""
-        self._record_end(_End(state, reason, now))
-
-    def resume(self) -> None:
-        """Continue after a pause."""
-        if self._end is not None:
-            self._record_end(self._end)
-            return
-        if self.tracker.record.dispatched_at is not None:
-            self._journal.record_dispatch(self.tracker.record)
-        self._jobs.schedule(self)
-
-    def _record_end(self, end: _End) -> None:
-        self._end = end
-        self._jobs.pauses.discard(self.tracker.id)
-        record = replace(
-            self.tracker.record,
-            state=end.state,
-            finished_at=self.tracker.clock.to_unix(end.now),
-            reason=end.reason,
-        )
-        self.ending = self._journal.record_end(record)
-        self.ending.add_done_callback(partial(self._ended, end))
-
-    def _ended(self, end: _End, recorded: asyncio.Future[None]) -> None:
-        error = recorded.exception()
-        if error is None:
-            self.tracker.record_end(end.state, end.now, end.reason)
-            self._jobs.on_job_ended(self.tracker)
-        elif isinstance(error, StoreFull):
-            self._jobs.pauses.pause(self.tracker.id)
 
 
 class SubmittedJobs:
@@ -222,6 +62,7 @@ class SubmittedJobs:
         metrics: counters of ended jobs.
         clock: the gateway's clock.
         max_jobs: maximum number of unfinished jobs.
+        own_inputs: runs jobs over uploads; None if there are none.
 
     Attributes:
         pauses: the jobs that wait until the journal can be written.
@@ -238,6 +79,7 @@ class SubmittedJobs:
         clock: Clock,
         *,
         max_jobs: int,
+        own_inputs: OwnInputs | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._versions = versions
@@ -247,6 +89,8 @@ class SubmittedJobs:
         self._metrics = metrics
         self._clock = clock
         self._max_jobs = max_jobs
+        self._own_inputs = own_inputs
+        self._closing: set[asyncio.Task[None]] = set()
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
@@ -255,8 +99,27 @@ class SubmittedJobs:
         """Resume the unfinished jobs in the journal; return their number."""
         unfinished = await self._journal.unfinished_jobs()
         for record in unfinished:
-            self._start(self._tracker(record), self._quotas.restore_job(record.spec.tenant))
-        return len(unfinished)
+            try:
+                data = await self._restore_data(record)
+            except (UploadNotFound, DamagedLog, OSError) as error:
+                _log.error("job %s cannot continue: %s", record.id, error)
+                await self._journal.record_end(
+                    replace(
+                        record,
+                        state=JobState.FAILED,
+                        finished_at=self._unix_now(),
+                        reason="its inputs or results were damaged or are missing",
+                    )
+                )
+                continue
+            usage = self._quotas.restore_job(record.spec.tenant)
+            self._start(self._tracker(record), usage, data)
+        return len(self._unfinished)
+
+    async def close(self) -> None:
+        """Wait until the files of ended jobs are closed."""
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     async def submit(self, caller: Caller, spec: JobSpec, key: str = "") -> JobStatus:
         """Accept a job; return once the journal has recorded it.
@@ -275,6 +138,7 @@ class SubmittedJobs:
             NotFound: see `Versions.resolve`.
             EngineUnusable: see `Catalogue.check_known` and `check_samples`.
             IdempotencyConflict: the key was used for another specification.
+            UploadNotFound, UploadUsed, InvalidInput: see `OwnInputs.prepare`.
             Overloaded: too many jobs are unfinished, or the disk is full.
             Unavailable: the gateway is stopping.
         """
@@ -287,17 +151,22 @@ class SubmittedJobs:
             caller.check_priority(spec.priority)
             spec = self._versions.of_job(spec, key)
             self._check_capacity(spec)
-            usage = self._quotas.start_job(spec.tenant, spec.queries)
+            record, data = await self._prepare(caller, new_job_record(spec, self._clock))
+            try:
+                usage = self._quotas.start_job(record.spec.tenant, record.spec.queries)
+            except SynergaiError:
+                await self._discard(data)
+                raise
         except SynergaiError:
             # A retry after a lost reply must get the original result.
             known = await self._journal.find_accepted(asked, key) if key else None
             if known is None:
                 raise
             return await self._status(known)
-        tracker = self._tracker(new_job_record(spec, self._clock))
+        tracker = self._tracker(record)
         self._accepting += 1
         accepted = self._journal.accept(tracker.record, key, asked)
-        accepted.add_done_callback(partial(self._accepted, tracker, usage))
+        accepted.add_done_callback(partial(self._accepted, tracker, usage, data))
         # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)
         return await self._status(job_id)
@@ -386,6 +255,42 @@ class SubmittedJobs:
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)
+        if isinstance(job, OwnInputsJob):
+            self._close_later(self._close_data(job))
+
+    async def _close_data(self, job: OwnInputsJob) -> None:
+        await job.close()
+        if self._own_inputs is not None:
+            await self._own_inputs.close(job.data)
+
+    def _close_later(self, closing: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _prepare(self, caller: Caller, record: JobRecord) -> tuple[JobRecord, JobData | None]:
+        """Open the upload of a new job, if it is over one."""
+        if not record.spec.upload_id:
+            return record, None
+        return await self._required_own_inputs().prepare(caller.tenant, record)
+
+    async def _restore_data(self, record: JobRecord) -> JobData | None:
+        if not record.spec.upload_id:
+            return None
+        return await self._required_own_inputs().restore(record)
+
+    async def _discard(self, data: JobData | None) -> None:
+        if data is not None:
+            await self._required_own_inputs().discard(data)
+
+    def _required_own_inputs(self) -> OwnInputs:
+        if self._own_inputs is None:
+            raise NotSupported("this gateway runs no jobs over uploads")
+        return self._own_inputs
+
+    def unfinished(self, job_id: str) -> SubmittedJob | None:
+        """Return a job that has not ended."""
+        return self._unfinished.get(JobId(job_id))
 
     async def _status(self, job_id: str) -> JobStatus:
         """Return the status of a job, without a check of the caller.
@@ -407,23 +312,34 @@ class SubmittedJobs:
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()
         self._versions.catalogue.check_known(spec.engine_version)
-        self._versions.catalogue.check_samples(spec.engine_version)
+        if not spec.upload_id:
+            self._versions.catalogue.check_samples(spec.engine_version)
         if len(self._unfinished) + self._accepting >= self._max_jobs:
             raise Overloaded(f"{self._max_jobs:,} jobs are unfinished; retry later")
         if not self._journal.accepting:
             raise StoreFull
 
     def _accepted(
-        self, tracker: JobTracker, usage: TenantUsage | None, accepted: asyncio.Future[JobId]
+        self,
+        tracker: JobTracker,
+        usage: TenantUsage | None,
+        data: JobData | None,
+        accepted: asyncio.Future[JobId],
     ) -> None:
         self._accepting -= 1
         if accepted.exception() is None and accepted.result() == tracker.id:
-            self._start(tracker, usage)
-        elif usage is not None:
+            self._start(tracker, usage, data)
+            return
+        if usage is not None:
             usage.end_job()
+        self._close_later(self._discard(data))
 
-    def _start(self, tracker: JobTracker, usage: TenantUsage | None) -> None:
-        job = SubmittedJob(self, self._journal, tracker, usage)
+    def _start(self, tracker: JobTracker, usage: TenantUsage | None, data: JobData | None) -> None:
+        if data is None:
+            job = SubmittedJob(self, self._journal, tracker, usage)
+        else:
+            own_inputs = self._required_own_inputs()
+            job = own_inputs.create(self, self._journal, tracker, usage, data)
         self._unfinished[tracker.id] = job
         self.schedule(job)
 

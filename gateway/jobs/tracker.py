@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from gateway.jobs.executions import Executions
 from synergai.domain import JobState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.record import JobRecord
@@ -103,14 +104,27 @@ class JobTracker:
         if not self._record.state.ended:
             self._change(state=state, finished_at=self.clock.to_unix(now), reason=reason)
 
+    @property
+    def failures(self) -> int:
+        """Number of recorded queries whose input failed."""
+        return self._executions.failures
+
+    @contextmanager
+    def watching(self) -> Iterator[asyncio.Event]:
+        """Yield an event that is set after every change."""
+        changed = asyncio.Event()
+        self._watchers.add(changed)
+        try:
+            yield changed
+        finally:
+            self._watchers.discard(changed)
+
     async def watch(self) -> AsyncGenerator[JobStatus, None]:
         """Yield the status now and after every change, until the job has ended.
 
         A slow consumer misses intermediate changes, never the latest one.
         """
-        changed = asyncio.Event()
-        self._watchers.add(changed)
-        try:
+        with self.watching() as changed:
             while True:
                 changed.clear()
                 status = self.snapshot()
@@ -118,8 +132,6 @@ class JobTracker:
                 if status.state.ended:
                     return
                 await changed.wait()
-        finally:
-            self._watchers.discard(changed)
 
     def _change(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the callers are in this class

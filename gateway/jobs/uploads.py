@@ -14,8 +14,7 @@ from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from gateway.jobs.store import StoreFull
-from gateway.journal.database import is_disk_full
-from gateway.records.log import Record
+from gateway.records.log import Record, is_out_of_space
 from gateway.records.store import DataKey
 from synergai.domain import MAX_QUERIES, validate_name
 from synergai.errors import InternalError, InvalidInput, Overloaded, UploadNotFound, UploadUsed
@@ -80,7 +79,7 @@ def parse(data: bytes) -> Message:
     return Message(header.upload_id, header.first, inputs, len(data))
 
 
-class Uploads:
+class InputUploads:
     """The uploads of all tenants.
 
     Args:
@@ -88,8 +87,10 @@ class Uploads:
         journal: knows the jobs that use them.
         admission: limits the bytes in memory.
         quotas: limits the bytes of each tenant.
-        on_stored: called with the number of bytes that were stored.
         budget_bytes: limit on all uploads and results; None for none.
+
+    Attributes:
+        stored_bytes: bytes stored since the start.
     """
 
     def __init__(
@@ -99,15 +100,14 @@ class Uploads:
         admission: Admission,
         quotas: TenantQuotas,
         *,
-        on_stored: Callable[[int], object] = lambda _: None,
         budget_bytes: int | None = None,
     ) -> None:
         self._store = store
         self._journal = journal
         self._admission = admission
         self._quotas = quotas
-        self._on_stored = on_stored
         self._budget_bytes = budget_bytes
+        self.stored_bytes = 0
 
     async def upload(
         self, tenant: str, messages: AsyncIterator[bytes], check_caller: Callable[[], None]
@@ -149,11 +149,11 @@ class Uploads:
         finally:
             self._admission.release(AHEAD_BYTES)
 
-    async def find(self, tenants: Sequence[str], upload_id: str) -> OpenLog:
-        """Return the upload of the first tenant that has it, to use until it is released.
+    async def take(self, tenants: Sequence[str], upload_id: str) -> OpenLog:
+        """Return the upload of the first tenant that has it, for a job to use until it is released.
 
         It then belongs to the first of the tenants, and nothing can be added to it until
-        `reopen`.
+        `give_back`.
 
         Raises:
             UploadNotFound: there is none.
@@ -164,15 +164,15 @@ class Uploads:
                 opened = await self._store.open(key)
             except FileNotFoundError:
                 continue
-            opened.complete = True
+            opened.takers += 1
             if tenant != tenants[0]:
                 await self._store.move(opened, tenants[0])
             return opened
         raise UploadNotFound(upload_id)
 
-    async def reopen(self, opened: OpenLog) -> None:
-        """Release an upload that no job uses after all; inputs can be added again."""
-        opened.complete = False
+    async def give_back(self, opened: OpenLog) -> None:
+        """Release an upload that a job does not use after all; inputs can be added again."""
+        opened.takers -= 1
         await self._store.release(opened)
 
     @asynccontextmanager
@@ -200,7 +200,7 @@ class Uploads:
         finally:
             await asyncio.wait([writing])
             self._store.update(opened)
-            self._on_stored(max(0, opened.log.bytes - before))
+            self.stored_bytes += max(0, opened.log.bytes - before)
             self._quotas.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
         return writing.result()
 
@@ -217,7 +217,7 @@ class Uploads:
             )
 
     def _failure(self, error: OSError) -> Exception:
-        if is_disk_full(error):
+        if is_out_of_space(error):
             return StoreFull()
         self._journal.fail(error)
         return InternalError(f"the upload cannot be written: {error.strerror}")
@@ -263,7 +263,7 @@ def _store(opened: OpenLog, batch: Sequence[bytes]) -> int:
                         f"continue with input {stored:,}"
                     )
                 new = message.inputs[stored - message.first :]
-                if new and opened.complete:
+                if new and opened.takers:
                     raise UploadUsed(opened.key.name)
                 if stored + len(new) > MAX_QUERIES:
                     raise InvalidInput(f"an upload has at most {MAX_QUERIES:,} inputs")

@@ -6,18 +6,17 @@ of each page, and verifies it at every read.
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 from typing import Final
 
 import apsw
 
+from gateway.records.log import NO_SPACE, is_out_of_space
 from synergai.errors import InternalError
 
 _CHECKSUM_VFS: Final = "cksmvfs"
 _CHECKSUM_BYTES: Final = 8
 _MAX_FAULTS: Final = 5
-_NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 _FAILED_SYNCS: Final = frozenset((apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC))
 
 
@@ -85,14 +84,14 @@ def is_disk_full(error: Exception, connection: apsw.Connection | None = None) ->
         connection: the database, which has had no other error since.
     """
     if isinstance(error, OSError):
-        return error.errno in _NO_SPACE
+        return is_out_of_space(error)
     if isinstance(error, apsw.FullError):
         return True
     return (
         isinstance(error, (apsw.IOError, apsw.CantOpenError))
         and getattr(error, "extendedresult", None) not in _FAILED_SYNCS
         and connection is not None
-        and connection.system_errno in _NO_SPACE
+        and connection.system_errno in NO_SPACE
     )
 
 

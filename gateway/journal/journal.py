@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
     from gateway.fleet.descriptions import Established
     from gateway.jobs.executions import RecordedExecution
-    from gateway.jobs.record import JobRecord
+    from gateway.jobs.record import JobRecord, UploadUse
     from gateway.jobs.store import ResultSink
-    from gateway.journal.operations import UploadUse
     from gateway.records.results import InputResult
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import apsw
 import msgspec
 
 from gateway.fleet.descriptions import Established
 from gateway.jobs.executions import RecordedExecution
-from gateway.jobs.record import JobRecord
+from gateway.jobs.record import JobRecord, UploadUse
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -47,22 +47,6 @@ def digest(spec: JobSpec) -> bytes:
     if spec.upload_id:
         parts += (("upload", spec.upload_id, spec.max_failures),)
     return hashlib.sha256(repr(parts).encode()).digest()
-
-
-class UploadUse(NamedTuple):
-    """A job over an upload.
-
-    Attributes:
-        job_id: the job.
-        tenant: its tenant, and the upload's.
-        upload_id: the upload.
-        finished_at: Unix time of its end; None if it has not ended.
-    """
-
-    job_id: JobId
-    tenant: str
-    upload_id: str
-    finished_at: float | None
 
 
 def no_op(_connection: apsw.Connection) -> None:

@@ -15,6 +15,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -42,6 +43,7 @@ _INDEX: Final = "index"
 _SEGMENT_SHIFT: Final = 40
 """A position is the number of the segment, from 1, and the offset in it in the lower bits."""
 _OFFSET_MASK: Final = (1 << _SEGMENT_SHIFT) - 1
+NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 _MAX_PARTS: Final = 512
 """Buffers in one system call; the limit of the system is 1024."""
 
@@ -317,6 +319,11 @@ class RecordLog:
         if create:
             sync_directory(self.directory)
         return descriptor
+
+
+def is_out_of_space(error: OSError) -> bool:
+    """Return whether a write failed for lack of space, and can be repeated later."""
+    return error.errno in NO_SPACE
 
 
 def sync_directory(directory: Path) -> None:

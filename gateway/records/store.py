@@ -57,7 +57,7 @@ class OpenLog:
         log: the records.
         lock: held while it is written.
         users: number of users, without whom it is closed.
-        complete: whether nothing may be added any more.
+        takers: number of jobs that use the upload, or are about to; nothing can be added then.
     """
 
     def __init__(self, key: DataKey, log: RecordLog) -> None:
@@ -65,7 +65,7 @@ class OpenLog:
         self.log = log
         self.lock = threading.Lock()
         self.users = 0
-        self.complete = False
+        self.takers = 0
 
 
 class DataStore:

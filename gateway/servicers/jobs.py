@@ -8,29 +8,45 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from gateway.access.caller import current_caller
+from gateway.access.roles import Role
 from gateway.jobs.streamed import Query, Result
 from synergai.domain import JobState
-from synergai.errors import InvalidInput, NotSupported
+from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.converters import job_spec_from_proto, job_status_to_proto
+from synergai.protocol.request_codec import field_prefix
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from gateway.jobs.results import Batch, JobResults
     from gateway.jobs.streamed import StreamedJobs
     from gateway.jobs.submitted import SubmittedJobs
+    from gateway.jobs.uploads import InputUploads
     from synergai.protocol.rpc import Context
+    from synergai.protocol.unread import UnreadResponses
 
 DEFAULT_LISTED: Final = 100
+_RESULTS: Final = jobs_pb2.ResultBatch.RESULTS_FIELD_NUMBER
 
 
 class JobsServicer:
     """Serves ``synergai.v1.Jobs``."""
 
-    def __init__(self, jobs: SubmittedJobs, streamed: StreamedJobs) -> None:
+    def __init__(
+        self,
+        jobs: SubmittedJobs,
+        streamed: StreamedJobs,
+        uploads: InputUploads,
+        results: JobResults,
+        unread: UnreadResponses,
+    ) -> None:
         self._jobs = jobs
         self._streamed = streamed
+        self._uploads = uploads
+        self._results = results
+        self._unread = unread
         self._calls = rpc.SlowCalls()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -44,7 +60,7 @@ class JobsServicer:
                 "List": rpc.unary(self.list, jobs_pb2.ListRequest),
                 "Cancel": rpc.unary(self.cancel, jobs_pb2.CancelRequest),
                 "Run": rpc.stream(self.run, jobs_pb2.RunRequest),
-                "Upload": rpc.stream(self.upload, jobs_pb2.UploadRequest),
+                "Upload": rpc.raw_stream(self.upload, bytes, jobs_pb2.UploadRequest),
                 "Results": rpc.server_stream(self.results, jobs_pb2.ResultsRequest),
             },
         )
@@ -52,8 +68,6 @@ class JobsServicer:
     async def submit(self, request: jobs_pb2.SubmitRequest, _context: Context) -> jobs_pb2.Job:
         """Accept a job and write it to the journal."""
         spec = job_spec_from_proto(request.spec)
-        if spec.upload_id:
-            _refuse_own_inputs()
         key = request.idempotency_key
         return job_status_to_proto(await self._jobs.submit(current_caller(), spec, key))
 
@@ -106,22 +120,41 @@ class JobsServicer:
                         yield jobs_pb2.RunResponse(job=job_status_to_proto(status))
 
     async def upload(
-        self, _requests: AsyncIterator[jobs_pb2.UploadRequest], _context: Context
+        self, requests: AsyncIterator[rpc.RawRequest[bytes] | rpc.Malformed], _context: Context
     ) -> AsyncGenerator[jobs_pb2.UploadReceipt, None]:
         """Store the inputs of a job."""
-        _refuse_own_inputs()
-        yield jobs_pb2.UploadReceipt()
+        caller = current_caller()
+        messages = (each.data async for each in requests if isinstance(each, rpc.RawRequest))
+        receipts = self._uploads.upload(caller.tenant, messages, lambda: caller.check(Role.SUBMIT))
+        async with aclosing(receipts) as stored:
+            async for count in stored:
+                yield jobs_pb2.UploadReceipt(stored=count)
 
     async def results(
-        self, _request: jobs_pb2.ResultsRequest, _context: Context
-    ) -> AsyncGenerator[jobs_pb2.ResultBatch, None]:
-        """Yield the results of a job over its own inputs."""
-        _refuse_own_inputs()
-        yield jobs_pb2.ResultBatch()
+        self, request: jobs_pb2.ResultsRequest, context: Context
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the results of a job over its own inputs, in batches."""
+        unread = self._unread.open(await self._calls.ending(context))
+        batches = self._results.read(
+            current_caller(), request.job_id, request.cursor, follow=request.follow
+        )
+        try:
+            async with aclosing(batches) as found:
+                async for batch in found:
+                    data = _serialise(batch)
+                    unread.add(len(data))
+                    yield data
+                    unread.remove(len(data))
+        finally:
+            unread.close()
 
 
-def _refuse_own_inputs() -> None:
-    raise NotSupported("this gateway does not serve jobs over their clients' own inputs yet")
+def _serialise(batch: Batch) -> bytes:
+    """Return the serialised ``ResultBatch``; the results are not parsed."""
+    parts = [jobs_pb2.ResultBatch(cursor=batch.cursor).SerializeToString()]
+    for result in batch.results:
+        parts += (field_prefix(_RESULTS, len(result)), result)
+    return b"".join(parts)
 
 
 async def _queries(requests: AsyncIterator[jobs_pb2.RunRequest]) -> AsyncGenerator[Query, None]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import grpc
 
 from synergai.oip import inference_pb2 as oip
+from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.v1 import common_pb2, hub_pb2
 from tests.acceptance import hostile_messages as hostile
@@ -317,7 +318,7 @@ class WorkSockets(Sender):
         # No two senders may have the same worker at a time.
         self._number += 1
         register = hub_pb2.Register(
-            protocol_version=1,
+            protocol_version=HUB_VERSION,
             worker_id=f"{hostile.INTRUDER}-socket-{self._number % 100}",
             worker_class="local",
             agent_version="0",

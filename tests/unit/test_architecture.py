@@ -61,6 +61,7 @@ ORDER = {
         "monitoring",
         "dispatch",
         "admission",
+        "records",
         "jobs",
         "journal",
         "requests",

@@ -14,6 +14,7 @@ from gateway.settings import GatewaySettings
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.protocol import rpc
+from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_socket import WorkSocket
@@ -103,7 +104,7 @@ class FakeAgent:
 
     def __init__(self, hub_address: str, worker_id: str = "w1", tls: ClientTls = PLAINTEXT) -> None:
         self.register = hub_pb2.Register(
-            protocol_version=1,
+            protocol_version=HUB_VERSION,
             worker_id=worker_id,
             worker_class="test",
             agent_version="0",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from synergai.protocol.hub import WORKER_LOST_AFTER
+from synergai.protocol.hub import HUB_VERSION, WORKER_LOST_AFTER
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from tests.calls import raw_stream
 
@@ -226,7 +226,7 @@ async def test_draining_worker_gets_no_assignments(
 
 
 def registration(
-    protocol_version: int = 1,
+    protocol_version: int = HUB_VERSION,
     worker_id: str = "w1",
     worker_class: str = "test",
     engines: Sequence[common_pb2.Engine] = (),

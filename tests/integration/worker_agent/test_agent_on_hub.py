@@ -17,6 +17,7 @@ import pytest
 
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from synergai.protocol import rpc
+from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import common_pb2, hub_pb2
@@ -263,7 +264,7 @@ async def test_agent_registers_itself_and_its_engines(
         register = await hub.registrations.get()
         await hub.heard("heartbeat")
     assert (register.worker_id, register.worker_class) == ("tester", "bench")
-    assert register.protocol_version == 1
+    assert register.protocol_version == HUB_VERSION
     assert register.cores > 0
     assert register.memory_bytes > 1 << 28
     assert list(register.configurations) == [ONE, TWO]

@@ -12,6 +12,7 @@ from gateway.hub.registration import worker_from_registration
 from gateway.monitoring.worker_metrics import WorkerCollector
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
+from synergai.protocol.hub import HUB_VERSION
 from synergai.v1 import hub_pb2
 
 DIGITS, PHOTOS = EngineName("digits"), EngineName("photos")
@@ -65,7 +66,11 @@ def test_a_registration_with_an_impossible_mode_or_meter_is_refused(
     power_mode: str, meter: str
 ) -> None:
     message = hub_pb2.Register(
-        protocol_version=1, worker_id="w", worker_class="c", power_mode=power_mode, meter=meter
+        protocol_version=HUB_VERSION,
+        worker_id="w",
+        worker_class="c",
+        power_mode=power_mode,
+        meter=meter,
     )
     with pytest.raises(InvalidInput):
         worker_from_registration(message, 0.0)
@@ -73,7 +78,9 @@ def test_a_registration_with_an_impossible_mode_or_meter_is_refused(
 
 def test_metrics_cover_only_measured_machines() -> None:
     registered = [
-        hub_pb2.Register(protocol_version=1, worker_id=name, worker_class="c", meter=meter)
+        hub_pb2.Register(
+            protocol_version=HUB_VERSION, worker_id=name, worker_class="c", meter=meter
+        )
         for name, meter in (("board", "INA3221"), ("cloud", ""))
     ]
     board, cloud = (worker_from_registration(message, 0.0) for message in registered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -113,12 +114,16 @@ def test_cut_at_any_byte_keeps_all_that_was_written_before_it(
     written = [payload for group in groups for payload in group]
     segment = max(directory.glob("*.records"))
     content = segment.read_bytes()
-    kept = data.draw(st.integers(0, len(content)), label="bytes of the last segment")
-    zeros = data.draw(st.sampled_from([0, 1, 100]), label="zeros behind them")
-    segment.write_bytes(content[:kept] + bytes(zeros))
     index = directory / "index"
     entries = index.read_bytes()
     indexed = data.draw(st.integers(0, len(entries)), label="bytes of the index")
+    durable = 0  # the index is written after the records
+    for position, _, length, _ in list(struct.iter_unpack("<QQII", entries))[: indexed // 24]:
+        if position >> 40 == int(segment.stem):
+            durable = (position & (1 << 40) - 1) + 16 + length
+    kept = data.draw(st.integers(durable, len(content)), label="bytes of the last segment")
+    zeros = data.draw(st.sampled_from([0, 1, 100]), label="zeros behind them")
+    segment.write_bytes(content[:kept] + bytes(zeros))
     index.write_bytes(entries[:indexed] + bytes(zeros))
 
     with closing(RecordLog(directory, segment_bytes=segment_bytes)) as log:

@@ -1,0 +1,100 @@
+"""Results of jobs over uploads, streamed to their clients."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from gateway.jobs.permissions import check_visible
+from gateway.records.store import DataKey
+from synergai.errors import InvalidInput, NotFound, WrongState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from gateway.access.caller import Caller
+    from gateway.jobs.submitted import SubmittedJobs
+    from gateway.records.store import DataStore
+
+BATCH_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
+"""Results in one message, unless a single one is larger."""
+_BATCH_RESULTS: Final = 10_000
+
+
+class Batch(Struct, frozen=True):
+    """Serialised ``JobResult`` messages, and the cursor behind them."""
+
+    results: Sequence[bytes]
+    cursor: int
+
+
+class JobResults:
+    """Reader of the results of all jobs over uploads.
+
+    Args:
+        jobs: the jobs.
+        store: the files.
+    """
+
+    def __init__(self, jobs: SubmittedJobs, store: DataStore) -> None:
+        self._jobs = jobs
+        self._store = store
+
+    async def read(
+        self, caller: Caller, job_id: str, cursor: int, *, follow: bool
+    ) -> AsyncGenerator[Batch, None]:
+        """Yield the results of a job in the order in which they were stored.
+
+        Only durable results are shown, and these never change. Nothing is read ahead of the client.
+
+        Args:
+            caller: who asks; checked again for each batch.
+            job_id: the job.
+            cursor: number of results to leave out.
+            follow: whether to wait for further results until the job has ended.
+
+        Raises:
+            JobNotFound: the id is unknown, or the job is not, or no longer, for the caller to see.
+            NotFound: the results have been deleted.
+            WrongState: the job has no inputs of its own.
+            InvalidInput: the cursor is beyond the results.
+        """
+        status = await self._jobs.get(caller, job_id)
+        if not status.spec.upload_id:
+            raise WrongState(f"job {job_id} ran on samples, and has no results to read")
+        key = DataKey(status.spec.tenant, "results", status.id)
+        job = self._jobs.unfinished(job_id)
+        try:
+            opened = await self._store.open(key)
+        except FileNotFoundError:
+            raise NotFound(f"the results of job {job_id} are no longer kept") from None
+        try:
+            if cursor > len(opened.log):
+                raise InvalidInput(
+                    f"the cursor {cursor:,} is beyond the {len(opened.log):,} results of job "
+                    f"{job_id}"
+                )
+            with ExitStack() as stack:
+                changed = None
+                if follow and job is not None:
+                    changed = stack.enter_context(job.tracker.watching())
+                while True:
+                    if changed is not None:
+                        changed.clear()
+                    ended = job is None or job.tracker.state.ended
+                    found = await asyncio.to_thread(
+                        opened.log.read, cursor, _BATCH_RESULTS, BATCH_BYTES
+                    )
+                    check_visible(caller, status)
+                    if found:
+                        cursor += len(found)
+                        yield Batch(found, cursor)
+                    elif ended or changed is None:
+                        return
+                    else:
+                        await changed.wait()
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._store.release(opened)))

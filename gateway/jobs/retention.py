@@ -1,0 +1,90 @@
+"""Deletion of uploads that no job used, and of the data of jobs that ended long ago."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+
+from gateway.records.store import DataKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gateway.jobs.record import UploadUse
+    from gateway.records.store import DataStore
+
+_INTERVAL_S: Final = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Journal(Protocol):
+    """What retention needs of the journal."""
+
+    def jobs_over_uploads(self) -> asyncio.Future[list[UploadUse]]:
+        """Return all jobs over uploads; those that ended come first, in order of their ends."""
+
+
+class Retention:
+    """Deletes data that is kept no longer.
+
+    Args:
+        store: the data.
+        journal: knows the jobs.
+        now: returns Unix time.
+        uploads_kept_s: time after its last change for which an unused upload is kept.
+        results_kept_s: time after a job's end for which its inputs and results are kept.
+        budget_bytes: size of all data above which the data of ended jobs is deleted earlier,
+            the oldest first; None for none.
+    """
+
+    def __init__(
+        self,
+        store: DataStore,
+        journal: Journal,
+        now: Callable[[], float],
+        *,
+        uploads_kept_s: float,
+        results_kept_s: float,
+        budget_bytes: int | None = None,
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._now = now
+        self._uploads_kept_s = uploads_kept_s
+        self._results_kept_s = results_kept_s
+        self._budget_bytes = budget_bytes
+
+    async def run(self) -> NoReturn:
+        """Delete what is due, again and again, until cancelled."""
+        while True:
+            await self.sweep()
+            await asyncio.sleep(_INTERVAL_S)
+
+    async def sweep(self) -> None:
+        """Delete what is due now; what is in use is left for later."""
+        uses = await self._journal.jobs_over_uploads()
+        used = {key for use in uses for key in _keys(use)}
+        now = self._now()
+        for key, stored in self._store.stored().items():
+            # A job that is being accepted holds its files open.
+            if key not in used and now - stored.used_at > self._uploads_kept_s:
+                await self._delete(key, "no job used it")
+        for use in uses:
+            if use.finished_at is None:
+                break
+            over_budget = self._budget_bytes is not None and self._store.bytes > self._budget_bytes
+            if over_budget or now - use.finished_at > self._results_kept_s:
+                for key in _keys(use):
+                    reason = "the budget is used up" if over_budget else "its job ended long ago"
+                    await self._delete(key, reason)
+
+    async def _delete(self, key: DataKey, reason: str) -> None:
+        if key in self._store and await self._store.delete(key):
+            _log.info("deleted %s %s: %s", key.kind, key.name, reason)
+
+
+def _keys(use: UploadUse) -> Iterator[DataKey]:
+    yield DataKey(use.tenant, "uploads", use.upload_id)
+    yield DataKey(use.tenant, "results", use.job_id)
