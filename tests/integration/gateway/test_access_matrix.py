@@ -93,10 +93,8 @@ GRPC_CALLS = {
     "synergai.v1.Jobs/Watch": Call(("submit", "observe"), MISSING, MISSING),
     "synergai.v1.Jobs/List": Call(("submit", "observe"), HIDDEN, HIDDEN),
     "synergai.v1.Jobs/Cancel": Call(("submit", "operate"), MISSING, MISSING),
-    "synergai.v1.Jobs/Upload": Call(("submit",), "unimplemented", "unimplemented", "unimplemented"),
-    "synergai.v1.Jobs/Results": Call(
-        ("submit", "observe"), "unimplemented", "unimplemented", "unimplemented"
-    ),
+    "synergai.v1.Jobs/Upload": Call(("submit",)),
+    "synergai.v1.Jobs/Results": Call(("submit", "observe"), MISSING, MISSING),
     "synergai.v1.Fleet/ListWorkers": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/GetDictionary": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/PutDictionary": Call(("admin",), DENIED),

@@ -1,0 +1,438 @@
+"""Jobs over uploads: their files, their inputs in portions, and what survives a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.access.caller import UNRESTRICTED
+from gateway.access.table import AccessTable, Quota
+from gateway.admission.limits import Admission
+from gateway.fleet.worker import RunAssignment, SendInputs
+from gateway.jobs import own_inputs
+from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs.results import JobResults
+from gateway.jobs.retention import Retention
+from gateway.jobs.store import StoreFull
+from gateway.jobs.submitted import SubmittedJobs
+from gateway.jobs.uploads import Uploads
+from gateway.journal.journal import Journal
+from gateway.records import log as record_log
+from gateway.records.log import RecordLog
+from gateway.records.store import DataKey, DataStore
+from synergai.domain import EngineName, JobSpec, JobState
+from synergai.errors import InvalidInput, NotFound, QuotaExceeded, UploadNotFound, UploadUsed
+from synergai.oip import inference_pb2 as oip
+from synergai.v1 import hub_pb2, jobs_pb2
+from tests.unit.gateway.conftest import GatewayHarness
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from gateway.fleet.worker import ConnectedWorker
+    from synergai.scheduling.events import Assignment
+
+SPEC = JobSpec(engine=EngineName("echo"), queries=0, upload_id="up")
+RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()
+
+
+class OwnDataHarness(GatewayHarness):
+    """A gateway without its servers that runs jobs over uploads."""
+
+    def add_data(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = DataStore(directory)
+        # The harness admits requests of a thousand bytes.
+        self.uploads = Uploads(self.store, self.journal, Admission(9, 1 << 40), self.quotas)
+        self.own = OwnInputs(self.store, self.uploads, self.journal, self.dispatcher)
+        self.jobs = SubmittedJobs(
+            self.dispatcher,
+            self.catalogue,
+            self.journal,
+            self.admission,
+            self.quotas,
+            self.metrics,
+            self.clock,
+            max_jobs=2,
+            own_inputs=self.own,
+        )
+        self.results = JobResults(self.jobs, self.store)
+
+    async def upload(
+        self, count: int, *, first: int = 0, upload_id: str = "up", size: int = 0, tenant: str = ""
+    ) -> list[int]:
+        """Upload inputs; return the receipts."""
+
+        async def messages() -> AsyncIterator[bytes]:
+            yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
+            for index in range(first, first + count):
+                request = oip.ModelInferRequest(id="i" * size).SerializeToString()
+                one = jobs_pb2.Input(name=f"n{index}", request=request)
+                yield jobs_pb2.UploadRequest(first=index, inputs=[one]).SerializeToString()
+
+        return [each async for each in self.uploads.upload(tenant, messages(), lambda: None)]
+
+    async def flush_journal(self) -> None:
+        """Wait for all journal operations, and for the end of a job that follows them."""
+        for _ in range(3):
+            await super().flush_journal()
+
+    async def read(self, job_id: str, cursor: int = 0) -> list[jobs_pb2.JobResult]:
+        """Return the results so far."""
+        return [
+            jobs_pb2.JobResult.FromString(data)
+            async for batch in self.results.read(UNRESTRICTED, job_id, cursor, follow=False)
+            for data in batch.results
+        ]
+
+    async def next_orders(
+        self, worker: ConnectedWorker
+    ) -> tuple[list[Assignment], list[SendInputs]]:
+        """Return the assignments and inputs that are sent next, once there are inputs."""
+        assignments: list[Assignment] = []
+        async with asyncio.timeout(30):
+            while True:
+                orders = self.orders(worker)
+                assignments += [o.assignment for o in orders if isinstance(o, RunAssignment)]
+                if inputs := [o for o in orders if isinstance(o, SendInputs)]:
+                    return assignments, inputs
+                await asyncio.sleep(0)
+
+    def report(
+        self,
+        worker: ConnectedWorker,
+        assignment: Assignment,
+        done: int,
+        failed: Sequence[int] = (),
+        responses: int | None = None,
+        outcome: hub_pb2.Outcome.ValueType | None = None,
+        fault: hub_pb2.Fault.ValueType = hub_pb2.FAULT_UNSPECIFIED,
+    ) -> None:
+        """Report the progress of an assignment, or its end."""
+        progress = hub_pb2.Progress(
+            assignment_id=assignment.id,
+            done=done,
+            failures=[hub_pb2.InputFailure(query=query, detail="bad") for query in failed],
+        )
+        count = done if responses is None else responses
+        answers = [b"" if query in failed else RESPONSE for query in range(done - count, done)]
+        if outcome is None:
+            self.intake.apply_progress(worker, progress, answers)
+        else:
+            ended = hub_pb2.Ended(progress=progress, outcome=outcome, fault=fault)
+            self.intake.apply_ended(worker, ended, answers)
+
+
+@asynccontextmanager
+async def own_data(directory: Path) -> AsyncIterator[OwnDataHarness]:
+    """Open a gateway's state; leaving the context is a crash as far as the data is concerned."""
+    journal = Journal(directory)
+    harness = OwnDataHarness(journal)
+    harness.add_data(directory / "data")
+    await harness.store.load()
+    try:
+        yield harness
+    finally:
+        harness.dispatcher.close()
+        for job in list(harness.jobs._unfinished.values()):
+            await job.close()  # type: ignore[attr-defined]  # all are over uploads
+        await harness.jobs.close()
+        await journal.close()
+        await harness.store.close()
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[OwnDataHarness]:
+    async with own_data(tmp_path) as harness:
+        yield harness
+
+
+async def test_upload_is_resumed_where_it_ended(harness: OwnDataHarness) -> None:
+    assert (await harness.upload(3))[-1] == 3
+    assert (await harness.upload(0)) == [3]
+    assert (await harness.upload(4, first=1))[-1] == 5
+    with pytest.raises(InvalidInput, match="continue with input 5"):
+        await harness.upload(1, first=6)
+
+
+async def test_job_needs_its_upload_as_it_is_stored(harness: OwnDataHarness) -> None:
+    harness.add_worker()
+    with pytest.raises(UploadNotFound):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
+    await harness.upload(3)
+    wrong = JobSpec(engine=SPEC.engine, queries=4, upload_id="up")
+    with pytest.raises(InvalidInput, match="has 3 inputs, not 4"):
+        await harness.jobs.submit(UNRESTRICTED, wrong)
+    assert (await harness.upload(2, first=3))[-1] == 5
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC, "key")
+    assert status.spec.queries == 5
+    again = await harness.jobs.submit(UNRESTRICTED, SPEC, "key")
+    assert again.id == status.id
+    with pytest.raises(UploadUsed):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
+    with pytest.raises(UploadUsed):
+        await harness.upload(1, first=5)
+    assert (await harness.upload(2, first=3))[-1] == 5
+
+
+async def test_inputs_are_sent_and_results_stored_before_they_count(
+    harness: OwnDataHarness,
+) -> None:
+    worker = harness.add_worker()
+    await harness.upload(3)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], [inputs] = await harness.next_orders(worker)
+    assert [jobs_pb2.Input.FromString(data).name for data in inputs.inputs] == ["n0", "n1", "n2"]
+    harness.report(worker, assignment, 2, failed=[1])
+    await harness.flush_journal()
+    assert [(r.index, r.name, r.error) for r in await harness.read(status.id)] == [
+        (0, "n0", ""),
+        (1, "n1", "bad"),
+    ]
+    harness.report(worker, assignment, 3, responses=1, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    ended = await harness.jobs.get(UNRESTRICTED, status.id)
+    assert (ended.state, ended.queries_done, ended.failures) == (JobState.SUCCEEDED, 3, 1)
+    assert [result.index for result in await harness.read(status.id, 2)] == [2]
+    assert (harness.own.answered, harness.own.failed) == (2, 1)
+    with pytest.raises(InvalidInput, match="beyond"):
+        await harness.read(status.id, 4)
+
+
+async def test_worker_has_few_inputs_at_a_time(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_inputs, "PORTION_BYTES", 3000)
+    monkeypatch.setattr(own_inputs, "WORKER_BYTES", 8000)
+    worker = harness.add_worker()
+    await harness.upload(40, size=1000)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    received, done = 0, 0
+    [assignment], inputs = await harness.next_orders(worker)
+    while True:
+        received += sum(len(each.inputs) for each in inputs)
+        assert received - done <= 12
+        if received == 40:
+            break
+        harness.report(worker, assignment, received, responses=received - done)
+        done = received
+        await harness.flush_journal()
+        _, inputs = await harness.next_orders(worker)
+    assert worker.input_bytes <= 12_000
+    harness.report(worker, assignment, 40, responses=40 - done, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    assert worker.input_bytes == 0
+
+
+async def test_input_at_which_a_host_died_runs_alone_next(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(4)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], [inputs] = await harness.next_orders(worker)
+    assert not inputs.suspects
+    failed, died = hub_pb2.OUTCOME_FAILED, hub_pb2.FAULT_DIED_AT_INPUT
+    harness.report(worker, assignment, 1, outcome=failed, fault=died)
+    await harness.flush_journal()
+    [again], [inputs] = await harness.next_orders(worker)
+    assert (again.first, list(inputs.suspects)) == (1, [0])
+
+
+async def test_too_many_failures_fail_the_job(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(4)
+    status = await harness.jobs.submit(UNRESTRICTED, JobSpec(
+        engine=SPEC.engine, queries=4, upload_id="up", max_failures=1
+    ))  # fmt: skip
+    [assignment], _ = await harness.next_orders(worker)
+    harness.report(worker, assignment, 1, failed=[0])
+    await harness.flush_journal()
+    assert (await harness.jobs.get(UNRESTRICTED, status.id)).state is JobState.RUNNING
+    harness.report(worker, assignment, 3, failed=[1, 2], responses=2)
+    await harness.flush_journal()
+    ended = await harness.jobs.get(UNRESTRICTED, status.id)
+    assert (ended.state, ended.reason) == (JobState.FAILED, "3 inputs failed, and 1 may")
+    assert len(await harness.read(status.id)) == 3
+
+
+async def test_results_that_were_stored_but_not_counted_are_not_stored_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash after the results are durable, and before the journal counts their queries."""
+
+    class Crash(Exception):
+        pass
+
+    def crash(*_args: object, **_fields: object) -> None:
+        raise Crash
+
+    async with own_data(tmp_path) as harness:
+        worker = harness.add_worker()
+        await harness.upload(4)
+        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+        [assignment], _ = await harness.next_orders(worker)
+        harness.report(worker, assignment, 1)
+        await harness.flush_journal()
+        with monkeypatch.context() as patch:
+            patch.setattr("gateway.journal.operations.record_execution", crash)
+            harness.report(worker, assignment, 3, responses=2)
+            with pytest.raises(Exception, match="journal"):
+                await harness.flush_journal()
+    async with own_data(tmp_path) as harness:
+        assert await harness.jobs.restore() == 1
+        worker = harness.add_worker()
+        assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 1
+        shown = await harness.read(status.id)
+        [assignment], [inputs] = await harness.next_orders(worker)
+        assert (assignment.first, len(inputs.inputs)) == (1, 3)
+        harness.report(worker, assignment, 3, failed=[0], outcome=hub_pb2.OUTCOME_COMPLETED)
+        await harness.flush_journal()
+        ended = await harness.jobs.get(UNRESTRICTED, status.id)
+        results = await harness.read(status.id)
+        assert [result.index for result in results] == [0, 1, 2, 3]
+        assert results[:3] == shown
+        assert (ended.state, ended.failures) == (JobState.SUCCEEDED, 0)
+
+
+async def test_job_whose_counted_results_are_missing_fails(tmp_path: Path) -> None:
+    async with own_data(tmp_path) as harness:
+        worker = harness.add_worker()
+        await harness.upload(4)
+        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+        [assignment], _ = await harness.next_orders(worker)
+        harness.report(worker, assignment, 2)
+        await harness.flush_journal()
+    for path in (tmp_path / "data/tenant-/results" / status.id).glob("*.records"):
+        path.unlink()
+    async with own_data(tmp_path) as harness:
+        assert await harness.jobs.restore() == 0
+        ended = await harness.jobs.get(UNRESTRICTED, status.id)
+        assert (ended.state, "missing" in ended.reason) == (JobState.FAILED, True)
+
+
+async def test_full_disk_pauses_the_job_until_its_results_fit(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.journal.journal._PROBE_S", 0.001)
+    monkeypatch.setattr("gateway.jobs.pausing._RESUME_INTERVAL_S", 0.001)
+    worker = harness.add_worker()
+    pausing = asyncio.create_task(harness.jobs.pauses.follow_store())
+    await harness.upload(2)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], _ = await harness.next_orders(worker)
+    append = RecordLog.append
+
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    reserve = harness.journal._reserve
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordLog, "append", full)
+        patch.setattr(reserve, "take", lambda: False)
+        harness.report(worker, assignment, 2, outcome=hub_pb2.OUTCOME_COMPLETED)
+        await harness.flush_journal()
+        assert status.id in harness.jobs.pauses
+        assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
+        with pytest.raises(StoreFull):
+            await harness.upload(1, upload_id="other")
+    assert RecordLog.append is append
+    [again], _ = await harness.next_orders(worker)
+    harness.report(worker, again, 2, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    assert (await harness.jobs.get(UNRESTRICTED, status.id)).state is JobState.SUCCEEDED
+    assert len(await harness.read(status.id)) == 2
+    pausing.cancel()
+    await asyncio.wait([pausing])
+
+
+async def test_full_disk_refuses_uploads_before_it_is_full(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.jobs.uploads.FREE_BYTES", 1 << 60)
+    with pytest.raises(StoreFull):
+        await harness.upload(1)
+    monkeypatch.undo()
+    assert (await harness.upload(1))[-1] == 1
+
+
+async def test_failed_disk_breaks_the_journal(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(*_args: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(record_log, "_write", failed)
+    with pytest.raises(Exception, match="cannot be written"):
+        await harness.upload(1)
+    assert harness.journal.broken.done()
+
+
+async def test_quota_of_stored_bytes_limits_uploads(harness: OwnDataHarness) -> None:
+    harness.quotas.use_table(AccessTable(tenants={"lab": Quota(stored_bytes=3000)}))
+    assert (await harness.upload(2, size=1000, tenant="lab"))[-1] == 2
+    with pytest.raises(QuotaExceeded, match="stored_bytes"):
+        await harness.upload(2, first=2, size=1000, tenant="lab")
+    assert (await harness.upload(2, size=2000))[-1] == 2
+
+
+async def test_upload_moves_to_the_tenant_of_the_job(harness: OwnDataHarness) -> None:
+    harness.add_worker()
+    await harness.upload(2)
+    spec = JobSpec(engine=SPEC.engine, queries=0, upload_id="up", tenant="lab")
+    status = await harness.jobs.submit(UNRESTRICTED, spec)
+    assert status.spec.queries == 2
+    assert harness.store.bytes_of("") == 0
+    assert DataKey("lab", "uploads", "up") in harness.store
+
+
+async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    now = harness.clock.to_unix(harness.clock.now())
+    await harness.upload(1, upload_id="unused")
+    await harness.upload(1)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+
+    async def sweep(after_s: float, budget_bytes: int | None = None) -> set[str]:
+        kept = Retention(
+            harness.store,
+            harness.journal,
+            lambda: now + after_s,
+            uploads_kept_s=100.0,
+            results_kept_s=1000.0,
+            budget_bytes=budget_bytes,
+        )
+        await kept.sweep()
+        return {key.name for key in harness.store.stored()}
+
+    assert await sweep(90.0) == {"unused", "up", status.id}
+    assert await sweep(200.0, budget_bytes=1) == {"up", status.id}
+    [assignment], _ = await harness.next_orders(worker)
+    harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    await harness.jobs.close()
+    assert await sweep(900.0) == {"up", status.id}
+    assert await sweep(1100.0) == set()
+    assert harness.store.bytes == 0
+    with pytest.raises(NotFound, match="no longer kept"):
+        await harness.read(status.id)
+
+
+async def test_budget_deletes_the_data_of_ended_jobs_early(harness: OwnDataHarness) -> None:
+    worker = harness.add_worker()
+    await harness.upload(1)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], _ = await harness.next_orders(worker)
+    harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    await harness.jobs.close()
+    now = harness.clock.to_unix(harness.clock.now())
+    retention = Retention(
+        harness.store, harness.journal, lambda: now, uploads_kept_s=1e9, results_kept_s=1e9,
+        budget_bytes=1,
+    )  # fmt: skip
+    await retention.sweep()
+    assert not harness.store.stored()
