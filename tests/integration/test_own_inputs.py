@@ -172,7 +172,7 @@ def test_too_many_failures_fail_the_job_and_keep_its_results(client: Client) -> 
 def test_job_survives_the_death_of_gateway_and_host_and_is_cancelled_with_its_results(
     fleet: LocalFleet, client: Client
 ) -> None:
-    upload, count = new_id(), 4000
+    upload, count = new_id(), 2000
     client.upload(upload, inputs(count))
     job_id = client.submit(upload)
     wait_until_done(client, job_id, 1)
@@ -184,7 +184,7 @@ def test_job_survives_the_death_of_gateway_and_host_and_is_cancelled_with_its_re
     assert sorted(results) == list(range(count))
     assert not [result for result in results.values() if result.error]
     assert client.ended(job_id).state == ENDED
-    later = client.jobs.Results(jobs_pb2.ResultsRequest(job_id=job_id, cursor=3990), timeout=30)
+    later = client.jobs.Results(jobs_pb2.ResultsRequest(job_id=job_id, cursor=1990), timeout=30)
     assert sum(len(batch.results) for batch in later) == 10
 
     upload = new_id()
