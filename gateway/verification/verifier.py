@@ -71,6 +71,7 @@ class _Copy:
 
     durable = False
     with_tensors = True
+    inputs_follow = False
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -81,8 +82,12 @@ class _Copy:
         """Return the request."""
         return (self._request,)
 
-    def on_dispatched(self, assignment: Assignment, now: float) -> None:
+    def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Do nothing."""
+
+    def excuses_crash(self, _query: int) -> bool:
+        """Return False: a crash counts against the copy."""
+        return False
 
     def on_progress(
         self,
@@ -163,10 +168,11 @@ class Verifier:
         Args:
             worker: the worker that reports.
             progress: its assignment, this report included.
-            handler: owner of the job, which still has the requests.
+            handler: owner of the job, which still has the requests unless they follow.
             responses: the answers.
         """
-        if isinstance(handler, _Copy):
+        # Inputs of jobs over uploads are on disk, and not at hand.
+        if isinstance(handler, _Copy) or handler.inputs_follow:
             return
         if self.standings.is_suspect(worker.id):
             taken: Sequence[int] = range(len(responses))

@@ -19,7 +19,7 @@ from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
 from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted import SubmittedJobs
-from gateway.jobs.uploads import Uploads
+from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import RecordLog
@@ -48,11 +48,11 @@ class OwnDataHarness(GatewayHarness):
         self.directory = directory
         self.store = DataStore(directory)
         # The harness admits requests of a thousand bytes.
-        self.uploads = Uploads(self.store, self.journal, Admission(9, 1 << 40), self.quotas)
+        self.uploads = InputUploads(self.store, self.journal, Admission(9, 1 << 40), self.quotas)
         self.own = OwnInputs(self.store, self.uploads, self.journal, self.dispatcher)
         self.jobs = SubmittedJobs(
             self.dispatcher,
-            self.catalogue,
+            self.versions,
             self.journal,
             self.admission,
             self.quotas,
