@@ -304,7 +304,7 @@ class Verifier:
         return await asyncio.to_thread(difference, *arguments)
 
     def _others(self, engine: EngineName, without: Collection[WorkerId]) -> list[WorkerId]:
-        """Return the workers that serve an engine, except for some."""
+        """Return the workers that can run a copy of a query, except for some."""
         return [
             worker.id
             for worker in self._dispatcher.workers()
@@ -312,6 +312,7 @@ class Verifier:
             and not worker.draining
             and (described := worker.engines.get(engine)) is not None
             and not described.fault
+            and _has_room(worker, engine)
         ]
 
     def _is_local(self, worker_id: WorkerId) -> bool:
@@ -362,3 +363,13 @@ class Verifier:
         if engine not in self._excluded:
             self._excluded.add(engine)
             _log.warning("answers of engine %s are not compared any more: %s", engine, why)
+
+
+def _has_room(worker: ConnectedWorker, engine: EngineName) -> bool:
+    """Return whether a worker has an engine loaded, or much memory left for it.
+
+    A comparison must not displace engines that clients use.
+    """
+    limit = worker.memory_limit_bytes
+    loaded = any(session.engine == engine for session in worker.sessions)
+    return loaded or not limit or 2 * worker.engines_rss_bytes <= limit

@@ -1,8 +1,9 @@
 """Checks: queries that run a second time on another worker, so that the answers can be compared.
 
-No client waits for a check. It runs only on an idle worker that has the engine loaded and could
-run no waiting job, and only if another such worker remains for what arrives meanwhile. A request
-that finds no worker interrupts it like a job. Checks are never queued, so that policies, estimates
+No client waits for a check. It runs only on an idle worker that could run no waiting job, and only
+if another such worker remains for what arrives meanwhile. It loads the engine, in the power mode of
+the moment, only if none of its workers has it loaded. A request that finds no worker interrupts it
+like a job. Checks are never queued, so that policies, estimates
 of completion and the tenants' shares do not see them.
 """
 
@@ -101,13 +102,13 @@ class Checks:
                 del self._waiting[check.record.job.id]
                 self._commands.append(Fail(check.record.job.id, "no other worker has the engine"))
                 continue
-            for worker in known:
-                if worker in idle and (estimate := self._fitting(engine, worker, idle)):
-                    del self._waiting[check.record.job.id]
-                    self._running[check.record.job.id] = check
-                    self._leases.check(check.record, worker, estimate, now)
-                    idle.remove(worker)
-                    break
+            serving = [worker for worker in idle if engine in worker.engines]
+            if len(serving) > 1 and (option := self._choose(engine, known, serving)):
+                worker, estimate = option
+                del self._waiting[check.record.job.id]
+                self._running[check.record.job.id] = check
+                self._leases.check(check.record, worker, estimate, now)
+                idle.remove(worker)
 
     def released(self, lease: Lease) -> None:
         """Finish the check of a lease that has ended, or let it wait again if it has not run."""
@@ -124,15 +125,18 @@ class Checks:
         if self._waiting.pop(job.job.id, None) is not None:
             self._commands.append(Fail(job.job.id, reason))
 
-    def _fitting(
-        self, engine: EngineName, worker: WorkerRecord, idle: list[WorkerRecord]
-    ) -> Estimate | None:
-        """Return the cost on an idle worker if it needs no setup and another one remains."""
-        if not any(other is not worker and engine in other.engines for other in idle):
-            return None
-        if engine not in worker.engines:
-            return None
-        for estimate in self._estimator.estimates(engine, worker):
-            if estimate.setup_s == 0.0 and estimate.session in worker.sessions:
-                return estimate
+    def _choose(
+        self, engine: EngineName, known: list[WorkerRecord], idle: list[WorkerRecord]
+    ) -> tuple[WorkerRecord, Estimate] | None:
+        """Return the first idle one of the known workers that fits, and the cost there."""
+        loaded = any(s.engine == engine for worker in known for s in worker.sessions)
+        for worker in known:
+            if worker not in idle:
+                continue
+            for estimate in self._estimator.estimates(engine, worker):
+                mode = estimate.configuration.power_mode
+                if estimate.session in worker.sessions and estimate.setup_s == 0.0:
+                    return worker, estimate
+                if not loaded and mode in ("", worker.power_mode):
+                    return worker, estimate
         return None

@@ -144,7 +144,7 @@ class Leases:
         """Lease the query of a check, which is not queued and charged to no tenant."""
         cost = self._cost(job, worker, estimate, 1)
         self._dispatch(job, worker, estimate.configuration, (0, 1), cost, now)
-        self._update_worker(worker, estimate.session, loads=False, now=now)
+        self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
 
     def _cost(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, count: int) -> _Cost:
         """Return what `count` of the job's queries cost as the worker's next assignment."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import EngineName, Fault, Job, JobId, Outcome, WorkerId
+from synergai.domain import EngineName, Fault, Job, JobId, Outcome, Session, WorkerId
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
@@ -21,6 +21,7 @@ from synergai.scheduling.events import (
     JobArrived,
     JobCancelled,
     Revoke,
+    SessionLoaded,
     Stop,
     WorkerJoined,
     WorkerLeft,
@@ -90,9 +91,15 @@ def test_check_waits_until_another_idle_worker_remains() -> None:
     assert assignment.worker_id == other
 
 
-def test_check_never_loads_an_engine() -> None:
+def test_check_loads_an_engine_only_if_none_of_its_workers_has_it() -> None:
     core = fleet(A, B, warm=False)
-    assert check(core, A, B) == []
+    [assignment] = dispatched(check(core, A, B))
+    assert assignment.worker_id == A
+    assert assignment.setup_s == 1.0
+    core = fleet(A, B, C, warm=False)
+    core.handle(SessionLoaded(C, Session(DIGITS, assignment.configuration)), 0.5)
+    [assignment] = dispatched(check(core, B, C))
+    assert assignment.worker_id == C
 
 
 def test_check_waits_behind_jobs() -> None:
