@@ -9,13 +9,13 @@ awaited. The main branch of gRPC frees them, too.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # not in the stubs of grpcio
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Coroutine, Generator
 
     StartBatch = Callable[[object, tuple[object, ...], Any], Coroutine[Any, Any, None]]
@@ -79,7 +79,12 @@ class _Batch:
         return self
 
     def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: object) -> None:
-        callback(*arguments)
+        # gRPC hands completed operations to any event loop of the process, in its thread.
+        loop = self._waiter.get_loop()
+        if asyncio.get_running_loop() is loop:
+            callback(*arguments)
+        else:
+            loop.call_soon_threadsafe(callback, *arguments)
 
     # --- future -------------------------------------------------------------------------
 

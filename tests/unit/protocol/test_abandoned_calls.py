@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import grpc
@@ -19,11 +20,13 @@ class Operations:
     def __init__(self) -> None:
         self.future: Any = None
         self.freed = 0
+        self.threads: set[int] = set()
 
     async def execute(self, _call: object, _operations: tuple[object, ...], loop: Any) -> None:
         self.future = loop.create_future()
         await self.future
         self.freed += 1
+        self.threads.add(threading.get_ident())
 
 
 async def start(operations: Operations) -> asyncio.Task[None]:
@@ -59,6 +62,19 @@ async def test_cancelling_does_not_wait_for_operations_that_are_freed_on_complet
     assert operations.freed == 0
     operations.future.set_exception(ValueError("the call was cancelled"))
     assert operations.freed == 1
+
+
+async def test_operations_completed_by_another_event_loop_go_on_in_their_own() -> None:
+    operations = Operations()
+    task = await start(operations)
+    batch = operations.future
+
+    async def complete() -> None:
+        batch.call_soon_threadsafe(batch.set_result, None)
+
+    await asyncio.to_thread(asyncio.run, complete())
+    await task
+    assert operations.threads == {threading.get_ident()}
 
 
 async def test_an_error_on_starting_is_raised() -> None:
