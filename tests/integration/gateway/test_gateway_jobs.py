@@ -61,7 +61,9 @@ async def test_job_succeeds_and_reports_its_executions(caller: Caller) -> None:
     last = (await watched(caller, job.id))[-1]
     assert last == await caller.jobs.Get(jobs_pb2.GetRequest(job_id=job.id))
     assert last.state == jobs_pb2.JOB_STATE_SUCCEEDED
-    assert last.spec == spec(20, qos_s=30.0, priority=3, tenant="lab")
+    wanted = spec(20, qos_s=30.0, priority=3, tenant="lab")
+    wanted.version = "1"  # chosen when the job was accepted
+    assert last.spec == wanted
     assert (last.queries_done, last.labelled, last.correct) == (20, 20, 20)
     assert [(e.worker_id, e.configuration.threads) for e in last.executions] == [("w1", 1)]
     assert last.estimated_s == pytest.approx(20 / 1000, rel=0.5)
