@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from synergai.client.sync import SyncClient as SyncClient
     from synergai.client.sync import SyncJobHandle as SyncJobHandle
     from synergai.data.items import NamedInput as NamedInput
+    from synergai.data.items import Reference as Reference
     from synergai.data.reading import read_results as read_results
     from synergai.data.results import JobResult as JobResult
     from synergai.domain import Configuration as Configuration
@@ -46,7 +47,7 @@ _EXPORTS = {
     "synergai.client.jobs": ("JobHandle",),
     "synergai.client.streaming": ("InferResult", "JobRun"),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
-    "synergai.data.items": ("NamedInput",),
+    "synergai.data.items": ("NamedInput", "Reference"),
     "synergai.data.reading": ("read_results",),
     "synergai.data.results": ("JobResult",),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),

@@ -121,6 +121,10 @@ def submit(
                 "--max-failures": max_failures,
             }
         )
+    elif by_reference and only:
+        raise InvalidSettings(
+            "--only needs uploaded inputs: for those by reference, the workers return all tensors"
+        )
     elif detach and (watch or fail_on_violation):
         raise InvalidSettings("--detach does not wait for the job: leave --watch out")
 

@@ -332,7 +332,8 @@ class Client:
                 list of them: encoded images or texts, rows of .npy, .npz and .parquet files, or
                 manifests. An array, or a mapping of arrays by input name, whose rows are the
                 inputs. An iterable, asynchronous or not, of paths, arrays, mappings of arrays,
-                ``bytes`` (an encoded image) or `NamedInput`, each of which is one input.
+                ``bytes`` (an encoded image), `Reference` (a URL that the worker reads) or
+                `NamedInput`, each of which is one input.
             qos: seconds from acceptance to completion; None means no deadline.
             by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
                 it is local time.

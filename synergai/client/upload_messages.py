@@ -114,6 +114,8 @@ class InputEncoder:
             raise InvalidInput(value.reason)
         if isinstance(value, Reference):
             self._check_takes_files()
+            if self._outputs:
+                raise InvalidInput("outputs can be chosen for uploaded inputs only")
             url = value.url.encode()
             return [field_prefix(_URL, len(url)), url]
         if isinstance(value, bytes):

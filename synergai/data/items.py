@@ -15,8 +15,8 @@ class NamedInput:
 
     Attributes:
         name: appears with the result, such as the name of a file.
-        value: an encoded file as ``bytes``; an array, or a mapping of arrays by input name;
-            a `Reference`; or an `Unusable`.
+        value: an encoded file as ``bytes``; an array, or a mapping of arrays by input name; a
+            `Reference`; or, from the readers of this package, an `Unusable`.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Reference:
     """A file that the worker reads itself.
 
     Attributes:
-        url: where it is, for the worker.
+        url: where it is for the worker, below a root that the worker may read.
     """
 
     url: str

@@ -119,6 +119,11 @@ def test_reference_is_a_url() -> None:
     )
 
 
+def test_outputs_of_references_cannot_be_chosen() -> None:
+    [message] = built(IMAGES, Reference("s3://bucket/a.jpg"), outputs=("y",))
+    assert "uploaded inputs only" in reason(message)
+
+
 @pytest.mark.parametrize(
     ("engine", "value", "expected"),
     [

@@ -1,0 +1,120 @@
+"""Jobs over files from the command line and from Python, through a real gateway and agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import synergai
+from synergai.testing import LocalFleet
+from synergai.zoo.build import build
+from tests.tiny_images import COLOURS, picture, save_image_engines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+CLASSES = {"red": 0, "green": 1, "blue": 2}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six pictures, and a file that is not one."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(2):
+        for colour in COLOURS:
+            (folder / f"{colour}-ä{number}.jpg").write_bytes(picture(colour))
+    (folder / "broken.jpg").write_bytes(b"not an image")
+    (folder / "empty.jpg").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Iterator[LocalFleet]:
+    models = save_image_engines(tmp_path_factory.mktemp("models"))
+    build("onnx_identity", models)
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        fleet.start_gateway()
+        fleet.start_agent("worker", models=models, options=["--input-roots", str(photos)])
+        fleet.wait_for_workers(1)
+        yield fleet
+
+
+def command(fleet: LocalFleet, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "synergai", *arguments, "--target", fleet.address],
+        capture_output=True,
+        check=False,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def found_classes(output: Path) -> dict[str, Any]:
+    """Return the class of each picture, or its error, by the name of the file."""
+    return {
+        result.name.rpartition("/")[2]: result.error or int(result["classes"].item())
+        for _, result in synergai.read_results(output)
+    }
+
+
+def test_command_classifies_a_folder_and_lists_what_failed(
+    fleet: LocalFleet, photos: Path, tmp_path: Path
+) -> None:
+    submit = ("submit", "colours", "--inputs", str(photos), "--only", "classes", "--qos", "10m")
+    output = tmp_path / "results"
+    done = command(fleet, *submit, "--output", str(output))
+    assert done.returncode == 0, done.stderr
+    found = found_classes(output)
+    assert "only JPEG and PNG" in found.pop("broken.jpg")
+    assert found.pop("empty.jpg") == "the file is empty"
+    assert found == {path.name: CLASSES[path.name.split("-")[0]] for path in photos.glob("*ä*")}
+    assert "2 inputs failed" in done.stderr
+    assert "empty.jpg: the file is empty" in done.stderr
+
+    # The same command returns the same job, and another directory gets the same results.
+    again = command(fleet, *submit, "--output", str(tmp_path / "copy"), "--json")
+    facts = json.loads(again.stdout)
+    assert (facts["id"], facts["failures"]) == (done.stdout.split()[0], 2)
+    assert found_classes(tmp_path / "copy") == found_classes(output)
+    assert "8 results" in command(fleet, *submit, "--output", str(output)).stdout
+
+
+def test_workers_read_inputs_by_reference(fleet: LocalFleet, photos: Path, tmp_path: Path) -> None:
+    options = ("--by-reference", "--max-failures", "2", "--format", "parquet")
+    inputs = ("--inputs", f"{photos}/*.jpg", "--output", str(tmp_path))
+    done = command(fleet, "submit", "colours", *inputs, *options)
+    assert done.returncode == 0, done.stderr
+    for _, result in synergai.read_results(tmp_path):
+        colour = result.name.rpartition("/")[2].split("-")[0]
+        if colour in COLOURS:
+            assert result["p:0"].argmax() == CLASSES[colour] + 1  # after the background
+        else:
+            assert "only JPEG and PNG" in result.error
+
+
+def test_job_fails_beyond_the_failures_that_it_may_have(fleet: LocalFleet, photos: Path) -> None:
+    inputs = ("--inputs", str(photos), "--max-failures", "1")
+    done = command(fleet, "submit", "colours", *inputs)
+    assert done.returncode == 1
+    assert "2 inputs failed, and 1 may" in done.stderr
+
+
+async def test_results_of_rows_arrive_while_the_job_runs(fleet: LocalFleet) -> None:
+    rows = np.arange(3000, dtype=np.float64).reshape(-1, 1)
+    rows[17] = 1e300
+    async with synergai.Client(fleet.address) as client:
+        job = await client.submit("onnx_identity", inputs=rows, qos=600.0)
+        values = {}
+        async for index, result in job.results():
+            values[index] = result.error or float(next(iter(result.outputs.values())).item())
+        status = await job.status()
+    assert "cannot be represented as FP32" in str(values.pop(17))
+    assert values == {index: float(index) for index in range(3000) if index != 17}
+    assert (status.state, status.failures) == (synergai.JobState.SUCCEEDED, 1)
