@@ -44,11 +44,11 @@ from gateway.requests.inference import Inference
 from gateway.store.files import open_files
 from gateway.store.pacer import Pacer
 from gateway.store.store import EngineStore
-from gateway.store.uploads import Uploads
 from gateway.verification.ejection import Ejection
 from gateway.verification.metrics import VerificationCollector
 from gateway.verification.verifier import Verifier
 from synergai.errors import InvalidInput
+from synergai.models.contents import Contents
 from synergai.profiles.service import ProfileService
 from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.clock import Clock
@@ -357,7 +357,7 @@ def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
     """
     store = EngineStore(
         open_files(config.store, config.state),
-        Uploads(config.state / "uploads"),
+        Contents(config.state / "uploads"),
         location=config.store or str(config.state / "store"),
         remembered=config.state / "store-id",
         budget_bytes=config.store_budget,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.descriptions import CACHE_FILE
+from synergai.models.directory import ModelDirectory
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import ClientTls
@@ -29,14 +30,18 @@ from worker_agent.hub_client.identity import TOKEN_VARIABLE, WorkerIdentity
 from worker_agent.hub_client.input_reader import InputReader
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
+from worker_agent.inventory.runtimes import installed_backends
 from worker_agent.inventory.watch import ModelDirectoryWatch
+from worker_agent.placements.fetched import FOLDER, FetchedEngines
+from worker_agent.placements.reconciler import Reconciler
 from worker_agent.power.files import Files
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from synergai.domain import Configuration, Engine, EngineName, Session
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
     from worker_agent.config import AgentConfig
     from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.link import HubLink
+    from worker_agent.placements.reconciler import Fetch
     from worker_agent.standalone.server import StandaloneServer
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10
@@ -73,8 +79,10 @@ class Agent:
         self._engines: dict[EngineName, Engine] = {}
         self._inventory: Inventory | None = None
         self._memory = HostMemory(config.memory_limit_bytes)
+        fetched = config.state / FOLDER
         self._hosts = HostPool(
             config.models,
+            fetched=fetched,
             memory_bytes=config.memory_bytes,
             memory=self._memory,
             cores=config.cores,
@@ -102,6 +110,9 @@ class Agent:
             remote.check()
         self._inputs = InputReader(config.input_roots, config.max_message_bytes)
         self._hub = HubClient(hub, self, self._runner, self._configurations)
+        self._reconciler = Reconciler(
+            FetchedEngines(fetched, config.disk_budget), self._find_own, self._hub.send_placed
+        )
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
         self._failure: InternalError | None = None
@@ -129,6 +140,7 @@ class Agent:
                 self._config.state / CACHE_FILE,
                 memory=self._memory,
                 agent_version=self._config.agent_version,
+                fetched=self._config.state / FOLDER,
             )
             self._engines.update(await inventory.discover())
             # A gateway holds requests for engines under inspection; our own server does not.
@@ -151,6 +163,7 @@ class Agent:
             for loop in (
                 self._hub.run(),
                 self._hosts.enforce_memory_budget(),
+                self._reconciler.run(),
                 self._track_engines(inventory),
             ):
                 stack.callback(self._start_task(loop).cancel)
@@ -207,6 +220,8 @@ class Agent:
             power_mode=self._modes.mode,
             meter="" if self._meter is None else self._meter.source,
             instance=self._instance,
+            backends=sorted(installed_backends()),
+            labels=self._config.labels,
             memory_limit_bytes=self._memory.limit_bytes,
             memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
         )
@@ -256,6 +271,17 @@ class Agent:
     def unload(self, session: Session) -> None:
         """Unload `session` if it is idle."""
         self._start_task(self._hosts.unload(session))
+
+    def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
+        """Fetch what is placed on this worker, and remove what is not any more."""
+        self._reconciler.place(placements, fetch)
+
+    def _find_own(self, engine: EngineName) -> Path | None:
+        """Return the model of an engine in the user's model directory; None if it has none."""
+        for definition in ModelDirectory(self._config.models).engines():
+            if definition.name == engine:
+                return definition.file
+        return None
 
     async def _track_engines(self, inventory: Inventory) -> None:
         """Describe the discovered engines, then watch the directory for changes."""
@@ -318,6 +344,7 @@ class Agent:
             engine = replace(self._engines[name], fault=fault)
         self._hosts.retire(name)
         self._update_engine(engine)
+        self._reconciler.look_again()
 
     def _set_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine

@@ -41,6 +41,8 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     memory_bytes: int
     memory_limit_bytes: int
     sessions: tuple[Session, ...]
+    labels: tuple[str, ...]
+    disk_budget: int
     power: str
     power_modes: tuple[str, ...]
     root: Path

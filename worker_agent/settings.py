@@ -17,7 +17,7 @@ from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
-from synergai.runtime.settings import Address, Cores, LogLevel, Settings
+from synergai.runtime.settings import Address, Cores, LogLevel, Settings, Size
 from worker_agent.config import AgentConfig, WorkerConfig
 
 
@@ -80,6 +80,19 @@ class WorkerSettings(Settings):
         default_factory=dict,
         description="Sessions to load before the worker registers, and never to evict, as "
         "ENGINE=CONFIGURATION, such as onnx_digits=threads=2.",
+    )
+    labels: Annotated[
+        tuple[str, ...],
+        AfterValidator(lambda names: tuple(validate_name(each, "label") for each in names)),
+    ] = Field(
+        default=(),
+        description="Names by which operators select this worker, to place engines on it.",
+    )
+    disk_budget: Size = Field(
+        default=0,
+        ge=0,
+        description="Limit of the engines fetched from the gateway's store, such as 20GB; within "
+        "it, what is no longer placed here is kept. If 0, only what is placed is kept.",
     )
     power: str = Field(
         default="auto",

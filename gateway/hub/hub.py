@@ -20,7 +20,7 @@ from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, p
 from gateway.hub.heartbeats import HeartbeatMonitor
 from gateway.hub.peers import read_applicant
 from gateway.hub.registration import MAX_ENGINES, worker_from_registration
-from synergai.domain import EngineName, validate_name
+from synergai.domain import EngineName, validate_name, versioned
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.converters import engine_from_proto, session_from_proto
@@ -190,6 +190,9 @@ class Hub:
                     self._power_changed(worker, message.power_changed)
                 case "placed":
                     self._placements.report(worker, message.placed)
+                    engine_name = versioned(message.placed.engine, str(message.placed.version))
+                    if (offered := worker.offered.get(engine_name)) is not None:
+                        self._offer(connection, worker, [offered])  # it may be trusted now
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
                     worker.draining = True

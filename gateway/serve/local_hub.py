@@ -71,6 +71,7 @@ class LocalConnection:
     def __init__(
         self, hub: Hub, work_streams: WorkStreams, *, on_joined: Callable[[], None]
     ) -> None:
+        self._hub = hub
         self._work_streams = work_streams
         self._on_joined = on_joined
         # Bounded by the agent's send queue, which waits for each write.
@@ -103,6 +104,13 @@ class LocalConnection:
         self._work_streams.serve(registered.session, gateway_end)
         self._on_joined()
         return agent_end
+
+    async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
+        """Yield content of the gateway's store, from an offset to its end."""
+        request = hub_pb2.FetchRequest(session=session, sha256=sha256, offset=offset)
+        async with aclosing(self._hub.fetch(request, None)) as chunks:
+            async for chunk in chunks:
+                yield chunk.data
 
     def close(self) -> None:
         """Do nothing: closing `responses` ends the control stream."""

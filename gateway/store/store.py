@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.store.files import Files
-    from gateway.store.uploads import Uploads
+    from synergai.models.contents import Contents
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class EngineStore:
     def __init__(
         self,
         files: Files,
-        uploads: Uploads,
+        uploads: Contents,
         *,
         location: str,
         remembered: Path,

@@ -89,6 +89,7 @@ ORDER = {
         "host",
         "hosts",
         "inventory",
+        "placements",
         "runner",
         "hub_client",
         "standalone",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError
+from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import rss_bytes
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.process import HostProcess
@@ -51,6 +52,7 @@ class HostPool:
 
     Args:
         models: the model directory.
+        fetched: directory of engines fetched from the gateway's store; None for none.
         memory_bytes: budget of the hosts' total resident memory; a single host may exceed it.
         memory: counts the memory of all hosts, and has the limit that none may exceed.
         cores: CPU cores that hosts are restricted to; all if empty.
@@ -63,6 +65,7 @@ class HostPool:
         self,
         models: Path,
         *,
+        fetched: Path | None = None,
         memory_bytes: int,
         memory: HostMemory | None = None,
         cores: Sequence[int] = (),
@@ -70,7 +73,7 @@ class HostPool:
         pinned: Collection[Session] = (),
         on_change: Callable[[SessionChange], None] = lambda _: None,
     ) -> None:
-        self._models = models
+        self._models = ModelDirectories(models, fetched)
         self._memory_bytes = memory_bytes
         self._memory = HostMemory() if memory is None else memory
         self._cores = cores
@@ -179,9 +182,10 @@ class HostPool:
         if host is not None and not host.is_closed:
             return host
         await self._evict(self._initial_bytes.get(session, _DEFAULT_HOST_BYTES))
+        models = await asyncio.to_thread(self._models.of, session.engine)
         try:
             host = await HostProcess.start(
-                self._models,
+                models,
                 session,
                 memory=self._memory,
                 cores=self._cores,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.domain import Configuration, Engine
+    from synergai.v1 import common_pb2
     from worker_agent.hosts.pool import SessionChange
     from worker_agent.hub_client.link import HubLink
     from worker_agent.hub_client.registration import ControlHandler
@@ -100,6 +101,10 @@ class HubClient:
         """Send the active power mode and the switch duration to the gateway, if connected."""
         message = hub_pb2.PowerChanged(mode=mode, switch_s=switch_s)
         self._send(hub_pb2.AgentControl(power_changed=message))
+
+    def send_placed(self, placed: common_pb2.Placed) -> None:
+        """Send what became of a placed version to the gateway, if connected."""
+        self._send(hub_pb2.AgentControl(placed=placed))
 
     def send_draining(self) -> None:
         """Tell the gateway, if connected, to assign no more work."""

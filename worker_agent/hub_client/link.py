@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from synergai.protocol.request_codec import Buffer
@@ -46,6 +46,18 @@ class HubConnection(Protocol):
 
         Raises:
             Unavailable: the stream cannot be opened.
+        """
+
+    def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
+        """Yield content of the gateway's store, from an offset to its end.
+
+        Args:
+            session: session of the registration.
+            sha256: SHA-256 of the content.
+            offset: number of bytes to leave out.
+
+        Raises:
+            SynergaiError: the gateway cannot be reached, or does not send it.
         """
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration, EngineName, Session
     from worker_agent.hub_client.link import HubConnection
+    from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner.runner import Runner
 
 _REGISTER_TIMEOUT_S: Final = 10.0
@@ -54,6 +56,13 @@ class ControlHandler(Protocol):
 
     def unload(self, session: Session) -> None:
         """Unload `session` if it is idle."""
+
+    def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
+        """Fetch what is placed on this worker, and remove what is not any more.
+
+        Raises:
+            InvalidInput: a placement is invalid.
+        """
 
 
 class Registration:
@@ -158,6 +167,9 @@ class Registration:
                     self._acknowledged = message.heartbeat_ack.sequence
                 case "load":
                     self._handler.load(converters.session_from_proto(message.load.session))
+                case "placements":
+                    fetch = partial(self._connection.fetch, self._registered.session)
+                    self._handler.place(message.placements.placements, fetch)
                 case "unload":
                     self._handler.unload(converters.session_from_proto(message.unload.session))
 

@@ -11,6 +11,7 @@ import grpc
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
+from synergai.protocol.call_errors import error_from_call
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_socket import WorkSocket
 from synergai.protocol.writes import keep_status
@@ -150,6 +151,13 @@ class RemoteConnection:
             response_deserializer=rpc.deserializer(hub_pb2.GatewayControl),
         )
         self._control = keep_status(control())
+        fetch: Any = channel.unary_stream(
+            "/synergai.v1.Hub/Fetch",
+            request_serializer=hub_pb2.FetchRequest.SerializeToString,
+            response_deserializer=rpc.deserializer(hub_pb2.FetchChunk),
+        )
+        self._fetch = fetch
+        self._target = target
 
     def authenticate(self, register: hub_pb2.Register) -> None:
         """Add secret and token to a registration."""
@@ -190,6 +198,20 @@ class RemoteConnection:
             max_message_bytes=self._max_message_bytes,
             timeout_s=_SOCKET_TIMEOUT_S,
         )
+
+    async def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
+        """Yield content of the gateway's store, from an offset to its end."""
+        request = hub_pb2.FetchRequest(session=session, sha256=sha256, offset=offset)
+        call = self._fetch(request)
+        try:
+            while (chunk := await call.read()) is not grpc.aio.EOF:
+                if isinstance(chunk, rpc.Malformed):
+                    raise chunk.error()
+                yield chunk.data
+        except grpc.aio.AioRpcError as error:
+            raise error_from_call(self._target, error.code(), error.details() or "") from None
+        finally:
+            call.cancel()
 
     def close(self) -> None:
         """Cancel the control stream."""

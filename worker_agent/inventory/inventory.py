@@ -25,7 +25,7 @@ from synergai.models.descriptions import (
     read_load_faults,
     write_descriptions,
 )
-from synergai.models.directory import EngineDefinition, ModelDirectory
+from synergai.models.directories import ModelDirectories
 from synergai.models.formats.model_files import list_files
 from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
 
+    from synergai.models.directory import EngineDefinition
     from worker_agent.hosts.memory import HostMemory
 
     Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[Description]]
@@ -66,6 +67,7 @@ class Inventory:
 
     Args:
         models: the model directory.
+        fetched: directory of engines fetched from the gateway's store; None for none.
         cache: cache file; created if missing.
         inspect: describes a model; by default, by loading it in an engine host.
         parallel: number of engines to describe at a time; by default, one per core up to a limit.
@@ -83,11 +85,12 @@ class Inventory:
         memory: HostMemory | None = None,
         agent_version: str = "",
         now: Callable[[], float] = time.time,
+        fetched: Path | None = None,
     ) -> None:
         self._agent_version = agent_version
         self._now = now
         self._memory = memory
-        self._models = models
+        self._models = ModelDirectories(models, fetched)
         self._cache = cache
         self._parallel = parallel or min(_MAX_PARALLEL, len(os.sched_getaffinity(0)))
         if memory is not None and memory.limit_bytes:
@@ -265,8 +268,9 @@ class Inventory:
     async def _load_once(self, definition: EngineDefinition) -> Description:
         _log.info("inspecting engine %s", definition.name)
         session = Session(definition.name, Configuration(1))
+        models = await asyncio.to_thread(self._models.of, definition.name)
         host = await HostProcess.start(
-            self._models, session, memory=self._memory, load_timeout_s=_LOAD_TIMEOUT_S
+            models, session, memory=self._memory, load_timeout_s=_LOAD_TIMEOUT_S
         )
         await host.close()
         ready = host.ready
@@ -279,12 +283,9 @@ class Inventory:
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 
 
-def _scan(models: Path) -> dict[EngineName, _Snapshot]:
+def _scan(models: ModelDirectories) -> dict[EngineName, _Snapshot]:
     """Return a snapshot of every engine; the definition of an unreadable one has a fault."""
-    return {
-        definition.name: (definition, _stamps(definition))
-        for definition in ModelDirectory(models).engines()
-    }
+    return {definition.name: (definition, _stamps(definition)) for definition in models.engines()}
 
 
 def _size(snapshot: _Snapshot) -> int:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gateway.store.files import Files, FsspecFiles, LocalFiles, open_files
 from gateway.store.store import EngineStore
-from gateway.store.uploads import KEPT_S, Uploads
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -22,6 +21,7 @@ from synergai.errors import (
     Overloaded,
     Unavailable,
 )
+from synergai.models.contents import KEPT_S, Contents
 from synergai.models.manifest import Manifest, ManifestFile, content_digest
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Fixture:
         self.url = url
         self.state = state
         self.files = Broken(open_files(url, state))
-        self.uploads = Uploads(state / "uploads")
+        self.uploads = Contents(state / "uploads")
         self.store: EngineStore
 
     async def start(self, budget: int = 0, keep_free: int = 0) -> EngineStore:
@@ -383,7 +383,7 @@ async def test_change_completes_although_its_caller_has_gone(local: Fixture) -> 
 
 def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None:
     now = 0.0
-    uploads = Uploads(tmp_path / "uploads", lambda: now)
+    uploads = Contents(tmp_path / "uploads", lambda: now)
     uploads.expire()
     uploads.append("a" * 64, 0, b"x", 2)
     now = (tmp_path / "uploads" / ("a" * 64)).stat().st_mtime + KEPT_S - 1

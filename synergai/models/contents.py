@@ -1,8 +1,8 @@
-"""Content that clients are uploading, in a directory of this machine.
+"""Content that is being received, in a directory of this machine.
 
-A file grows by appending until it has its size; once its digest is verified, it waits to be
-published. An upload that is interrupted continues where it stopped, also after a restart. All
-methods block, and are called in the store's threads.
+A file grows by appending until it has its size; it is complete once its digest is verified. What is
+interrupted continues where it stopped, also after a restart. All methods block: call them in
+threads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, Unavailable
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT_S: Final = 24 * 3600.0
-"""Time after which an upload that was not continued is removed."""
+"""Time after which `Contents.expire` removes what was not continued."""
 _COMPLETE: Final = ".complete"
 
 
-class Uploads:
-    """The uploads in a directory.
+class Contents:
+    """Contents in a directory, by SHA-256.
 
     Args:
-        folder: the directory; created with the first upload.
+        folder: the directory; created with the first content.
         now: seconds since the epoch.
     """
 
@@ -59,8 +60,8 @@ class Uploads:
         received = self.received(sha256)
         if offset != received:
             raise Unavailable(
-                f"the upload is at {received:,} bytes, not at {offset:,}: another one has gone on; "
-                "open the version again"
+                f"the content is at {received:,} bytes, not at {offset:,}: another transfer has "
+                "gone on; begin again"
             )
         if received + len(data) > size:
             raise InvalidInput(f"the content has more than the {size:,} bytes of the manifest")
@@ -97,12 +98,34 @@ class Uploads:
         return path if path.exists() else None
 
     def expire(self) -> None:
-        """Remove uploads that have not been continued for a long time."""
+        """Remove what has not been continued for a long time."""
         if not self.folder.exists():
             return
         for path in self.folder.iterdir():
-            if self._now() - path.stat().st_mtime > KEPT_S:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if self._now() - path.stat().st_mtime > KEPT_S:
+                    path.unlink()
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all contents, also of incomplete ones, the least recent first."""
+        if not self.folder.exists():
+            return {}
+        found = []
+        for path in self.folder.iterdir():
+            with suppress(FileNotFoundError):  # removed or renamed meanwhile
+                stat = path.stat()
+                found.append((stat.st_mtime_ns, path.name, stat.st_size))
+        return {name.removesuffix(_COMPLETE): size for _, name, size in sorted(found)}
+
+    def touch(self, sha256: str) -> None:
+        """Make a complete content the most recent one."""
+        with suppress(FileNotFoundError):
+            os.utime(self._complete(sha256), (self._now(), self._now()))
+
+    def remove(self, sha256: str) -> None:
+        """Remove a content, complete or not."""
+        self._part(sha256).unlink(missing_ok=True)
+        self._complete(sha256).unlink(missing_ok=True)
 
     def free_bytes(self) -> int:
         """Return the free space of the disk."""

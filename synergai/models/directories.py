@@ -1,0 +1,59 @@
+"""The model directories of an agent: the user's own, and the one with what it has fetched."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from synergai.domain import split_version
+from synergai.errors import NotFound
+from synergai.models.directory import ModelDirectory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.domain import EngineName
+    from synergai.models.directory import EngineDefinition
+
+
+class ModelDirectories(NamedTuple):
+    """Two model directories; of a version that both have, the user's own is used.
+
+    Attributes:
+        own: the user's model directory.
+        fetched: the directory of fetched engines, which may not exist; None without one.
+    """
+
+    own: Path
+    fetched: Path | None = None
+
+    def engines(self) -> list[EngineDefinition]:
+        """Return all engines, also faulty ones.
+
+        Raises:
+            NotFound: the user's directory cannot be read.
+        """
+        own = ModelDirectory(self.own).engines()
+        names = {definition.name for definition in own}
+        if self.fetched is not None:
+            with suppress(NotFound):
+                own += [
+                    each
+                    for each in ModelDirectory(self.fetched).engines()
+                    if each.name not in names
+                ]
+        return own
+
+    def of(self, engine: EngineName) -> Path:
+        """Return the directory to load an engine from."""
+        if self.fetched is None or not self.folder(engine).is_dir():
+            return self.own
+        own = {definition.name for definition in ModelDirectory(self.own).engines()}
+        return self.own if engine in own else self.fetched
+
+    def folder(self, engine: EngineName) -> Path:
+        """Return the folder of a fetched version, which need not exist."""
+        if self.fetched is None:
+            raise ValueError("there is no directory of fetched engines")
+        name, version = split_version(engine)
+        return self.fetched / name / version

@@ -1,0 +1,136 @@
+"""Engines from a push to the gateway to requests that placed workers answer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from synergai.client.store import PlacedState
+from synergai.client.sync import SyncClient
+from synergai.errors import NotFound, SynergaiError
+from synergai.models.package import pack
+from synergai.testing import LocalFleet
+from synergai.zoo import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from synergai.client.fleet import WorkerStatus
+
+WITHIN_S: Final = 60.0
+LOOK: Final = ("--models-look-s", "0.2")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, which may fail meanwhile."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            if condition():
+                return
+        except SynergaiError:
+            if time.monotonic() > deadline:
+                raise
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("built")
+    build.build("onnx_identity", models, lambda _: None)
+    return models / "onnx_identity"
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    directory = tmp_path_factory.mktemp("fleet")
+    with LocalFleet(directory) as fleet:
+        fleet.start_gateway(["--heartbeat-s", "0.5"])
+        for name in ("edge", "cloud"):
+            models = directory / f"models-{name}"
+            models.mkdir()
+            models.chmod(0o500)  # never written to
+            options = [*LOOK, "--labels", f"at-{name}"]
+            fleet.start_agent(name, models=models, worker_class=f"class-{name}", options=options)
+        yield fleet
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[SyncClient]:
+    with SyncClient(fleet.address) as client:
+        until(lambda: len(client.workers()) == 2)
+        yield client
+
+
+def push(client: SyncClient, source: Path, name: str, version: int, *place: str) -> None:
+    package = pack(source, name, version)
+    client.push_engine(name, version, package.manifest.encode(), package.paths, place=place)
+
+
+def states(client: SyncClient, name: str, version: int) -> dict[str, PlacedState]:
+    [stored] = [
+        each
+        for each in client.stored_engines().engines
+        if (each.engine, each.version) == (name, version)
+    ]
+    return {worker: placed.state for worker, placed in stored.workers.items()}
+
+
+def served(worker: WorkerStatus) -> set[str]:
+    return {engine.name for engine in worker.engines if not engine.fault}
+
+
+def workers_of(client: SyncClient, name: str) -> set[str]:
+    return {worker.id for worker in client.workers() if name in served(worker)}
+
+
+def test_pushed_versions_are_served_where_they_are_placed_until_removed(
+    client: SyncClient, engine: Path
+) -> None:
+    push(client, engine, "onnx_identity", 1, "class=class-edge")
+    push(client, engine, "onnx_identity", 2, "label=at-*")
+    until(lambda: workers_of(client, "onnx_identity") == {"edge"})
+    until(lambda: workers_of(client, "onnx_identity/2") == {"edge", "cloud"})
+    assert states(client, "onnx_identity", 1) == {"edge": PlacedState.INSTALLED}
+    for version in ("1", "2"):
+        result = client.infer("onnx_identity", {"x": [3.0]}, version=version)
+        assert [array.tolist() for array in result.outputs.values()] == [[3.0]]
+    client.place_engine("onnx_identity", 2, ["worker=cloud"])
+    until(lambda: workers_of(client, "onnx_identity/2") == {"cloud"})
+    client.remove_engine("onnx_identity", 1)
+    until(lambda: workers_of(client, "onnx_identity") == set())
+    client.remove_engine("onnx_identity", 2)
+    until(lambda: workers_of(client, "onnx_identity/2") == set())
+    assert client.stored_engines().used_bytes == 0
+    with pytest.raises(NotFound):
+        client.remove_engine("onnx_identity", 2)
+
+
+def test_fetched_engines_outlast_restarts_of_gateway_and_agent(
+    fleet: LocalFleet, client: SyncClient, engine: Path
+) -> None:
+    push(client, engine, "onnx_identity", 7, "edge")
+    until(lambda: workers_of(client, "onnx_identity/7") == {"edge"})
+    fleet.kill("gateway")
+    fleet.kill("edge")
+    fleet.start_gateway(["--heartbeat-s", "0.5"])
+    models = fleet.directory / "models-edge"
+    fleet.start_agent("edge", models=models, worker_class="class-edge", options=LOOK)
+    until(lambda: workers_of(client, "onnx_identity/7") == {"edge"})
+    until(lambda: states(client, "onnx_identity", 7) == {"edge": PlacedState.INSTALLED})
+    client.remove_engine("onnx_identity", 7)
+
+
+def test_worker_of_serve_fetches_from_its_own_gateway(tmp_path: Path, engine: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        fleet.start_gateway(["--worker-id", "own", *LOOK], models=models)
+        with SyncClient(fleet.address) as client:
+            push(client, engine, "onnx_identity", 3)
+            until(lambda: workers_of(client, "onnx_identity/3") == {"own"})
+            assert client.infer("onnx_identity", {"x": [1.0]}).outputs

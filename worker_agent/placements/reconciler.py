@@ -1,0 +1,308 @@
+"""Makes the fetched engines what the gateway wants here, and reports what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+
+from msgspec import Struct
+
+from synergai.domain import EngineName, validate_name, versioned
+from synergai.errors import InvalidInput, SynergaiError, Unavailable
+from synergai.models.formats.model_files import digest as model_digest
+from synergai.models.manifest import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    read_manifest,
+    validate_sha256,
+    validate_version,
+)
+from synergai.runtime.backoff import Backoff
+from synergai.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+    from pathlib import Path
+
+    from synergai.v1 import hub_pb2
+    from worker_agent.placements.fetched import FetchedEngines
+
+    Fetch: TypeAlias = Callable[[str, int], AsyncGenerator[bytes, None]]
+    """Yields a content, by SHA-256, from an offset to its end."""
+
+RETRY: Final = Backoff(initial_s=1.0, max_s=300.0)
+_REPORT_S: Final = 1.0
+"""Interval of reports while a version is fetched."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Wanted(Struct, frozen=True):
+    """A version that should be here."""
+
+    name: str
+    version: int
+    digest: str
+    size: int
+
+    @property
+    def engine(self) -> EngineName:
+        """What it is called here."""
+        return versioned(self.name, str(self.version))
+
+
+class Reconciler:
+    """Fetches what is placed on this worker, installs it, and removes what is not any more.
+
+    Versions are fetched one after the other. One that fails does not affect the others, and is
+    tried again after a pause.
+
+    Args:
+        fetched: the fetched engines.
+        find_own: returns the model of a version in the user's model directory; None if it is not
+            there. Called in a thread.
+        report: sends a report to the gateway.
+        backoff: pauses between attempts.
+    """
+
+    def __init__(
+        self,
+        fetched: FetchedEngines,
+        find_own: Callable[[EngineName], Path | None],
+        report: Callable[[common_pb2.Placed], object],
+        backoff: Backoff = RETRY,
+    ) -> None:
+        self._fetched = fetched
+        self._find_own = find_own
+        self._report = report
+        self._backoff = backoff
+        self._wanted: list[_Wanted] = []
+        self._fetch: Fetch
+        self._changed = asyncio.Event()
+
+    def place(self, placements: Iterable[hub_pb2.Placement], fetch: Fetch) -> None:
+        """Set what should be here, and how to fetch it from now on.
+
+        Raises:
+            InvalidInput: a name, version or digest is invalid.
+        """
+        self._wanted = [
+            _Wanted(
+                validate_name(each.engine, "engine name"),
+                validate_version(each.version),
+                validate_sha256(each.digest),
+                each.size,
+            )
+            for each in placements
+        ]
+        self._fetch = fetch
+        self._changed.set()
+
+    def look_again(self) -> None:
+        """Reconcile again, since the user's model directory has changed."""
+        if self._wanted:
+            self._changed.set()
+
+    async def run(self) -> NoReturn:
+        """Reconcile after every change, and again after failures, until cancelled."""
+        delays = self._backoff.delays()
+        await self._changed.wait()
+        while True:
+            if self._changed.is_set():
+                self._changed.clear()
+                delays = self._backoff.delays()
+            try:
+                complete = await self._reconcile()
+            except Exception:  # noqa: BLE001 - a bug in one attempt must not end the agent
+                _log.exception("cannot bring the fetched engines up to date")
+                complete = False
+            if complete:
+                await self._changed.wait()
+                continue
+            try:
+                async with asyncio.timeout(next(delays)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _reconcile(self) -> bool:
+        """Make the fetched engines what is wanted, and return whether nothing is left to do."""
+        complete = True
+        try:
+            await asyncio.to_thread(self._remove_unwanted, list(self._wanted))
+        except OSError as error:
+            _log.warning("cannot remove fetched engines: %s", error)
+            complete = False
+        placed: set[str] = {each.digest for each in self._wanted}
+        manifests: dict[str, Manifest] = {}
+        for wanted in self._wanted:
+            if (manifest := await asyncio.to_thread(self._read_known, wanted.digest)) is not None:
+                manifests[wanted.digest] = manifest
+                placed.update(manifest.contents)
+        for wanted in list(self._wanted):
+            if self._changed.is_set():
+                return True  # and begin again with what is wanted now
+            done = await self._reconcile_one(wanted, manifests, placed)
+            complete = complete and done
+        if complete:
+            try:
+                await asyncio.to_thread(self._fetched.evict, placed)
+            except OSError as error:
+                _log.warning("cannot evict content that is not placed: %s", error)
+        return complete
+
+    async def _reconcile_one(
+        self, wanted: _Wanted, manifests: dict[str, Manifest], placed: set[str]
+    ) -> bool:
+        """Fetch and install one version, and report it; return whether nothing is left to do."""
+        try:
+            installed = await asyncio.to_thread(self._fetched.installed)
+            own = await asyncio.to_thread(self._find_own, wanted.engine)
+            if own is None and installed.get(wanted.engine) == wanted.digest:
+                self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
+                return True
+            manifest = manifests.get(wanted.digest) or await self._fetch_manifest(wanted)
+            placed.update(manifest.contents)
+            if own is not None:
+                return await self._compare(wanted, manifest, own)
+            await self._receive(wanted, manifest, placed)
+            await asyncio.to_thread(self._fetched.install, wanted.engine, wanted.digest, manifest)
+        except (SynergaiError, OSError) as error:
+            if self._changed.is_set():
+                return True
+            fault = str(error) if isinstance(error, SynergaiError) else _system_fault(error)
+            _log.warning("cannot fetch version %d of %s: %s", wanted.version, wanted.name, fault)
+            received = await asyncio.to_thread(self._received, manifests, wanted)
+            self._tell(wanted, common_pb2.PLACED_STATE_FAILED, received, fault)
+            return False
+        _log.info("fetched version %d of engine %s", wanted.version, wanted.name)
+        self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
+        return True
+
+    async def _compare(self, wanted: _Wanted, manifest: Manifest, own: Path) -> bool:
+        """Report a version that is in the user's model directory, which is not touched."""
+        if await asyncio.to_thread(model_digest, own) == manifest.model_sha256:
+            self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
+        else:
+            fault = (
+                "the model directory has this version with another file: remove it there to use "
+                "the one of the store"
+            )
+            _log.warning("version %d of %s: %s", wanted.version, wanted.name, fault)
+            self._tell(wanted, common_pb2.PLACED_STATE_CONFLICT, 0, fault)
+        return True
+
+    async def _fetch_manifest(self, wanted: _Wanted) -> Manifest:
+        await self._fetch_content(wanted.digest, MAX_MANIFEST_BYTES, lambda _: None, exact=False)
+        manifest = await asyncio.to_thread(self._read_known, wanted.digest)
+        if manifest is None:
+            raise InvalidInput("its manifest cannot be read")
+        return manifest
+
+    async def _receive(self, wanted: _Wanted, manifest: Manifest, placed: set[str]) -> None:
+        """Fetch the content that is missing, after there is room for it."""
+        contents = self._fetched.contents
+
+        def missing() -> dict[str, int]:
+            return {
+                sha256: size
+                for sha256, size in manifest.contents.items()
+                if contents.complete(sha256) is None
+            }
+
+        lacking = await asyncio.to_thread(missing)
+        await asyncio.to_thread(self._fetched.make_room, lacking, placed)
+        done = manifest.size - sum(lacking.values())
+        self._tell(wanted, common_pb2.PLACED_STATE_FETCHING, done)
+        reported_at = time.monotonic()
+
+        def progress(received: int) -> None:
+            nonlocal reported_at
+            if time.monotonic() - reported_at >= _REPORT_S:
+                reported_at = time.monotonic()
+                self._tell(wanted, common_pb2.PLACED_STATE_FETCHING, done + received)
+
+        for sha256, size in lacking.items():
+            await self._fetch_content(sha256, size, progress)
+            done += size
+
+    async def _fetch_content(
+        self, sha256: str, size: int, progress: Callable[[int], object], *, exact: bool = True
+    ) -> None:
+        """Fetch one content from the byte where it stopped.
+
+        Args:
+            sha256: its SHA-256.
+            size: its size, or the limit of it.
+            progress: called with the bytes received.
+            exact: whether the size is known.
+
+        Raises:
+            Unavailable: it is incomplete, or its digest is wrong; it then begins again.
+            SynergaiError: the gateway does not send it.
+            OSError: it cannot be written.
+        """
+        contents = self._fetched.contents
+        received = await asyncio.to_thread(contents.received, sha256)
+        chunks = self._fetch(sha256, received)
+        try:
+            async for data in chunks:
+                received = await asyncio.to_thread(contents.append, sha256, received, data, size)
+                progress(received)
+                if self._changed.is_set():
+                    raise Unavailable("the placements have changed")
+        finally:
+            await chunks.aclose()
+        if exact and received < size:
+            raise Unavailable(f"the gateway sent {received:,} of {size:,} bytes")
+        if not await asyncio.to_thread(contents.verify, sha256, received):
+            await asyncio.to_thread(contents.remove, sha256)
+            raise Unavailable(
+                f"content {sha256[:12]}… was damaged on its way, and is fetched again"
+            )
+
+    def _read_known(self, digest: str) -> Manifest | None:
+        path = self._fetched.contents.complete(digest)
+        return None if path is None else read_manifest(path.read_bytes())
+
+    def _received(self, manifests: dict[str, Manifest], wanted: _Wanted) -> int:
+        manifest = manifests.get(wanted.digest)
+        if manifest is None:
+            return 0
+        return sum(map(self._fetched.contents.received, manifest.contents))
+
+    def _remove_unwanted(self, wanted: list[_Wanted]) -> None:
+        """Remove installed versions that are not wanted; their content becomes the most recent."""
+        digests = {each.engine: each.digest for each in wanted}
+        for engine, digest in self._fetched.installed().items():
+            if engine not in digests or (not digest and self._find_own(engine) is None):
+                _log.info("removing fetched engine %s, which is no longer placed here", engine)
+                self._fetched.remove(engine)
+                if (manifest := self._read_known(digest) if digest else None) is not None:
+                    for sha256 in (digest, *manifest.contents):
+                        self._fetched.contents.touch(sha256)
+
+    def _tell(
+        self,
+        wanted: _Wanted,
+        state: common_pb2.PlacedState.ValueType,
+        received: int,
+        fault: str = "",
+    ) -> None:
+        self._report(
+            common_pb2.Placed(
+                engine=wanted.name,
+                version=wanted.version,
+                digest=wanted.digest,
+                state=state,
+                received=received,
+                size=wanted.size,
+                fault=fault,
+            )
+        )
+
+
+def _system_fault(error: OSError) -> str:
+    return f"{error.filename or 'the state directory'}: {error.strerror or error}"
