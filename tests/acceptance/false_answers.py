@@ -1,6 +1,6 @@
 """Find workers that answer falsely; check that honest ones are never ejected.
 
-    python tests/acceptance/false_answers.py --liars 20 --queries 2000
+    python tests/acceptance/false_answers.py --liars 10 --queries 1000
 
 First, emulated agents: two honest ones, and one after the other that gives a share of false
 answers. Each must be found after as many comparisons as theory says, and no false answer may come
@@ -65,7 +65,7 @@ def make_agent(gateway: Gateway, name: str, false_share: float, seed: int) -> Fa
 async def find_liars(directory: Path, liars: int, share: str) -> list[str]:
     """Find liars of each kind; return what was wrong."""
     errors: list[str] = []
-    config = config_in(directory, verify_share=share)
+    config = config_in(directory, verify_share=share, heartbeat_s=10.0)
     async with Gateway(config) as gateway:
         verifier = gateway.app.verifier
         assert verifier is not None
@@ -175,9 +175,9 @@ def compare_real_engines(directory: Path, queries: int) -> list[str]:
 def main() -> int:
     """Parse the command line, run, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--liars", type=int, default=20, help="of each kind")
+    parser.add_argument("--liars", type=int, default=10, help="of each kind")
     parser.add_argument("--share", default="20%", help="share of the answers to compare")
-    parser.add_argument("--queries", type=int, default=2000, help="to real engines")
+    parser.add_argument("--queries", type=int, default=1000, help="to real engines")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         found = asyncio.run(find_liars(Path(temporary), arguments.liars, arguments.share))

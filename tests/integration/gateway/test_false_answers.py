@@ -63,7 +63,7 @@ async def test_worker_that_answers_falsely_is_ejected_until_it_is_readmitted(
     tmp_path: Path, a_request: RequestFactory
 ) -> None:
     audit = tmp_path / "audit.log"
-    config = config_in(tmp_path, verify_share="100%", audit_log=audit)
+    config = config_in(tmp_path, verify_share="100%", audit_log=audit, heartbeat_s=10.0)
     true = a_request().raw_input_contents[0]
     async with Gateway(config) as gateway:
         caller = Caller(gateway.address)
