@@ -7,6 +7,7 @@ import sys
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -18,7 +19,7 @@ from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.progress import TaskID
 
@@ -26,22 +27,27 @@ if TYPE_CHECKING:
     from profiler.modes import ProfiledModes
     from synergai.domain import Session
     from synergai.errors import EngineUnusable
+    from worker_agent.providers.choice import ProviderChoice
 
 
 def profile(settings: ProfilerSettings) -> None:
     """Measure engines on this machine with MLPerf LoadGen and write the dictionary.
 
     Each engine runs in the agent's engine host under the Single Stream scenario, with each
-    thread count and, on a machine with power modes, in each mode. Entries are written as they
-    are measured; Ctrl-C keeps the completed ones.
+    thread count and execution provider and, on a machine with power modes, in each mode. Entries
+    are written as they are measured; Ctrl-C keeps the completed ones.
 
     Run it on an idle machine. A measurement during which other processes took more than 5 % of
     the machine's CPU time is labelled disturbed, and can be repeated.
     """
     require("mlperf_loadgen")
+    import asyncio
+    import tempfile
+
     from profiler.modes import ProfiledModes
     from profiler.sessions import sessions_to_measure
     from synergai.profiles.files import add_to_dictionary
+    from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
     from worker_agent.power.files import Files
 
     # Fail before measuring if the dictionary cannot be written.
@@ -65,13 +71,25 @@ def profile(settings: ProfilerSettings) -> None:
 
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
+        # What is compiled for the measurements only.
+        tempfile.TemporaryDirectory(prefix="synergai-profile-") as cache,
         ProfiledModes(settings.power, settings.modes, Files(settings.root)) as modes,
     ):
+        offers = asyncio.run(find_offers(settings.providers, InstalledRuntimes(), Path(cache)))
+        for refusal in offers.refusals:
+            typer.echo(f"not measured with {refusal.choice}: {refusal.reason}", err=True)
         wanted = sessions_to_measure(
-            settings.models, settings.engines, settings.threads, modes.modes, settings.cores
+            settings.models,
+            settings.engines,
+            settings.threads,
+            modes.modes,
+            settings.cores,
+            offers,
         )
+        # Devices of one provider are alike; the first one stands for all.
+        providers = {choice.name: choice for choice in reversed(offers.choices)}
         measurements = measure_with_repeats(
-            partial(_measure, settings, modes),
+            partial(_measure, settings, modes, providers),
             wanted,
             # By default, all engines are measured that can be.
             required=bool(settings.engines) or len(wanted) == 1,
@@ -121,7 +139,10 @@ def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]
 
 
 def _measure(
-    settings: ProfilerSettings, modes: ProfiledModes, sessions: Sequence[Session]
+    settings: ProfilerSettings,
+    modes: ProfiledModes,
+    providers: Mapping[str, ProviderChoice],
+    sessions: Sequence[Session],
 ) -> Iterator[Measurement | EngineUnusable]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -152,6 +173,7 @@ def _measure(
                     session,
                     WorkerClass(settings.worker_class),
                     cores=settings.cores,
+                    provider=providers.get(session.configuration.execution_provider),
                     queries=settings.queries,
                     min_duration=settings.min_duration,
                     output=output / _folder(session),
@@ -174,5 +196,6 @@ def _folder(session: Session) -> str:
         session.engine.replace("/", "-v"),
         f"threads{configuration.threads}",
         configuration.power_mode,
+        configuration.execution_provider,
     )
     return "-".join(filter(None, parts))

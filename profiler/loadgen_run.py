@@ -29,6 +29,7 @@ from worker_agent.cpu_affinity import parse_cores
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.power.files import Files
 from worker_agent.power.telemetry import MeanPower
+from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,10 +110,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A terminal's Ctrl-C reaches the whole process group; the profiler ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(options.report)
-    session = Session(EngineName(options.engine), Configuration(options.threads))
+    provider: ProviderChoice | None = options.provider
+    configuration = Configuration(options.threads, "", provider.name if provider else "")
+    session = Session(EngineName(options.engine), configuration)
     try:
-        with HostClient(options.models, session, cores=options.cores) as host:
-            measured = _measure(host, options, reporter)
+        first_load_s = None
+        if provider is not None and provider.cache is not None:
+            # In service, what it compiles is compiled once; all later loads find it in the cache.
+            with HostClient(options.models, session, cores=options.cores, provider=provider) as one:
+                first_load_s = one.ready.setup_s
+        with HostClient(options.models, session, cores=options.cores, provider=provider) as host:
+            measured = _measure(host, options, reporter, first_load_s)
     except SynergaiError as error:
         reporter.send(MeasurementFailed(str(error)))
         return 1
@@ -126,6 +134,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", required=True, help="name of an engine in it")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--cores", type=parse_cores, required=True, help="cores; empty for all")
+    parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
     parser.add_argument("--output", type=Path, required=True, help="folder of LoadGen's log files")
@@ -135,7 +144,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) -> Measured:
+def _measure(
+    host: HostClient,
+    options: argparse.Namespace,
+    reporter: Reporter,
+    first_load_s: float | None,
+) -> Measured:
     plan = Plan.probe(host, options.queries, options.min_duration)
     ready = host.ready
     batch_qps: list[float] = []
@@ -155,6 +169,8 @@ def _measure(host: HostClient, options: argparse.Namespace, reporter: Reporter) 
         watts=power.watts,
         background=background.share,
         batch_qps=batch_qps,
+        elsewhere=ready.elsewhere,
+        first_load_s=first_load_s,
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from synergai.domain import Session, WorkerClass
+    from worker_agent.providers.choice import ProviderChoice
 
 LOG_FILE: Final = "host.log"
 
@@ -40,12 +41,18 @@ class Measurement:
         single_stream: LoadGen's result.
         logs: folder of LoadGen's log files.
         background: share of the machine's CPU time that other processes took, 0 to 1.
+        elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
+            None if it is not known, or runs on the CPU anyway.
+        first_load_s: seconds to load it when its execution provider had it to compile; None if that
+            keeps no compiled models.
     """
 
     entry: ProfileEntry
     single_stream: SingleStreamResult
     logs: Path
     background: float
+    elsewhere: float | None = None
+    first_load_s: float | None = None
 
     @property
     def is_disturbed(self) -> bool:
@@ -59,6 +66,7 @@ def measure(
     worker_class: WorkerClass,
     *,
     cores: Sequence[int] = (),
+    provider: ProviderChoice | None = None,
     queries: int,
     min_duration: float,
     output: Path,
@@ -72,6 +80,7 @@ def measure(
         session: engine and configuration.
         worker_class: worker class of this machine.
         cores: cores to pin the engine to; empty for all.
+        provider: the execution provider of the configuration; None for the CPU.
         queries: minimum number of LoadGen's queries.
         min_duration: minimum duration of LoadGen's run in seconds.
         output: folder for LoadGen's log files; created if missing.
@@ -87,6 +96,7 @@ def measure(
         *("--models", str(models), "--engine", session.engine),
         *("--threads", str(session.configuration.threads)),
         *("--cores", format_cores(cores)),
+        *(() if provider is None else ("--provider", provider.encode())),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
         *("--output", str(output), "--root", str(root or "/")),
     )
@@ -104,6 +114,8 @@ def measure(
         single_stream=result,
         logs=output,
         background=measured.background,
+        elsewhere=measured.elsewhere,
+        first_load_s=measured.first_load_s,
     )
 
 

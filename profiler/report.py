@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import typer
 from rich.text import Text
 
 from synergai.cli.output import (
@@ -27,6 +28,8 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
         **to_record(measurement.entry),
         "joules": measurement.entry.joules,
         "background": measurement.background,
+        "elsewhere": measurement.elsewhere,
+        "first_load_s": measurement.first_load_s,
         "loadgen": measurement.single_stream,
         "logs": str(measurement.logs),
     }
@@ -46,20 +49,45 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
     entries = [measurement.entry for measurement in measurements]
     modes = any(entry.configuration.power_mode for entry in entries)
     metered = any(entry.watts for entry in entries)
+    provided = any(entry.configuration.execution_provider for entry in entries)
     columns = (
-        *("engine", "threads", *(["mode"] if modes else []), "QPS", "T_pre", "p50", "p90", "p99"),
+        *("engine", "threads", *(["mode"] if modes else [])),
+        *(["provider"] if provided else []),
+        *("QPS", "T_pre", "p50", "p90", "p99"),
         *(["power", "per query"] if metered else []),
         *("LoadGen", "others"),
     )
-    print_table(columns, (_row(each, modes=modes, metered=metered) for each in measurements))
+    print_table(
+        columns,
+        (_row(each, modes=modes, metered=metered, provided=provided) for each in measurements),
+    )
+    for text in filter(None, map(provider_text, measurements)):
+        typer.echo(text)
 
 
-def _row(measurement: Measurement, *, modes: bool, metered: bool) -> tuple[str | Text, ...]:
+def provider_text(measurement: Measurement) -> str:
+    """Return what is notable about the execution provider of a measurement; empty if nothing is."""
+    texts = []
+    if measurement.elsewhere:
+        texts.append(f"{measurement.elsewhere:.0%} of the nodes run elsewhere")
+    if measurement.first_load_s is not None:
+        texts.append(
+            f"T_pre {format_seconds(measurement.entry.t_pre_s)} with a filled cache, "
+            f"{format_seconds(measurement.first_load_s)} before"
+        )
+    name = f"{measurement.entry.engine}, {measurement.entry.configuration}"
+    return f"{name}: {'; '.join(texts)}" if texts else ""
+
+
+def _row(
+    measurement: Measurement, *, modes: bool, metered: bool, provided: bool
+) -> tuple[str | Text, ...]:
     entry = measurement.entry
     configuration = entry.configuration
     return (
-        *(entry.engine, str(configuration.threads)),
+        *(entry.engine, str(configuration.threads or "")),
         *([configuration.power_mode] if modes else []),
+        *([configuration.execution_provider or "CPU"] if provided else []),
         *(format_rate(entry.qps), format_seconds(entry.t_pre_s)),
         *(
             format_seconds(entry.latency_p50_s),

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from synergai.models.directory import EngineDefinition
     from worker_agent.power.controller import PowerMode
+    from worker_agent.providers.choice import Offers
 
 
 def sessions_to_measure(
@@ -23,8 +25,9 @@ def sessions_to_measure(
     threads: Sequence[int],
     modes: Sequence[PowerMode],
     cores: Sequence[int] = (),
+    offers: Offers | None = None,
 ) -> list[Session]:
-    """Return every engine in every configuration, ordered by power mode.
+    """Return every engine in every configuration that its backend has, ordered by power mode.
 
     Args:
         models: model directory.
@@ -32,18 +35,35 @@ def sessions_to_measure(
         threads: thread counts; 0 stands for one per core.
         modes: power modes; empty on a machine without any.
         cores: cores to pin engines to; empty for all.
+        offers: the execution providers; None for the CPU alone.
 
     Raises:
         NotFound: a named engine is missing, or there is no usable engine.
         EngineUnusable: a named engine cannot be used.
         InvalidInput: there are more threads than pinned cores, or than cores in every mode.
     """
-    names = _engines(models, engines)
-    return [
-        Session(name, configuration)
-        for configuration in configurations(threads, modes, cores)
-        for name in names
+    chosen = _engines(models, engines)
+    backends = {"": frozenset(definition.backend for definition in chosen)}
+    on_cpu = configurations(threads, modes, cores)
+    found: list[Configuration] = []
+    if offers is None or offers.cpu:
+        found += on_cpu
+    for choice in () if offers is None else offers.choices:
+        found += choice.configurations(on_cpu)
+        backends[choice.name] = choice.details.backends
+    # Stable: within a mode, in the order above.
+    order = list(dict.fromkeys(each.power_mode for each in on_cpu))
+    unique = list(dict.fromkeys(found))
+    unique.sort(key=lambda each: order.index(each.power_mode))
+    sessions = [
+        Session(EngineName(definition.name), configuration)
+        for configuration in unique
+        for definition in chosen
+        if definition.backend in backends[configuration.execution_provider]
     ]
+    if not sessions:
+        raise NotFound("none of the execution providers runs any of the engines' backends")
+    return sessions
 
 
 def configurations(
@@ -73,7 +93,7 @@ def configurations(
     return list(found)
 
 
-def _engines(models: Path, wanted: Sequence[str]) -> list[EngineName]:
+def _engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:
     directory = ModelDirectory(models)
     if wanted:
         chosen = [directory.get(name) for name in dict.fromkeys(wanted)]
@@ -87,4 +107,4 @@ def _engines(models: Path, wanted: Sequence[str]) -> list[EngineName]:
             f"{models} has no usable engine; see 'synergai engines list', or create engines with "
             "'synergai engines build'"
         )
-    return [EngineName(definition.name) for definition in chosen]
+    return chosen

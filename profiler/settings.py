@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from synergai.domain import validate_name
 from synergai.runtime.paths import default_dictionary, default_worker_class
 from synergai.runtime.settings import Cores, OptionName, Settings
+from worker_agent.providers.settings import Providers  # noqa: TC001 - pydantic reads it
 
 
 def _worker_class(text: str) -> str:
@@ -25,6 +26,11 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     )
     threads: tuple[Annotated[int, Field(ge=0, le=1024)], ...] = Field(
         default=(1,), min_length=1, description="Thread counts; 0 for one per core."
+    )
+    providers: Providers = Field(
+        default=(),
+        description="Execution providers to measure with, such as CPU,OpenVINO; default: those "
+        "that onnxruntime offers. Devices and options are set in the file.",
     )
     cores: Cores = Field(
         default=(),

@@ -9,11 +9,14 @@ from __future__ import annotations
 import enum
 import math
 import re
-from typing import Annotated, Final, NewType
+from typing import TYPE_CHECKING, Annotated, Final, NewType
 
 from msgspec import Meta, Struct
 
 from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 EngineName = NewType("EngineName", str)
 """One version of an engine: its name, ``onnx_mobilenet_op11``, for version 1, and ``NAME/N`` for
@@ -112,7 +115,8 @@ class Configuration(Struct, frozen=True, order=True):
     """Configuration in which a worker runs an engine.
 
     Attributes:
-        threads: number of intra-op threads; 0 is the backend's default.
+        threads: number of intra-op threads; 0 is the backend's default, or that the execution
+            provider computes without threads of the CPU.
         power_mode: name or number of the board's power mode; empty on machines without any.
         execution_provider: empty is the backend's default, the CPU.
     """
@@ -151,6 +155,18 @@ class Configuration(Struct, frozen=True, order=True):
         if not threads.isdecimal() or int(threads) > MAX_THREADS:
             raise InvalidInput(f"{text!r}: threads must be a number from 0 to {MAX_THREADS}")
         return cls(int(threads), fields.get("mode", ""), fields.get("provider", ""))
+
+
+def largest_configuration(configurations: Iterable[Configuration]) -> Configuration:
+    """Return the configuration to run an engine in of which nothing is known.
+
+    That is the one with most threads, then the last power mode. Every engine runs on the CPU, so
+    another execution provider is chosen only if there is no such configuration.
+
+    Args:
+        configurations: the available ones; not empty.
+    """
+    return max(configurations, key=lambda one: (not one.execution_provider, one))
 
 
 MAX_BATCH: Final = 64
@@ -232,6 +248,16 @@ class Session(Struct, frozen=True, order=True):
 
     engine: EngineName
     configuration: Configuration
+
+
+class UnusableSession(Struct, frozen=True, order=True):
+    """Engine that a worker cannot run in one of its configurations, and why.
+
+    Other configurations of the engine, and other engines in this one, are not affected.
+    """
+
+    session: Session
+    reason: str
 
 
 class JobState(enum.Enum):
@@ -361,6 +387,7 @@ class Fault(enum.Enum):
     UNKNOWN_ENGINE = 4
     RESPONSE_TOO_LARGE = 5
     DIED_AT_INPUT = 6
+    CONFIGURATION_UNUSABLE = 20
 
     @property
     def is_of_query(self) -> bool:

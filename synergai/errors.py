@@ -120,6 +120,10 @@ class EngineUnusable(SynergaiError):
     """The engine exists but cannot be loaded or run."""
 
 
+class ConfigurationUnusable(EngineUnusable):
+    """The engine cannot be run in one configuration; others of it may work."""
+
+
 class BackendMissing(EngineUnusable):
     """The inference runtime that the engine needs is not installed."""
 

@@ -7,59 +7,48 @@ import contextlib
 import logging
 import os
 import secrets
-import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from synergai.errors import EngineUnusable, InvalidInput
+from synergai.domain import validate_name
+from synergai.errors import InvalidInput
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directory import ModelDirectory
-from synergai.protocol import converters
-from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.clock import Clock
-from synergai.runtime.memory import physical_memory_bytes, rss_bytes
 from synergai.runtime.ready_file import ready_file
-from synergai.v1 import hub_pb2
-from worker_agent.hosts.memory import ENFORCEMENT, HostMemory
-from worker_agent.hosts.pool import HostPool, SessionChange
-from worker_agent.hosts.power_modes import PowerModeHosts
-from worker_agent.hub_client.client import HubClient
+from worker_agent.hosts.memory import HostMemory
+from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
 from worker_agent.hub_client.identity import TOKEN_VARIABLE, WorkerIdentity
-from worker_agent.hub_client.input_reader import InputReader
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
-from worker_agent.inventory.runtimes import installed_backends
 from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.placements.fetched import FOLDER, FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
 from worker_agent.power.files import Files
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
-from worker_agent.runner.runner import Runner
+from worker_agent.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine
     from pathlib import Path
     from types import TracebackType
 
-    from synergai.domain import Configuration, Engine, EngineName, Session
+    from synergai.domain import Engine, EngineName
     from synergai.errors import InternalError
+    from synergai.v1 import common_pb2
     from worker_agent.config import AgentConfig
-    from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.link import HubLink
-    from worker_agent.placements.reconciler import Fetch
+    from worker_agent.providers.choice import Offers, ProviderChoice
     from worker_agent.standalone.server import StandaloneServer
-
-_REPORT_OVERHEAD_BYTES: Final = 64 << 10
-"""Upper bound of what a report adds to a response."""
 
 _log = logging.getLogger(__name__)
 
 
 class Agent:
-    """A worker's agent. Use it as an async context manager and await `wait_stopped`.
+    """A machine's agent. Use it as an async context manager and await `wait_stopped`.
 
     Args:
         config: the configuration.
@@ -73,45 +62,21 @@ class Agent:
         self._config = config
         self._instance = secrets.token_hex(8)
         self._read_tls()  # report invalid certificate files before starting anything
-        # Filled on startup, like the engines.
-        self._configurations: list[Configuration] = []
         self.address = ""
+        # As the inventory describes them; each worker has those that it can run.
         self._engines: dict[EngineName, Engine] = {}
         self._inventory: Inventory | None = None
         self._memory = HostMemory(config.memory_limit_bytes)
-        fetched = config.state / FOLDER
-        self._hosts = HostPool(
-            config.models,
-            fetched=fetched,
-            memory_bytes=config.memory_bytes,
-            memory=self._memory,
-            cores=config.cores,
-            hang_timeout_s=config.hang_timeout_s,
-            pinned=config.sessions,
-            on_change=self._session_changed,
-        )
-        self._modes = PowerModeHosts(self._hosts)
-        self._meter: PowerMeter | None = None
         self._idle = asyncio.Event()
-        self._runner = Runner(
-            self._modes,
-            self._engines,
-            time.monotonic,
-            self._idle.set,
-            max_response_bytes=config.max_message_bytes - _REPORT_OVERHEAD_BYTES,
-        )
-        if hub is None:
-            # Removed from the environment, which engine hosts inherit.
-            token = os.environ.pop(TOKEN_VARIABLE, "")
-            identity = WorkerIdentity(config.state, config.enrolment_token_file, token)
-            hub = remote = RemoteHub(
-                config.gateway, config.max_message_bytes, self._read_tls, identity
-            )
-            remote.check()
-        self._inputs = InputReader(config.input_roots, config.max_message_bytes)
-        self._hub = HubClient(hub, self, self._runner, self._configurations)
+        # Removed from the environment, which engine hosts inherit.
+        self._token = os.environ.pop(TOKEN_VARIABLE, "") if hub is None else ""
+        self._link = hub
+        self._main = self._create_worker(config.worker_id, config.memory_bytes)
+        self._workers = [self._main]
         self._reconciler = Reconciler(
-            FetchedEngines(fetched, config.disk_budget), self._find_own, self._hub.send_placed
+            FetchedEngines(config.state / FOLDER, config.disk_budget),
+            self._find_own,
+            self._send_placed,
         )
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
@@ -123,18 +88,27 @@ class Agent:
         self._config.state.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
             files = Files(self._config.root)
+            main = self._main
             power = await PowerManager.open(
                 self._config.power,
                 self._config.power_modes,
                 files,
-                self._hub.send_power_changed,
+                main.hub.send_power_changed,
             )
-            self._modes.set_power(power)
-            stack.push_async_callback(self._modes.close)
-            self._meter = await asyncio.to_thread(PowerMeter, files)
-            stack.push_async_callback(asyncio.to_thread, self._meter.close)
-            self._configurations += self._config.configurations(self._modes.modes)
-            stack.push_async_callback(self._hosts.close)
+            main.modes.set_power(power)
+            stack.push_async_callback(main.modes.close)
+            meter = await asyncio.to_thread(PowerMeter, files)
+            stack.push_async_callback(asyncio.to_thread, meter.close)
+            offers = await find_offers(
+                self._config.providers, InstalledRuntimes(), self._config.state / "providers"
+            )
+            offers.log()
+            self._configure_workers(offers)
+            # One of them only, so that energy is counted, and engines are fetched, once.
+            self._workers[0].meter = meter
+            self._workers[0].reconciler = self._reconciler
+            for worker in self._workers:
+                stack.push_async_callback(worker.hosts.close)
             self._inventory = inventory = Inventory(
                 self._config.models,
                 self._config.state / CACHE_FILE,
@@ -142,17 +116,23 @@ class Agent:
                 agent_version=self._config.agent_version,
                 fetched=self._config.state / FOLDER,
             )
-            self._engines.update(await inventory.discover())
+            for engine in (await inventory.discover()).values():
+                self._set_engine(engine)
             # A gateway holds requests for engines under inspection; our own server does not.
             first = {session.engine for session in self._config.sessions} & set(self._engines)
             if self._config.listen is not None:
                 first = set(self._engines)
             await inventory.describe(first, self._set_engine)
             # Failures are logged by the pool; the registration lists the resident sessions.
-            loads = map(self._load, self._config.sessions)
+            loads = [
+                worker.start_load(session)
+                for session in self._config.sessions
+                for worker in self._workers_for(session.configuration.execution_provider)
+            ]
             await asyncio.gather(*filter(None, loads), return_exceptions=True)
             await stack.enter_async_context(self._tasks)
-            stack.callback(self._runner.abandon_all)
+            for worker in self._workers:
+                stack.callback(worker.runner.abandon_all)
             if self._config.listen is not None:
                 self._standalone = self._create_standalone()
                 self.address = await self._standalone.start(
@@ -161,8 +141,8 @@ class Agent:
                 stack.push_async_callback(self._standalone.stop)
             stack.enter_context(ready_file(self._config.ready_file, address=self.address))
             for loop in (
-                self._hub.run(),
-                self._hosts.enforce_memory_budget(),
+                *(worker.hub.run() for worker in self._workers),
+                *(worker.hosts.enforce_memory_budget() for worker in self._workers),
                 self._reconciler.run(),
                 self._track_engines(inventory),
             ):
@@ -193,88 +173,98 @@ class Agent:
         _log.info("draining")
         if self._standalone is not None:
             self._standalone.drain()
-        self._hub.send_draining()
+        for worker in self._workers:
+            worker.hub.send_draining()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_s):
-                while not self._runner.is_idle:
+                while not all(worker.runner.is_idle for worker in self._workers):
                     self._idle.clear()
                     await self._idle.wait()
-        await self._hub.flush()
+        await asyncio.gather(*(worker.hub.flush() for worker in self._workers))
         if self._failure is not None:
             raise self._failure
 
-    # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
+    # --- workers --------------------------------------------------------------------------------
 
-    def register_message(self) -> hub_pb2.Register:
-        """Return the current description of this worker."""
-        return hub_pb2.Register(
-            protocol_version=HUB_VERSION,
-            worker_id=self._config.worker_id,
-            worker_class=self._config.worker_class,
-            agent_version=self._config.agent_version,
-            cores=len(os.sched_getaffinity(0)),
-            memory_bytes=physical_memory_bytes(),
-            configurations=map(converters.configuration_to_proto, self._configurations),
-            engines=map(converters.engine_to_proto, self._engines.values()),
-            sessions=map(converters.session_to_proto, self._hosts.resident_sessions()),
-            power_mode=self._modes.mode,
-            meter="" if self._meter is None else self._meter.source,
-            instance=self._instance,
-            backends=sorted(installed_backends()),
-            labels=self._config.labels,
-            memory_limit_bytes=self._memory.limit_bytes,
-            memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
+    def _create_worker(self, worker_id: str, memory_bytes: int, suffix: str = "") -> Worker:
+        """Create the machine's worker, or with a suffix that of a device."""
+        return Worker(
+            self._config,
+            worker_id,
+            self._instance,
+            self._memory,
+            self._remote_hub(suffix) if self._link is None else self._link,
+            memory_bytes=memory_bytes,
+            start_task=self._start_task,
+            on_idle=self._idle.set,
+            on_engine_fault=self._update_engine,
+            describe_again=self._describe_again,
         )
 
-    def heartbeat_message(self) -> hub_pb2.Heartbeat:
-        """Return the resident memory of agent and engine hosts, and the machine's power draw."""
-        engines = self._memory.used_bytes()
-        beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + engines, engines_rss_bytes=engines)
-        if self._meter is not None and (draw := self._meter.read()) is not None:
-            beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
-        return beat
+    def _remote_hub(self, suffix: str) -> RemoteHub:
+        """Return the way to the gateway for a worker, which proves an identity of its own."""
+        config = self._config
+        state, token_file = config.state, config.enrolment_token_file
+        if suffix:
+            state = state / "workers" / suffix
+            if token_file is not None:
+                token_file = token_file.with_name(f"{token_file.name}.{suffix}")
+        identity = WorkerIdentity(state, token_file, "" if suffix else self._token)
+        hub = RemoteHub(config.gateway, config.max_message_bytes, self._read_tls, identity)
+        hub.check()
+        return hub
 
-    def read_input(self, engine: EngineName, url: str) -> bytes:
-        """Return the request for the input of an engine at a URL; called from other threads."""
-        found = self._engines.get(engine)
-        if found is None:
-            raise InvalidInput(f"this worker has no engine {engine!r} any more")
-        return self._inputs.read(url, found)
+    def _configure_workers(self, offers: Offers) -> None:
+        """Give the machine's worker its configurations, and each device beside it a worker.
 
-    def load(self, session: Session) -> None:
-        """Load `session`; the result is sent as a ``SessionChanged``.
-
-        An engine whose last load hung or crashed is tried again.
+        Raises:
+            InvalidInput: no configuration is left, devices are to run beside others although the
+                machine has power modes, or a worker id is too long.
         """
-        if self._inventory is not None and self._inventory.remembers_fault(session.engine):
-            self._start_task(self._load_again(self._inventory, session))
+        modes = self._main.modes.modes
+        beside = [choice for choice in offers.choices if choice.parallel]
+        here = [choice for choice in offers.choices if not choice.parallel]
+        if beside and modes:
+            raise InvalidInput(
+                f"{beside[0]} cannot run beside others on a machine with power modes, since a "
+                'switch would disturb them: remove parallel = true, or set power = "none"'
+            )
+        configurations = self._config.configurations(modes, offers)
+        memory_bytes = self._config.memory_bytes // (bool(configurations) + len(beside) or 1)
+        workers = [self._device_worker(choice, memory_bytes) for choice in beside]
+        if configurations:
+            self._main.hosts.memory_bytes = memory_bytes
+            self._main.configure(configurations, here)
+            self._workers = [self._main, *workers]
+        elif workers:
+            self._workers = workers
         else:
-            self._load_now(session)
+            raise InvalidInput(
+                "none of the execution providers can be used: "
+                + "; ".join(f"{each.choice}: {each.reason}" for each in offers.refusals)
+            )
 
-    async def _load_again(self, inventory: Inventory, session: Session) -> None:
-        await inventory.describe_again(session.engine, self._update_engine)
-        self._load_now(session)
+    def _device_worker(self, choice: ProviderChoice, memory_bytes: int) -> Worker:
+        name = validate_name(f"{self._config.worker_id}.{choice.suffix}", "worker id")
+        state = self._config.state / "workers" / choice.suffix
+        state.mkdir(parents=True, exist_ok=True)
+        worker = self._create_worker(name, memory_bytes, choice.suffix)
+        worker.configure(choice.configurations(self._config.configurations()), [choice])
+        return worker
 
-    def _load_now(self, session: Session) -> None:
-        task = self._load(session)
-        if task is None:
-            engine = self._engines.get(session.engine)
-            reason = f"it cannot be loaded here with {session.configuration}"
-            if engine is not None and engine.fault:
-                reason += f": {engine.fault}"
-            error = EngineUnusable(reason)
-            self._hub.send_session_changed(SessionChange(session, resident=False, error=error))
-            return
-        # The pool has logged and reported a failure.
-        task.add_done_callback(_retrieve_exception)
+    def _workers_for(self, provider: str) -> list[Worker]:
+        """Return the workers with configurations of a provider; the first one if there is none."""
+        found = [
+            worker
+            for worker in self._workers
+            if any(each.execution_provider == provider for each in worker.configurations)
+        ]
+        return found or self._workers[:1]
 
-    def unload(self, session: Session) -> None:
-        """Unload `session` if it is idle."""
-        self._start_task(self._hosts.unload(session))
+    # --- engines --------------------------------------------------------------------------------
 
-    def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
-        """Fetch what is placed on this worker, and remove what is not any more."""
-        self._reconciler.place(placements, fetch)
+    def _send_placed(self, placed: common_pb2.Placed) -> None:
+        self._workers[0].hub.send_placed(placed)
 
     def _find_own(self, engine: EngineName) -> Path | None:
         """Return the model of an engine in the user's model directory; None if it has none."""
@@ -313,8 +303,9 @@ class Agent:
         from worker_agent.standalone.server import StandaloneServer
 
         clock = Clock()
+        worker = self._workers[0]
         backend = AgentBackend(
-            self._runner, self._hosts, self._engines, self._configurations, clock
+            worker.runner, worker.hosts, worker.engines, worker.configurations, clock
         )
         return StandaloneServer(backend, clock, self._fail)
 
@@ -323,46 +314,39 @@ class Agent:
         self._failure = error
         self.stop()
 
-    def _load(self, session: Session) -> asyncio.Task[HostProcess] | None:
-        engine = self._engines.get(session.engine)
-        if engine is None or engine.fault or session.configuration not in self._configurations:
-            _log.warning("cannot load %s: no such usable engine or configuration", session)
-            return None
-        return self._hosts.load(session)
-
-    def _session_changed(self, change: SessionChange) -> None:
-        self._hub.send_session_changed(change)
-        engine = self._engines.get(change.session.engine)
-        if engine is not None and isinstance(change.error, EngineUnusable):
-            self._update_engine(replace(engine, fault=str(change.error)))
-
     def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
         """Replace an engine that has changed in the model directory; None if it was removed."""
         _log.info("engine %s was %s", name, "removed" if engine is None else "added or changed")
         if engine is None:
             fault = "it is no longer in the worker's model directory"
             engine = replace(self._engines[name], fault=fault)
-        self._hosts.retire(name)
+        for worker in self._workers:
+            worker.hosts.retire(name)
         self._update_engine(engine)
         self._reconciler.look_again()
 
+    def _describe_again(self, name: EngineName) -> Coroutine[Any, Any, None] | None:
+        """Return what tries an engine again whose last load hung or crashed; None if it did not."""
+        inventory = self._inventory
+        if inventory is None or not inventory.remembers_fault(name):
+            return None
+        return inventory.describe_again(name, self._update_engine)
+
     def _set_engine(self, engine: Engine) -> None:
         self._engines[engine.name] = engine
+        for worker in self._workers:
+            worker.set_engine(engine)
 
     def _update_engine(self, engine: Engine) -> None:
-        self._set_engine(engine)
-        self._hub.send_engine_changed(engine)
+        self._engines[engine.name] = engine
+        for worker in self._workers:
+            worker.update_engine(engine)
 
     def _start_task(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Start a task that ends with the agent; its failure is logged and ends the agent."""
         task = self._tasks.create_task(coroutine)
         task.add_done_callback(_log_failure)
         return task
-
-
-def _retrieve_exception(load: asyncio.Task[HostProcess]) -> None:
-    if not load.cancelled():
-        load.exception()
 
 
 def _log_failure(task: asyncio.Task[object]) -> None:

@@ -11,12 +11,14 @@ from msgspec import Struct
 from synergai.domain import Configuration, Session
 from synergai.errors import InvalidInput
 from worker_agent.cpu_affinity import check_thread_counts
+from worker_agent.providers.choice import ProviderSettings  # noqa: TC001 - as above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.runtime.settings import LogLevel
     from worker_agent.power.controller import PowerMode
+    from worker_agent.providers.choice import Offers
 else:
     LogLevel = str
 
@@ -37,6 +39,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     worker_id: str
     worker_class: str
     threads: tuple[int, ...]
+    providers: tuple[ProviderSettings, ...]
     cores: tuple[int, ...]
     memory_bytes: int
     memory_limit_bytes: int
@@ -65,15 +68,28 @@ class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
     ready_file: Path | None
     log_level: LogLevel
 
-    def configurations(self, modes: Sequence[PowerMode] = ()) -> tuple[Configuration, ...]:
-        """Return the available configurations, by power mode and increasing number of threads.
+    def configurations(
+        self, modes: Sequence[PowerMode] = (), offers: Offers | None = None
+    ) -> tuple[Configuration, ...]:
+        """Return the available configurations, without devices that run beside the others.
+
+        Those on the CPU come last, by power mode and increasing number of threads.
 
         Args:
             modes: available power modes; thread counts are limited by the cores of each mode.
+            offers: the execution providers; None for the CPU alone.
 
         Raises:
             InvalidInput: `cores`, or every mode, has fewer cores than a thread count.
         """
+        on_cpu = self._on_cpu(modes)
+        if offers is None:
+            return on_cpu
+        here = (choice for choice in offers.choices if not choice.parallel)
+        found = [each for choice in here for each in choice.configurations(on_cpu)]
+        return (*found, *(on_cpu if offers.cpu else ()))
+
+    def _on_cpu(self, modes: Sequence[PowerMode]) -> tuple[Configuration, ...]:
         check_thread_counts(self.threads, self.cores)
         if not modes:
             cores = len(self.cores) or len(os.sched_getaffinity(0))

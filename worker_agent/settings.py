@@ -19,6 +19,7 @@ from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.settings import Address, Cores, LogLevel, Settings, Size
 from worker_agent.config import AgentConfig, WorkerConfig
+from worker_agent.providers.settings import Providers  # noqa: TC001 - pydantic reads it
 
 
 def _default_worker_id() -> str:
@@ -64,6 +65,11 @@ class WorkerSettings(Settings):
     threads: Annotated[tuple[int, ...], AfterValidator(_checked_threads)] = Field(
         default=(),
         description="Thread counts of configurations; 1, 2, 4, … up to the core count if empty.",
+    )
+    providers: Providers = Field(
+        default=(),
+        description="Execution providers of configurations, such as CPU,OpenVINO; those that "
+        "onnxruntime offers if empty. Devices and options are set in the file.",
     )
     cores: Cores = Field(
         default=(),

@@ -102,7 +102,7 @@ def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) ->
     _log.error("fault %s: engine %s: %s: %s", fault_id, engine, fault.name, reason)
     see = f"fault {fault_id}; the gateway's log has the detail"
     match fault:
-        case Fault.ENGINE_BROKEN:
+        case Fault.ENGINE_BROKEN | Fault.CONFIGURATION_UNUSABLE:
             return EngineUnusable(f"engine {engine!r} failed on its workers: {see}")
         case Fault.HOST_DIED | Fault.UNKNOWN_ENGINE:
             return Unavailable(f"the workers that ran engine {engine!r} failed: {see}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from gateway.fleet.power import WorkerPower
+from synergai.domain import Session
 from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import Worker
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         Configuration,
         Engine,
         EngineName,
-        Session,
         WorkerClass,
         WorkerId,
     )
@@ -126,6 +126,7 @@ class ConnectedWorker:
         memory_enforcement: how the agent enforces it.
         engines_rss_bytes: resident memory of its engines.
         power: power mode and power draw of the machine.
+        unusable: sessions that it cannot run, and why, although it has engine and configuration.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         placed: engine versions of the store that are placed on it, as last reported.
@@ -164,6 +165,7 @@ class ConnectedWorker:
     offered: dict[EngineName, Engine] = field(default_factory=dict)
     engines: dict[EngineName, Engine] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
+    unusable: dict[Session, str] = field(default_factory=dict)
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
     placements_sent: bool = False
@@ -183,6 +185,10 @@ class ConnectedWorker:
         """Names of the engines without a fault."""
         return frozenset(name for name, engine in self.engines.items() if not engine.fault)
 
+    def usable(self, engine: EngineName) -> list[Configuration]:
+        """Return the configurations that it can run `engine` in."""
+        return [c for c in self.configurations if Session(engine, c) not in self.unusable]
+
     def to_scheduling(self) -> Worker:
         """Return the worker as the scheduling core needs it to join the fleet."""
         return Worker(
@@ -192,6 +198,7 @@ class ConnectedWorker:
             configurations=self.configurations,
             sessions=frozenset(self.sessions),
             power_mode=self.power.mode,
+            unusable=frozenset(self.unusable),
         )
 
     def record_completed(self, completed: CompletedQueries) -> None:

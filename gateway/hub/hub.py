@@ -19,12 +19,18 @@ from gateway.audit.calls import current_call
 from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
 from gateway.hub.heartbeats import HeartbeatMonitor
 from gateway.hub.peers import read_applicant
-from gateway.hub.registration import MAX_ENGINES, worker_from_registration
+from gateway.hub.registration import (
+    MAX_ENGINES,
+    MAX_UNUSABLE,
+    unusable_sessions,
+    worker_from_registration,
+)
 from synergai.domain import EngineName, validate_name, versioned
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.converters import engine_from_proto, session_from_proto
 from synergai.scheduling.events import (
+    ConfigurationsUnusable,
     EnginesChanged,
     ModeChanged,
     SessionDropped,
@@ -186,6 +192,8 @@ class Hub:
                     if engine.name not in worker.offered and len(worker.offered) >= MAX_ENGINES:
                         raise ProtocolViolation(f"a worker has at most {MAX_ENGINES:,} engines")
                     self._offer(connection, worker, [engine])
+                case "configurations_unusable":
+                    self._configurations_unusable(worker, message.configurations_unusable)
                 case "power_changed":
                     self._power_changed(worker, message.power_changed)
                 case "placed":
@@ -365,6 +373,29 @@ class Hub:
         worker.sessions.discard(session)
         self._dispatcher.tell(SessionDropped(worker.id, session), source=worker)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
+
+    def _configurations_unusable(
+        self, worker: ConnectedWorker, message: hub_pb2.ConfigurationsUnusable
+    ) -> None:
+        engine = EngineName(message.engine)
+        if engine not in worker.engines:
+            raise ProtocolViolation(f"worker {worker.id!r} has no engine {message.engine!r}")
+        found = unusable_sessions(message.sessions)
+        if any(session.engine != engine for session in found):
+            raise ProtocolViolation("unusable configurations of another engine")
+        others = {s: reason for s, reason in worker.unusable.items() if s.engine != engine}
+        for session, reason in found.items():
+            if worker.unusable.get(session) != reason:
+                text = "worker %s: engine %s cannot be used with %s: %s"
+                _log.warning(text, worker.id, engine, session.configuration, reason)
+        worker.unusable = others | found
+        if len(worker.unusable) > MAX_UNUSABLE:
+            raise ProtocolViolation(f"more than {MAX_UNUSABLE:,} unusable configurations")
+        configurations = frozenset(session.configuration for session in found)
+        changed = ConfigurationsUnusable(worker.id, engine, configurations)
+        self._dispatcher.tell(changed, source=worker)
+        # What could run in no configuration may be able to now.
+        self._dispatcher.tell(EnginesChanged(worker.id, worker.usable_engines), source=worker)
 
     def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
         switch_s = checked_seconds(message.switch_s, "switching")

@@ -157,6 +157,8 @@ class ModelControl:
                 self._finish_load(engine)
             self.enforce_unloads(worker)
         elif fault:
+            if session in worker.unusable and self._load_otherwise(worker, engine):
+                return
             text = f"engine {engine!r} was not loaded on worker {worker.id!r}: {fault}"
             self._on_load_failed(worker, engine, EngineUnusable(text))
 
@@ -215,6 +217,14 @@ class ModelControl:
         order = hub_pb2.LoadEngine(session=session_to_proto(session))
         worker.control.put(hub_pb2.GatewayControl(load=order))
 
+    def _load_otherwise(self, worker: ConnectedWorker, engine: EngineName) -> bool:
+        """Load in another configuration on a worker that cannot in one; return whether it may."""
+        load = self._loads.get(engine)
+        if load is None or worker.id not in load.pending or not worker.usable(engine):
+            return False
+        self._order_load(worker, engine)
+        return True
+
     def _on_load_failed(
         self, worker: ConnectedWorker, engine: EngineName, error: SynergaiError
     ) -> None:
@@ -245,10 +255,9 @@ class ModelControl:
         Limited to the current power mode: only the scheduler switches modes.
         """
         row = self._dictionary.row(engine, worker.worker_class)
-        in_current_mode = [
-            c for c in worker.configurations if c.power_mode in ("", worker.power.mode)
-        ]
-        candidates = in_current_mode or worker.configurations
+        usable = worker.usable(engine) or list(worker.configurations)
+        in_current_mode = [c for c in usable if c.power_mode in ("", worker.power.mode)]
+        candidates = in_current_mode or usable
         profiled = [configuration for configuration in candidates if configuration in row]
         if not profiled:
             return candidates[-1]

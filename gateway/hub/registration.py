@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gateway.fleet.agent_validation import printable_detail
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Configuration, WorkerClass, WorkerId, validate_name
@@ -12,16 +13,22 @@ from synergai.protocol.converters import (
     configuration_from_proto,
     engine_from_proto,
     session_from_proto,
+    unusable_session_from_proto,
 )
 from synergai.protocol.hub import HUB_VERSION
 from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gateway.fleet.worker import Order
-    from synergai.v1 import hub_pb2
+    from synergai.domain import Session
+    from synergai.v1 import common_pb2, hub_pb2
 
 MAX_ENGINES: Final = 10_000
 """Engines of one worker."""
+MAX_UNUSABLE: Final = 10_000
+"""Sessions that one worker cannot run."""
 _MAX_CONFIGURATIONS: Final = 1024
 _MAX_LABELS: Final = 64
 _MAX_VERSION_TEXT: Final = 128
@@ -70,6 +77,9 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
     for session in sessions:
         if session.engine not in engines:
             raise InvalidInput(f"{where} has a session of {session.engine!r}, but no such engine")
+    if len(message.unusable) > MAX_UNUSABLE:
+        raise InvalidInput(f"{where} has more than {MAX_UNUSABLE:,} unusable configurations")
+    unusable = unusable_sessions(message.unusable)
     configurations = tuple(dict.fromkeys(map(configuration_from_proto, message.configurations)))
     orders: SendQueue[Order] = SendQueue(0)
     orders.close()
@@ -91,4 +101,15 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         offered=engines,
         engines=engines.copy(),
         sessions=sessions,
+        unusable=unusable,
     )
+
+
+def unusable_sessions(messages: Iterable[common_pb2.UnusableSession]) -> dict[Session, str]:
+    """Return the sessions that a worker cannot run, and why.
+
+    Raises:
+        InvalidInput: a name or number of threads is invalid.
+    """
+    found = map(unusable_session_from_proto, messages)
+    return {each.session: printable_detail(each.reason) for each in found}

@@ -8,7 +8,7 @@ import grpc
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
-from synergai.domain import is_selected
+from synergai.domain import UnusableSession, is_selected
 from synergai.protocol import rpc
 from synergai.protocol.converters import (
     configuration_to_proto,
@@ -16,6 +16,7 @@ from synergai.protocol.converters import (
     profile_entry_from_proto,
     profile_entry_to_proto,
     session_to_proto,
+    unusable_session_to_proto,
 )
 from synergai.scheduling.events import ProfilesAdded
 from synergai.v1 import fleet_pb2
@@ -160,6 +161,11 @@ class FleetServicer:
             sessions=[
                 session_to_proto(session)
                 for session in sorted(worker.sessions)
+                if visible(session.engine)
+            ],
+            unusable=[
+                unusable_session_to_proto(UnusableSession(session, reason))
+                for session, reason in sorted(worker.unusable.items())
                 if visible(session.engine)
             ],
             queries_done=worker.queries_done,

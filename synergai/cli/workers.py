@@ -82,6 +82,10 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
             continue
         texts = (_sessions_text(worker, engine), _profile_text(worker, engine))
         yield name, engine.name, Text("\n").join(text for text in texts if text)
+        for unusable in worker.unusable:
+            if unusable.session.engine == engine.name:
+                text = f"{unusable.session.configuration}: {unusable.reason}"
+                yield "", "", cut_text(text, "red")
         if engine.unverified:
             yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
 

@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from synergai.client.store import PlacedEngine, placed_from_proto
-from synergai.domain import Configuration, Engine, EngineName, Session, WorkerClass, WorkerId
+from synergai.domain import (
+    Configuration,
+    Engine,
+    EngineName,
+    Session,
+    UnusableSession,
+    WorkerClass,
+    WorkerId,
+)
 from synergai.protocol.converters import (
     configuration_from_proto,
     engine_from_proto,
     profile_entry_from_proto,
     session_from_proto,
+    unusable_session_from_proto,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +79,7 @@ class WorkerStatus:
         suspicion: what it answered falsely, as far as is known; empty if nothing.
         placed: versions of the gateway's store that are placed on it.
         labels: names by which operators select it.
+        unusable: engines that it cannot run in some of its configurations.
     """
 
     id: WorkerId
@@ -95,6 +105,7 @@ class WorkerStatus:
     suspicion: str = ""
     placed: tuple[PlacedEngine, ...] = ()
     labels: tuple[str, ...] = ()
+    unusable: tuple[UnusableSession, ...] = ()
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
@@ -133,4 +144,5 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         suspicion=message.suspicion,
         placed=tuple(map(placed_from_proto, message.placed)),
         labels=tuple(message.labels),
+        unusable=tuple(map(unusable_session_from_proto, message.unusable)),
     )

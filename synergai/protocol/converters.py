@@ -24,6 +24,7 @@ from synergai.domain import (
     JobState,
     Session,
     TensorSpec,
+    UnusableSession,
     WorkerId,
     split_version,
     validate_engine,
@@ -67,6 +68,22 @@ def configuration_from_proto(message: common_pb2.Configuration) -> Configuration
     if message.execution_provider:
         validate_name(message.execution_provider, "execution provider")
     return Configuration(message.threads, message.power_mode, message.execution_provider)
+
+
+def unusable_session_to_proto(unusable: UnusableSession) -> common_pb2.UnusableSession:
+    """Convert an unusable session to its message."""
+    return common_pb2.UnusableSession(
+        session=session_to_proto(unusable.session), reason=unusable.reason
+    )
+
+
+def unusable_session_from_proto(message: common_pb2.UnusableSession) -> UnusableSession:
+    """Convert a message to an unusable session.
+
+    Raises:
+        InvalidInput: a name or the number of threads is invalid.
+    """
+    return UnusableSession(session_from_proto(message.session), message.reason)
 
 
 def session_to_proto(session: Session) -> common_pb2.Session:

@@ -29,6 +29,7 @@ from synergai.scheduling.events import (
     AssignmentStarted,
     CheckArrived,
     Command,
+    ConfigurationsUnusable,
     Eject,
     EnginesChanged,
     Event,
@@ -302,6 +303,7 @@ class SchedulerCore:
         event: WorkerDraining
         | WorkerLeft
         | EnginesChanged
+        | ConfigurationsUnusable
         | SessionLoaded
         | SessionDropped
         | ModeChanged,
@@ -314,6 +316,10 @@ class SchedulerCore:
                 self._remove_worker(worker)
             case EnginesChanged(_, engines):
                 self._set_engines(worker, engines)
+            case ConfigurationsUnusable(_, engine, configurations):
+                worker.unusable = {each for each in worker.unusable if each.engine != engine}
+                worker.unusable |= {Session(engine, each) for each in configurations}
+                self._update_configurations(worker, engine)
             case SessionLoaded(_, session, setup_s):
                 self._outliers.heard(worker, self._now)
                 self._add_session(worker, session)
@@ -338,6 +344,11 @@ class SchedulerCore:
             self._view.extended_at = self._now
         for engine in sorted(before ^ worker.engines):
             self._wait_queue.rerank(engine)
+
+    def _update_configurations(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Apply a change of the configurations in which a worker can run an engine that it has."""
+        self._set_engines(worker, worker.engines)
+        self._wait_queue.rerank(engine)
 
     def _set_mode(self, worker: WorkerRecord, mode: str, switch_s: float) -> None:
         self._estimator.observe_switch(worker, switch_s)
@@ -405,15 +416,19 @@ class SchedulerCore:
         leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)
         if leaves_worker and worker is not None:
             self._set_engines(worker, worker.engines - {engine})
+        if fault is Fault.CONFIGURATION_UNUSABLE and worker is not None:
+            worker.unusable.add(Session(engine, lease.assignment.configuration))
+            self._update_configurations(worker, engine)
         job = lease.job
         if job.is_check:
             self._checks.failed(job, detail)
         if job.removed:
             return
-        counted = fault is not Fault.UNKNOWN_ENGINE and self._retries.count_fault(
-            job, lease.assignment.id
-        )
-        no_worker_left = fault is Fault.ENGINE_BROKEN and not self._fleet.serving(engine)
+        # Neither can happen again on the same worker.
+        once = fault in (Fault.UNKNOWN_ENGINE, Fault.CONFIGURATION_UNUSABLE)
+        counted = not once and self._retries.count_fault(job, lease.assignment.id)
+        broken = fault in (Fault.ENGINE_BROKEN, Fault.CONFIGURATION_UNUSABLE)
+        no_worker_left = broken and not self._fleet.serving(engine)
         if fault.is_of_query or no_worker_left or job.faults >= self._settings.max_faults:
             self._abort(job)
             self._commands.append(Fail(job.job.id, detail, fault))

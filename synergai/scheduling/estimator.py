@@ -92,7 +92,7 @@ class Estimator:
 
     def _compute(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
         row = self._dictionary.row(engine, worker.worker.worker_class)
-        entries = [row[c] for c in worker.worker.configurations if c in row]
+        entries = [row[c] for c in worker.configurations(engine) if c in row]
         entries.sort(key=lambda entry: -entry.qps)
         pace, transfer_s = self._pace_and_transfer_s(engine, worker)
         found: list[Estimate] = []

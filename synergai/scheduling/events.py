@@ -38,6 +38,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         power_mode: its current mode; empty if unknown.
         keeps_sessions: loaded sessions stay in memory; otherwise every assignment that does not
             continue the previous one pays for setup.
+        unusable: engines with the configurations that it cannot run them in.
     """
 
     id: WorkerId
@@ -47,6 +48,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     sessions: frozenset[Session] = frozenset()
     power_mode: str = ""
     keeps_sessions: bool = True
+    unusable: frozenset[Session] = frozenset()
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -104,6 +106,18 @@ class EnginesChanged(Struct, frozen=True):
 
     worker_id: WorkerId
     engines: frozenset[EngineName]
+
+
+class ConfigurationsUnusable(Struct, frozen=True):
+    """The configurations changed in which the worker cannot run an engine that it has.
+
+    Attributes:
+        configurations: all of them.
+    """
+
+    worker_id: WorkerId
+    engine: EngineName
+    configurations: frozenset[Configuration]
 
 
 class SessionLoaded(Struct, frozen=True):
@@ -248,6 +262,7 @@ Event: TypeAlias = (
     | WorkerDraining
     | WorkerLeft
     | EnginesChanged
+    | ConfigurationsUnusable
     | SessionLoaded
     | SessionDropped
     | ModeChanged

@@ -46,15 +46,15 @@ class Fleet:
         record = WorkerRecord(
             worker,
             self._next_index,
-            set(worker.engines),
+            set(),
             set(worker.sessions),
+            set(worker.unusable),
             power_mode=worker.power_mode or None,
             idle_since=now,
         )
         self._next_index += 1
         self.workers[worker.id] = record
-        for engine in record.engines:
-            self._serving.setdefault(engine, []).append(record)
+        self.set_engines(record, worker.engines)
         self.update_availability(record, now)
         return record
 
@@ -68,8 +68,8 @@ class Fleet:
         worker.available_at = math.inf
 
     def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
-        """Replace the set of engines that `worker` can run."""
-        new = set(engines)
+        """Replace the set of engines of `worker`, without those that it can run in no way."""
+        new = {engine for engine in engines if worker.configurations(engine)}
         for engine in worker.engines - new:
             self._remove_engine(worker, engine)
         for engine in new - worker.engines:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.domain import AssignmentId
+from synergai.domain import AssignmentId, largest_configuration
 from synergai.scheduling.events import Assignment, Command, Dispatch, Stop
 from synergai.scheduling.observation import observe
 from synergai.scheduling.state import Lease
@@ -130,7 +130,7 @@ class Leases:
         Raises:
             RuntimeError: the job has no assignable queries.
         """
-        configuration = max(worker.worker.configurations)
+        configuration = largest_configuration(worker.configurations(job.job.engine))
         self._wait_queue.withdraw(job)
         queries = job.pending.take(self._settings.probe_queries, job.ready)
         if queries is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from synergai.domain import Session
 
 if TYPE_CHECKING:
-    from synergai.domain import AssignmentId, EngineName, Job, WorkerId
+    from synergai.domain import AssignmentId, Configuration, EngineName, Job, WorkerId
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.events import Assignment, Worker
     from synergai.scheduling.ranges import Ranges
@@ -208,6 +208,7 @@ class WorkerRecord:
         index: order of joining; breaks ties.
         engines: what it can run.
         sessions: what is resident in its memory.
+        unusable: engines with the configurations that it cannot run them in.
         power_mode: the mode after its current assignments; None if unknown.
         draining: it accepts no new assignments.
         leases: its assignments in execution order.
@@ -234,6 +235,7 @@ class WorkerRecord:
     index: int
     engines: set[EngineName]
     sessions: set[Session]
+    unusable: set[Session] = field(default_factory=set)
     power_mode: str | None = None
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
@@ -263,6 +265,13 @@ class WorkerRecord:
     def id(self) -> WorkerId:
         """The worker's id."""
         return self.worker.id
+
+    def configurations(self, engine: EngineName) -> list[Configuration]:
+        """Return the configurations that it can run `engine` in."""
+        every = self.worker.configurations
+        if not self.unusable:
+            return list(every)
+        return [each for each in every if Session(engine, each) not in self.unusable]
 
     @property
     def head(self) -> Lease | None:

@@ -56,7 +56,7 @@ class Configuration(_message.Message):
     POWER_MODE_FIELD_NUMBER: _builtins.int
     EXECUTION_PROVIDER_FIELD_NUMBER: _builtins.int
     threads: _builtins.int
-    """intra-op threads; 0 is the backend's default"""
+    """Intra-op threads; 0 is the backend's default, or that the provider computes without threads."""
     power_mode: _builtins.str
     """name on the board; empty if the machine has none"""
     execution_provider: _builtins.str
@@ -197,6 +197,31 @@ class Session(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Session: _TypeAlias = Session  # noqa: Y015
+
+@_typing.final
+class UnusableSession(_message.Message):
+    """Engine that a worker cannot run in one configuration; others of it are not affected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def session(self) -> Global___Session: ...
+    def __init__(
+        self,
+        *,
+        session: Global___Session | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnusableSession: _TypeAlias = UnusableSession  # noqa: Y015
 
 @_typing.final
 class ProfileEntry(_message.Message):

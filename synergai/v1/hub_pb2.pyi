@@ -60,6 +60,10 @@ class _FaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fault.ValueType
     """the response exceeds the message limit; not retried"""
     FAULT_DIED_AT_INPUT: _Fault.ValueType  # 6
     """of assignments with `inputs_follow`: the engine host died while it"""
+    FAULT_CONFIGURATION_UNUSABLE: _Fault.ValueType  # 20
+    """computed the first query that is not done, or one soon after it
+    the worker cannot run the engine in this configuration
+    """
 
 class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
 
@@ -76,6 +80,10 @@ FAULT_RESPONSE_TOO_LARGE: Fault.ValueType  # 5
 """the response exceeds the message limit; not retried"""
 FAULT_DIED_AT_INPUT: Fault.ValueType  # 6
 """of assignments with `inputs_follow`: the engine host died while it"""
+FAULT_CONFIGURATION_UNUSABLE: Fault.ValueType  # 20
+"""computed the first query that is not done, or one soon after it
+the worker cannot run the engine in this configuration
+"""
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final
@@ -89,6 +97,7 @@ class AgentControl(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     POWER_CHANGED_FIELD_NUMBER: _builtins.int
     PLACED_FIELD_NUMBER: _builtins.int
+    CONFIGURATIONS_UNUSABLE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def register(self) -> Global___Register: ...
     @_builtins.property
@@ -103,6 +112,8 @@ class AgentControl(_message.Message):
     def power_changed(self) -> Global___PowerChanged: ...
     @_builtins.property
     def placed(self) -> _common_pb2.Placed: ...
+    @_builtins.property
+    def configurations_unusable(self) -> Global___ConfigurationsUnusable: ...
     def __init__(
         self,
         *,
@@ -113,12 +124,13 @@ class AgentControl(_message.Message):
         draining: Global___Draining | None = ...,
         power_changed: Global___PowerChanged | None = ...,
         placed: _common_pb2.Placed | None = ...,
+        configurations_unusable: Global___ConfigurationsUnusable | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "placed", b"placed", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configurations_unusable", b"configurations_unusable", "draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "placed", b"placed", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "placed", b"placed", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configurations_unusable", b"configurations_unusable", "draining", b"draining", "engine_changed", b"engine_changed", "heartbeat", b"heartbeat", "message", b"message", "placed", b"placed", "power_changed", b"power_changed", "register", b"register", "session_changed", b"session_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["register", "heartbeat", "session_changed", "engine_changed", "draining", "power_changed", "placed"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["register", "heartbeat", "session_changed", "engine_changed", "draining", "power_changed", "placed", "configurations_unusable"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -184,6 +196,7 @@ class Register(_message.Message):
     MEMORY_ENFORCEMENT_FIELD_NUMBER: _builtins.int
     BACKENDS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    UNUSABLE_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -225,6 +238,10 @@ class Register(_message.Message):
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """names by which operators select workers"""
 
+    @_builtins.property
+    def unusable(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.UnusableSession]:
+        """what it cannot run in some configurations"""
+
     def __init__(
         self,
         *,
@@ -246,10 +263,11 @@ class Register(_message.Message):
         memory_enforcement: _builtins.str = ...,
         backends: _abc.Iterable[_builtins.str] | None = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
+        unusable: _abc.Iterable[_common_pb2.UnusableSession] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -398,6 +416,35 @@ class SessionChanged(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionChanged: _TypeAlias = SessionChanged  # noqa: Y015
+
+@_typing.final
+class ConfigurationsUnusable(_message.Message):
+    """The configurations changed in which the worker cannot run an engine, e.g. it was found that an
+    execution provider cannot compute it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.UnusableSession]:
+        """all of this engine"""
+
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        sessions: _abc.Iterable[_common_pb2.UnusableSession] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfigurationsUnusable: _TypeAlias = ConfigurationsUnusable  # noqa: Y015
 
 @_typing.final
 class EngineChanged(_message.Message):

@@ -21,8 +21,10 @@ BORROWED = {
     "worker_agent": set[str](),
     "profiler": {
         "worker_agent.cpu_affinity",
+        "worker_agent.hosts.provider_offers",
         "worker_agent.hosts.sync_client",
         "worker_agent.power",
+        "worker_agent.providers",
     },
 }
 """What a program may import of another one."""
@@ -82,6 +84,7 @@ ORDER = {
     "worker_agent": (
         "cpu_affinity",
         "power",
+        "providers",
         "config",
         "settings",
         "ipc",
@@ -92,6 +95,7 @@ ORDER = {
         "placements",
         "runner",
         "hub_client",
+        "worker",
         "standalone",
         "app",
         "serve",

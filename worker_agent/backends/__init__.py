@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class Backend(Protocol):
     """A model loaded in a runtime, created as ``factory(path, threads)``.
 
-    `threads` is the number of intra-op threads, at least 1. If the definition names the tensors of
-    a frozen graph, the factory also receives ``inputs=…`` and ``outputs=…``. It raises
+    `threads` is the number of intra-op threads, at least 1. With another execution provider than
+    the CPU, the factory also receives ``provider=…``, a `ProviderChoice`. If the definition names
+    the tensors of a frozen graph, it also receives ``inputs=…`` and ``outputs=…``. It raises
     `EngineUnusable`, with a one-line message, if the model at `path` cannot be loaded.
 
     Arrays have the dtype of their datatype; BYTES are object arrays of ``bytes``.
@@ -65,6 +66,15 @@ class Interruptible(Protocol):
 
     def resume(self) -> None:
         """Allow computations again after an interrupt, whether or not it took effect."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A backend that knows which part of the model its execution provider runs."""
+
+    @property
+    def elsewhere(self) -> float | None:
+        """Share of the model's nodes that other providers run, 0 to 1; None if not known."""
 
 
 @runtime_checkable

@@ -4,7 +4,8 @@ It allows experiments with fleets that are not available; everything but the com
 The model file is TOML, with times in seconds::
 
     [[configurations]]
-    threads = 4          # threads of the session
+    threads = 4          # threads of the session; 0 with a provider
+    provider = ""        # name of the session's execution provider; empty for the CPU
     query_s = 0.00042    # duration of one query
     setup_s = 0.27       # from the start of the process until the engine is ready
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from worker_agent.backends import Array
+    from worker_agent.providers.choice import ProviderChoice
 
 PACES_FILE: Final = "paces.txt"
 LEAD_S: Final = 0.001
@@ -59,7 +61,8 @@ class EmulatedBackend:
 
     Args:
         path: the model file.
-        threads: selects the configuration.
+        threads: selects the configuration, unless `provider` does.
+        provider: the execution provider; None for the CPU.
         clock: a monotonic clock.
         sleep: sleeps for the given number of seconds.
         age_s: returns the age of the process in seconds, which counts as setup.
@@ -75,12 +78,13 @@ class EmulatedBackend:
         self,
         path: Path,
         threads: int,
+        provider: ProviderChoice | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         age_s: Callable[[], float] = _age_s,
     ) -> None:
-        self._query_s, self._setup_s = _times(path, threads)
+        self._query_s, self._setup_s = _times(path, threads, provider)
         self._paces_file = path.parent / PACES_FILE
         self._paces: dict[str, float] = {}
         self._clock = clock
@@ -124,19 +128,23 @@ class EmulatedBackend:
         return self._paces.get(job, 1.0)
 
 
-def _times(path: Path, threads: int) -> tuple[float, float]:
+def _times(path: Path, threads: int, provider: ProviderChoice | None) -> tuple[float, float]:
     """Return the durations of a query and of the setup in seconds."""
     try:
         table = tomllib.loads(path.read_text("utf-8"))
         for configuration in table["configurations"]:
-            if configuration["threads"] == threads:
+            named = configuration.get("provider", "")
+            if named != ("" if provider is None else provider.name):
+                continue
+            if provider is not None or configuration["threads"] == threads:
                 return _seconds(configuration["query_s"]), _seconds(configuration["setup_s"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EngineUnusable(
             f"{path.name} is not a valid emulated model: each [[configurations]] table needs "
             "threads, query_s and setup_s"
         ) from error
-    raise EngineUnusable(f"{path.name} has no configuration with {threads} threads")
+    what = f"provider {provider.name}" if provider else f"{threads} threads"
+    raise EngineUnusable(f"{path.name} has no configuration with {what}")
 
 
 def _seconds(value: Any) -> float:

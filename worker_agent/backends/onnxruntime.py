@@ -1,4 +1,4 @@
-"""Backend for ONNX Runtime on the CPU."""
+"""Backend for ONNX Runtime, on the CPU or with another execution provider."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from worker_agent.backends import Interrupted
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.backends.onnx_files import check_files
 from worker_agent.cpu_affinity import thread_cores
+from worker_agent.providers.onnxruntime_options import session_providers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from worker_agent.backends import Array
+    from worker_agent.providers.choice import ProviderChoice
 
 _DATATYPES: Final = {
     "tensor(bool)": "BOOL",
@@ -42,8 +44,10 @@ _NODE: Final = re.compile(
     r"while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)' Status Message: "
     r"(/\S+:\d+ .*?\) )?(?P<message>.+)"  # a source position and a function's signature
 )
+_CPU: Final = "CPUExecutionProvider"
 _FATAL: Final = 4
 """Log severity; the runtime also raises what it would log."""
+_RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntimeBackend:
@@ -52,13 +56,20 @@ class OnnxRuntimeBackend:
     Args:
         path: the model file.
         threads: number of intra-op threads; the runtime's default is wrong if cores are offline.
+        provider: the execution provider; None for the CPU.
+
+    Attributes:
+        inputs: input tensors.
+        outputs: output tensors.
+        elsewhere: share of the nodes that `provider` does not run, 0 to 1; None if it is not
+            known.
 
     Raises:
-        EngineUnusable: on construction, if the runtime cannot load the model, or a tensor has no
-            datatype in the Open Inference Protocol.
+        EngineUnusable: on construction, if the runtime cannot load the model, or not with
+            `provider`, or a tensor has no datatype in the Open Inference Protocol.
     """
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
         check_files(path)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -73,14 +84,25 @@ class OnnxRuntimeBackend:
             # The runtime counts processors from 1 and does not pin the calling thread.
             affinities = ";".join(str(core + 1) for core in cores[1:])
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+        providers = [(_CPU, {})] if provider is None else session_providers(provider, threads)
+        if provider is not None:
+            options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+            if provider.cache is not None:
+                provider.cache.mkdir(parents=True, exist_ok=True)
         try:
+            # Without the fallback of the Python wrapper, which loads the model again on the CPU, or
+            # even computes on it from then on, with no more than a printed text.
             self._session = ort.InferenceSession(
-                path, sess_options=options, providers=["CPUExecutionProvider"]
+                path, sess_options=options, providers=providers, enable_fallback=0
             )
         except Exception as error:  # noqa: BLE001 - the runtime has an exception class per status code
+            how = "" if provider is None else f" with {provider}"
             raise EngineUnusable(
-                f"ONNX Runtime cannot load {path.name}: {_reason(error)}"
+                f"ONNX Runtime cannot load {path.name}{how}: {_reason(error)}"
             ) from None
+        self.elsewhere: float | None = None
+        if provider is not None:
+            self.elsewhere = self._check_provider(provider)
         self.inputs = tuple(self._input(value) for value in self._session.get_inputs())
         # Sequences and maps have no datatype; they are omitted if there is a tensor output.
         self.outputs = tuple(
@@ -93,6 +115,32 @@ class OnnxRuntimeBackend:
         self._bfloat16 = frozenset(
             spec.name for spec in (*self.inputs, *self.outputs) if spec.datatype == "BF16"
         )
+
+    def _check_provider(self, provider: ProviderChoice) -> float | None:
+        """Check that the session uses the provider; return the share of nodes elsewhere.
+
+        Raises:
+            EngineUnusable: the runtime has fallen back to another one.
+        """
+        runtime_name = provider.details.runtime_name
+        used = self._session.get_providers()
+        if used[:1] != [runtime_name]:
+            raise EngineUnusable(
+                f"ONNX Runtime does not use {provider}, but fell back to "
+                f"{', '.join(used) or 'nothing'}"
+            )
+        try:
+            parts = self._session.get_provider_graph_assignment_info()
+        except (AttributeError, RuntimeError):  # before 1.24, or a build without it
+            return None
+        nodes = [(part.ep_name, len(part.get_nodes())) for part in parts]
+        total = sum(count for _, count in nodes)
+        there = sum(count for name, count in nodes if name == runtime_name)
+        if not total:
+            return None
+        if not there:
+            raise EngineUnusable(f"{provider} runs none of the {total} nodes of the model")
+        return (total - there) / total
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Compute the named outputs, in that order, for one query or batch.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 try:
-    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 except ImportError:  # LiteRT needs a newer Python or C library
-    from tflite_runtime.interpreter import Interpreter
+    from tflite_runtime.interpreter import Interpreter, OpResolverType
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from worker_agent.backends import Array
+    from worker_agent.providers.choice import ProviderChoice
 
 _DATATYPES: Final[dict[type[Any], str]] = {
     np.bool_: "BOOL",
@@ -39,8 +40,11 @@ _DATATYPES: Final[dict[type[Any], str]] = {
 }
 
 
+_DEFAULT_RESOLVER: Final = OpResolverType.AUTO
+
+
 class TfliteBackend:
-    """A model in a TensorFlow Lite interpreter, with XNNPACK if the model allows it.
+    """A model in a TensorFlow Lite interpreter, by default with XNNPACK if the model allows it.
 
     The interpreter does not validate offsets in the file, so the model must have passed
     ``synergai.models.formats.inspect.check``. Quantised tensors are passed as integers.
@@ -48,6 +52,7 @@ class TfliteBackend:
     Args:
         path: the model file.
         threads: number of threads, including the calling thread.
+        provider: ``XNNPACK`` to insist on it, ``Builtin`` to do without it; None for the default.
 
     Attributes:
         inputs: input tensors.
@@ -55,19 +60,27 @@ class TfliteBackend:
         quantisations: quantisation parameters of the quantised inputs and outputs, by name.
 
     Raises:
-        EngineUnusable: on construction, if the runtime cannot load the model, or a tensor has no
-            datatype in the Open Inference Protocol.
+        EngineUnusable: on construction, if the runtime cannot load the model, or not with
+            `provider`, or a tensor has no datatype in the Open Inference Protocol.
     """
 
-    def __init__(self, path: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
+        plain = provider is not None and provider.kind == "Builtin"
+        resolver = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else _DEFAULT_RESOLVER
         try:
             with pin_new_threads(thread_cores(threads)[1:]):
-                self._interpreter = Interpreter(model_path=str(path), num_threads=threads)
+                self._interpreter = Interpreter(
+                    model_path=str(path),
+                    num_threads=threads,
+                    experimental_op_resolver_type=resolver,
+                )
                 self._interpreter.allocate_tensors()
         except (RuntimeError, ValueError) as error:
             raise EngineUnusable(
                 f"TensorFlow Lite cannot load {path.name}: {_reason(error)}"
             ) from None
+        if provider is not None and not plain and not self._is_delegated():
+            raise EngineUnusable(f"XNNPACK runs none of the operations of {path.name}")
         inputs = self._interpreter.get_input_details()
         outputs = self._interpreter.get_output_details()
         self.inputs = tuple(_spec(details) for details in inputs)
@@ -105,6 +118,12 @@ class TfliteBackend:
             ]
         except (RuntimeError, ValueError) as error:
             raise EngineUnusable(f"TensorFlow Lite failed: {_reason(error)}") from None
+
+    def _is_delegated(self) -> bool:
+        """Return whether XNNPACK, the only delegate that is ever applied, runs a part of it."""
+        # It lists the delegate as an operation.
+        details = self._interpreter._get_ops_details()  # noqa: SLF001 - there is no other way
+        return any(operation["op_name"] == "DELEGATE" for operation in details)
 
     def _resize(self, inputs: Mapping[str, Array]) -> None:
         """Resize the interpreter's inputs to the shapes of `inputs`."""

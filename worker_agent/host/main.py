@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import Engine
 from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, SynergaiError
@@ -26,6 +26,7 @@ from synergai.runtime.processes import die_with_parent, limit_data, prefer_oom_k
 from worker_agent.cpu_affinity import parse_cores, restrict_to, thread_cores
 from worker_agent.ipc.arena import Arena, slots_for
 from worker_agent.ipc.frames import LoadFailed, Ready
+from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         restrict_to(options.cores)
     if options.data_bytes:
         limit_data(options.data_bytes)
+    provider: ProviderChoice | None = options.provider
     threads = options.threads or len(os.sched_getaffinity(0))
+    if provider is not None:
+        threads = provider.threads(options.threads)
     for variable in _THREAD_VARIABLES:
         os.environ[variable] = str(threads)
     os.environ |= _QUIET
@@ -78,7 +82,7 @@ def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int)
     """
     try:
         engine, backend, samples, processing, ready = _load(
-            options.models, options.engine, threads, options.spawned_at
+            options.models, options.engine, threads, options.spawned_at, options.provider
         )
     except SynergaiError as error:
         missing = isinstance(error, BackendMissing)
@@ -117,6 +121,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", required=True, help="name of the engine")
     parser.add_argument("--threads", type=int, required=True, help="0: one per core")
     parser.add_argument("--cores", type=parse_cores, required=True, help="all if empty")
+    parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
     parser.add_argument("--data-bytes", type=int, default=0, help="data segment; 0: no limit")
     parser.add_argument("--socket", type=int, required=True, help="inherited file descriptor")
     parser.add_argument("--arena", type=int, required=True, help="inherited file descriptor")
@@ -127,10 +132,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _load(
-    models: Path, name: str, threads: int, spawned_at: float
+    models: Path, name: str, threads: int, spawned_at: float, provider: ProviderChoice | None
 ) -> tuple[Engine, Backend, Samples, Processing, Ready]:
     # Imported here because NumPy and the runtimes read the thread variables on import.
-    from worker_agent.backends import BACKENDS
+    from worker_agent.backends import BACKENDS, Placed
     from worker_agent.host.batches import check_batchable
     from worker_agent.host.processing import Processing
     from worker_agent.host.self_check import SelfCheck
@@ -138,6 +143,10 @@ def _load(
     definition = ModelDirectory(models).get(name)
     if definition.fault:
         raise EngineUnusable(f"engine {name!r}: {definition.fault}")
+    if provider is not None and definition.backend not in provider.details.backends:
+        raise EngineUnusable(
+            f"{provider} runs no engines of the backend {definition.backend!r}, such as {name!r}"
+        )
     # Checked before the runtime is imported, which takes seconds and trusts the file.
     try:
         check(definition.file)
@@ -157,13 +166,18 @@ def _load(
         ) from error
     # Only frozen graphs name their tensors in the definition.
     named = {"inputs": definition.inputs, "outputs": definition.outputs}
-    named = {side: tensors for side, tensors in named.items() if tensors}
+    given: dict[str, Any] = {side: tensors for side, tensors in named.items() if tensors}
+    if provider is not None:
+        given["provider"] = provider
     started = time.monotonic()
     digest = definition.verified_digest()
-    backend = factory(definition.file, threads, **named)
+    backend = factory(definition.file, threads, **given)
     loaded = time.monotonic()
     checked = SelfCheck(backend).run(definition)
     prepared = time.monotonic()
+    if provider is not None and checked.unverified:
+        # It may be the provider that computes nothing; the CPU has been tried already.
+        raise EngineUnusable(f"{provider} does not compute engine {name!r}: {checked.unverified}")
     engine = Engine(
         name=definition.name,
         version=definition.version,
@@ -185,6 +199,7 @@ def _load(
         samples=engine.samples,
         max_batch=engine.max_batch,
         unverified=engine.unverified,
+        elsewhere=backend.elsewhere if isinstance(backend, Placed) else None,
         backend_start_s=started - spawned_at,
         model_load_s=loaded - started + checked.run_s,
         data_preparation_s=prepared - loaded - checked.run_s,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from synergai.domain import Session
+    from worker_agent.providers.choice import ProviderChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,12 @@ class Launch:
 
     @classmethod
     def prepare(
-        cls, models: Path, session: Session, cores: Sequence[int] = (), data_bytes: int = 0
+        cls,
+        models: Path,
+        session: Session,
+        cores: Sequence[int] = (),
+        data_bytes: int = 0,
+        provider: ProviderChoice | None = None,
     ) -> Launch:
         """Create the socket pair, arena and interrupt pipe for a host.
 
@@ -56,6 +62,7 @@ class Launch:
             session: engine and configuration to load.
             cores: CPU cores that the host is restricted to; all if empty.
             data_bytes: limit of its data segment; 0 for none.
+            provider: the execution provider of the configuration; None for the CPU.
         """
         agent_socket, host_socket = socket.socketpair()
         arena = Arena()
@@ -70,6 +77,7 @@ class Launch:
             *("--cores", format_cores(cores), "--data-bytes", str(data_bytes)),
             *("--socket", str(host_socket.fileno()), "--arena", str(arena.fd)),
             *("--interrupts", str(interrupt_reader)),
+            *(() if provider is None else ("--provider", provider.encode())),
             *("--parent", str(os.getpid()), "--spawned-at", repr(time.monotonic())),
         )
         return cls(agent_socket, host_socket, arena, interrupt_writer, interrupt_reader, command)

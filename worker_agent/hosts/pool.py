@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import SynergaiError
+from synergai.domain import UnusableSession
+from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import rss_bytes
+from synergai.runtime.text import printable
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.process import HostProcess
+from worker_agent.hosts.process import HostProcess, LoadCrashed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from synergai.domain import EngineName, Session
     from worker_agent.ipc.frames import Ready
+    from worker_agent.providers.choice import ProviderChoice
 
 MEMORY_CHECK_S: Final = 0.25
 """Interval between two checks of the hosts' resident memory."""
@@ -57,8 +61,13 @@ class HostPool:
         memory: counts the memory of all hosts, and has the limit that none may exceed.
         cores: CPU cores that hosts are restricted to; all if empty.
         hang_timeout_s: a host that is silent for this long while it has runs is killed.
+        providers: execution providers of configurations, by name; the CPU is not among them.
         pinned: sessions that are never evicted.
         on_change: called for every session that is loaded, evicted, or fails to load.
+        on_unusable: called with an engine when the list of its unusable sessions has changed.
+
+    Attributes:
+        memory_bytes: as given.
     """
 
     def __init__(
@@ -69,17 +78,23 @@ class HostPool:
         memory_bytes: int,
         memory: HostMemory | None = None,
         cores: Sequence[int] = (),
+        providers: Mapping[str, ProviderChoice] | None = None,
         hang_timeout_s: float = 30.0,
         pinned: Collection[Session] = (),
         on_change: Callable[[SessionChange], None] = lambda _: None,
+        on_unusable: Callable[[EngineName], None] = lambda _: None,
     ) -> None:
         self._models = ModelDirectories(models, fetched)
-        self._memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes
         self._memory = HostMemory() if memory is None else memory
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
         self._on_change = on_change
+        self._on_unusable = on_unusable
+        self._providers = {} if providers is None else providers
+        # Remembered until the engine's files change: every attempt costs a start of the runtime.
+        self._unusable: dict[Session, str] = {}
         # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
@@ -98,11 +113,15 @@ class HostPool:
         """Return all resident sessions, the most recently used first."""
         return [session for session, host in reversed(self._hosts.items()) if not host.is_closed]
 
+    def unusable_sessions(self) -> list[UnusableSession]:
+        """Return the sessions whose execution provider cannot run their engine, sorted."""
+        return sorted(UnusableSession(*item) for item in self._unusable.items())
+
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
         """Load `session`, evicting others if needed; concurrent loads of a session share a task.
 
-        The task raises EngineUnusable if the engine cannot be loaded, and Unavailable if the
-        host died while loading.
+        The task raises EngineUnusable if the engine cannot be loaded, ConfigurationUnusable if
+        that is a matter of the execution provider, and Unavailable if the host died while loading.
         """
         if session not in self._loads:
             task = asyncio.create_task(self._load(session))
@@ -121,8 +140,13 @@ class HostPool:
     def retire(self, engine: EngineName) -> None:
         """Reload `engine` on its next use, because its files have changed.
 
-        Its hosts complete their runs before they are closed; pending loads are cancelled.
+        Its hosts complete their runs before they are closed; pending loads are cancelled. What
+        was unusable is tried again.
         """
+        if forgotten := [session for session in self._unusable if session.engine == engine]:
+            for session in forgotten:
+                del self._unusable[session]
+            self._on_unusable(engine)
         for session, task in self._loads.items():
             if session.engine == engine:
                 task.cancel()
@@ -142,11 +166,11 @@ class HostPool:
         """Evict idle hosts above the memory budget, and kill a leaking host even if it is busy."""
         for session, host in list(self._hosts.items()):
             size, initial = rss_bytes(host.pid), self._initial_bytes[session]
-            if size > max(self._memory_bytes, LEAK_FACTOR * initial):
+            if size > max(self.memory_bytes, LEAK_FACTOR * initial):
                 _log.warning("killing the engine host of %s, which leaks memory", session)
                 host.kill(
                     f"grew from {initial >> 20:,} to {size >> 20:,} MB, above the budget of "
-                    f"{self._memory_bytes >> 20:,} MB, and was killed"
+                    f"{self.memory_bytes >> 20:,} MB, and was killed"
                 )
         await self._evict(0, keep=next(iter(self.resident_sessions()), None))
         if self._memory.exceeded:
@@ -178,6 +202,10 @@ class HostPool:
         self._hosts.clear()
 
     async def _load(self, session: Session) -> HostProcess:
+        if (reason := self._unusable.get(session)) is not None:
+            known = ConfigurationUnusable(reason)
+            self._on_change(SessionChange(session, resident=False, error=known))
+            raise known
         host = self._hosts.get(session)
         if host is not None and not host.is_closed:
             return host
@@ -189,13 +217,21 @@ class HostPool:
                 session,
                 memory=self._memory,
                 cores=self._cores,
+                provider=self._providers.get(session.configuration.execution_provider),
                 hang_timeout_s=self._hang_timeout_s,
                 on_exit=self._remove,
+                on_unusable=partial(self._condemn, session),
             )
-        except SynergaiError as error:
+        except SynergaiError as failure:
+            error: SynergaiError = failure
+            # The engine itself has been loaded on the CPU before: the provider is to blame.
+            blamed = isinstance(error, (EngineUnusable, LoadCrashed))
+            if session.configuration.execution_provider and blamed:
+                error = ConfigurationUnusable(str(error))
+                self._condemn(session, str(error))
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
             self._on_change(SessionChange(session, resident=False, error=error))
-            raise
+            raise error from failure
         self._hosts[session] = host
         self._initial_bytes[session] = rss_bytes(host.pid)
         _log.info(
@@ -204,9 +240,27 @@ class HostPool:
             session.configuration,
             host.ready.setup_s,
         )
+        if host.ready.elsewhere:
+            _log.info(
+                "%s with %s: %.0f %% of the nodes run elsewhere",
+                session.engine,
+                session.configuration,
+                100.0 * host.ready.elsewhere,
+            )
         self._on_change(SessionChange(session, resident=True, ready=host.ready))
         await self._evict(0, keep=session)
         return host
+
+    def _condemn(self, session: Session, reason: str) -> None:
+        """Remember that the execution provider of `session` cannot run its engine."""
+        if session in self._unusable:
+            return
+        self._unusable[session] = printable(reason)
+        _log.warning("%s is not used with %s: %s", session.engine, session.configuration, reason)
+        self._on_unusable(session.engine)
+        if (host := self._hosts.get(session)) is not None:
+            self._remove(host)
+            self._retiring[host] = asyncio.create_task(self._close_when_idle(host, host.retire()))
 
     async def _evict(self, size: int, keep: Session | None = None) -> None:
         """Close idle hosts, least recently used first, until `size` more bytes fit the budget.
@@ -214,7 +268,7 @@ class HostPool:
         Pinned sessions and `keep` are not evicted.
         """
         for session, host in list(self._hosts.items()):
-            if self.rss_bytes() + size <= self._memory_bytes:
+            if self.rss_bytes() + size <= self.memory_bytes:
                 return
             if session != keep and session not in self._pinned and host.is_idle:
                 _log.info("evicting %s to free memory", session)

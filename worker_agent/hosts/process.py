@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
     from worker_agent.ipc.arena import Arena
+    from worker_agent.providers.choice import ProviderChoice
 
     OnEnded: TypeAlias = Callable[[RunEnded], None]
     """Called exactly once per run; `RunEnded.response` is bytes, never an `ArenaRef`."""
@@ -83,11 +84,18 @@ class HostProcess(asyncio.Protocol):
         ready: tensors and load times reported by the host.
     """
 
-    def __init__(self, session: Session, arena: Arena, hang_timeout_s: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        arena: Arena,
+        hang_timeout_s: float,
+        on_unusable: Callable[[str], None],
+    ) -> None:
         self.session = session
         self.ready: Ready
         self._arena = arena
         self._hang_timeout_s = hang_timeout_s
+        self._on_unusable = on_unusable
         self._loop = asyncio.get_running_loop()
         self._first_message: asyncio.Future[Message] = self._loop.create_future()
         self._decoder = Decoder()
@@ -117,9 +125,11 @@ class HostProcess(asyncio.Protocol):
         *,
         memory: HostMemory | None = None,
         cores: Sequence[int] = (),
+        provider: ProviderChoice | None = None,
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
         on_exit: Callable[[HostProcess], None] = lambda _: None,
+        on_unusable: Callable[[str], None] = lambda _: None,
     ) -> HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
@@ -128,9 +138,11 @@ class HostProcess(asyncio.Protocol):
             session: engine and configuration to load.
             memory: counts and limits the memory of the agent's hosts.
             cores: CPU cores that the host is restricted to; all if empty.
+            provider: the execution provider of the configuration; None for the CPU.
             hang_timeout_s: the host is killed when it is silent for this long while it has runs.
             load_timeout_s: time limit for loading.
             on_exit: called once if the host exits without being closed after it was ready.
+            on_unusable: called with the reason when the engine fails with `provider`.
 
         Raises:
             EngineUnusable: the engine cannot be loaded; `LoadHung` if loading timed out.
@@ -139,8 +151,10 @@ class HostProcess(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
         data_bytes = memory.data_limit_bytes(session.configuration.threads)
-        with Launch.prepare(models, session, cores, data_bytes) as launch:
-            host = cls(session, launch.arena, hang_timeout_s)
+        if provider is not None and not provider.uses_threads:
+            data_bytes = 0  # drivers of devices map much more memory than they use
+        with Launch.prepare(models, session, cores, data_bytes, provider) as launch:
+            host = cls(session, launch.arena, hang_timeout_s, on_unusable)
             host._interrupt_writer = launch.interrupt_writer
             host._process = await asyncio.create_subprocess_exec(
                 *launch.command,
@@ -326,6 +340,9 @@ class HostProcess(asyncio.Protocol):
                 raise InvalidInput(f"unexpected message from an engine host: {message}")
 
     def _end_run(self, ended: RunEnded) -> None:
+        if ended.fault is Fault.ENGINE_BROKEN and self.session.configuration.execution_provider:
+            ended = replace(ended, fault=Fault.CONFIGURATION_UNUSABLE)
+            self._on_unusable(ended.detail)
         run = self._runs.pop(ended.run_id)
         self._runs_at_host -= 1
         self._is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from synergai.domain import Session
+    from worker_agent.providers.choice import ProviderChoice
 
 _RECEIVE_BYTES: Final = 256 << 10
 _EXIT_TIMEOUT_S: Final = 5.0
@@ -43,6 +44,7 @@ class HostClient:
         models: the model directory.
         session: engine and configuration to load.
         cores: CPU cores that the host is restricted to; all if empty.
+        provider: the execution provider of the configuration; None for the CPU.
         timeout: seconds to wait for each message from the host.
 
     Raises:
@@ -56,12 +58,13 @@ class HostClient:
         session: Session,
         *,
         cores: Sequence[int] = (),
+        provider: ProviderChoice | None = None,
         timeout: float = 300.0,
     ) -> None:
         self._decoder = Decoder()
         self._received: deque[Message] = deque()
         self._last_run_id = 0
-        with Launch.prepare(models, session, cores) as launch:
+        with Launch.prepare(models, session, cores, provider=provider) as launch:
             self._process = subprocess.Popen(
                 launch.command,
                 stdin=subprocess.DEVNULL,

@@ -86,8 +86,13 @@ class Assignments:
             return
         configuration = work.session.configuration
         if configuration not in self._configurations:
-            detail = f"configuration {configuration} is not available on this worker"
-            reporter.on_ended(Outcome.FAILED, Tally(), (), Fault.ENGINE_BROKEN, detail)
+            available = "; ".join(map(str, self._configurations))
+            detail = (
+                f"configuration {configuration} is not available on this worker, which has: "
+                f"{available}"
+            )
+            fault = Fault.CONFIGURATION_UNUSABLE
+            reporter.on_ended(Outcome.FAILED, Tally(), (), fault, detail)
             return
         if assignment.inputs_follow:
             read = partial(self._read_input, work.session.engine)

@@ -19,9 +19,9 @@ from synergai.v1 import hub_pb2
 from worker_agent.hub_client.registration import Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from synergai.domain import Configuration, Engine
+    from synergai.domain import Configuration, Engine, EngineName, UnusableSession
     from synergai.v1 import common_pb2
     from worker_agent.hosts.pool import SessionChange
     from worker_agent.hub_client.link import HubLink
@@ -96,6 +96,15 @@ class HubClient:
         """Send an engine's new description to the gateway, if connected."""
         message = hub_pb2.EngineChanged(engine=converters.engine_to_proto(engine))
         self._send(hub_pb2.AgentControl(engine_changed=message))
+
+    def send_configurations_unusable(
+        self, engine: EngineName, sessions: Iterable[UnusableSession]
+    ) -> None:
+        """Send all sessions of an engine that cannot be run here to the gateway, if connected."""
+        message = hub_pb2.ConfigurationsUnusable(
+            engine=engine, sessions=map(converters.unusable_session_to_proto, sessions)
+        )
+        self._send(hub_pb2.AgentControl(configurations_unusable=message))
 
     def send_power_changed(self, mode: str, switch_s: float) -> None:
         """Send the active power mode and the switch duration to the gateway, if connected."""

@@ -126,6 +126,8 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
         data_preparation_s: seconds to load the sample set.
         max_batch: maximum batch size.
         unverified: why the model is not known to work; empty if it is.
+        elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
+            None if it is not known, or runs on the CPU anyway.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -136,6 +138,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     data_preparation_s: float
     max_batch: int = 1
     unverified: str = ""
+    elsewhere: float | None = None
 
     @property
     def setup_s(self) -> float:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
-from synergai.errors import SynergaiError, Unavailable
+from synergai.errors import ConfigurationUnusable, SynergaiError, Unavailable
 from worker_agent.runner.interfaces import Failure
 from worker_agent.runner.reporting import ItemReporter
 from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, WorkItem
@@ -263,6 +263,8 @@ class Runner:
     @staticmethod
     def _load_failure(item: WorkItem, error: BaseException | None) -> Failure:
         match error:
+            case ConfigurationUnusable():
+                return Failure(Fault.CONFIGURATION_UNUSABLE, str(error))
             case Unavailable():
                 return Failure(Fault.HOST_DIED, str(error))
             case SynergaiError():

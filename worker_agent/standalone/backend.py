@@ -126,7 +126,7 @@ class AgentBackend:
         runner: runs the requests.
         hosts: the pool of engine hosts.
         engines: engines of this worker.
-        configurations: available configurations, by increasing number of threads.
+        configurations: available configurations; the last one has the most threads.
         clock: clock of the statistics.
     """
 
@@ -299,7 +299,7 @@ def _error(engine: str, outcome: Outcome, fault: Fault, detail: str) -> Synergai
             return InvalidInput(detail)
         case _, Fault.RESPONSE_TOO_LARGE:
             return ResponseTooLarge(detail)
-        case _, Fault.ENGINE_BROKEN:
+        case _, Fault.ENGINE_BROKEN | Fault.CONFIGURATION_UNUSABLE:
             return EngineUnusable(detail)
         case _, Fault.UNKNOWN_ENGINE:
             return EngineNotFound(engine)

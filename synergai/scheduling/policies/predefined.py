@@ -1,7 +1,7 @@
 """Base of the profile-agnostic policies: arrival order and predefined configurations.
 
 Each worker class runs all engines in one configuration, set as a policy option
-(``x86=threads=16``). The default is the largest: most threads, then highest power mode.
+(``x86=threads=16``). The default is the largest on the CPU: most threads, then highest power mode.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from synergai.domain import Configuration
+from synergai.domain import Configuration, largest_configuration
 from synergai.scheduling.policy import Assign, Candidate, Decision, View, engines_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class PredefinedConfigurations:
     def of(self, worker: WorkerRecord) -> Configuration:
         """Return the worker's predefined configuration."""
         description = worker.worker
-        return self._configurations.get(description.worker_class) or max(description.configurations)
+        given = self._configurations.get(description.worker_class)
+        return given or largest_configuration(description.configurations)
 
     def estimate(self, view: View, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
         """Return the cost of the job's engine on the worker; None if it is not profiled there.

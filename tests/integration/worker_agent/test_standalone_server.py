@@ -136,7 +136,7 @@ async def test_cancelled_stream_leaves_no_work(channel: grpc.aio.Channel, agent:
     stream.cancel()
     agent.stop()
     await agent.wait_stopped()
-    assert agent._runner.is_idle
+    assert agent._workers[0].runner.is_idle
 
 
 async def test_draining_agent_refuses_new_requests(

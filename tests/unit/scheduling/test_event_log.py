@@ -17,6 +17,7 @@ from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
     AssignmentsRevoked,
     CheckArrived,
+    ConfigurationsUnusable,
     Event,
     JobArrived,
     ProfilesRemoved,
@@ -102,7 +103,13 @@ def test_settings_out_of_range_are_rejected(tmp_path: Path) -> None:
 
 def test_log_of_an_earlier_release_is_replayed() -> None:
     steps = list(replay(EARLIER, time.thread_time))
-    later = {AssignmentsRevoked, CheckArrived, ProfilesRemoved, ProgressChecked}
+    later = {
+        AssignmentsRevoked,
+        CheckArrived,
+        ConfigurationsUnusable,
+        ProfilesRemoved,
+        ProgressChecked,
+    }
     assert {type(step.event) for step in steps} == set(get_args(Event)) - later
     assert [step.replayed for step in steps] == [step.recorded for step in steps]
     jobs = [step.event.job for step in steps if isinstance(step.event, JobArrived)]

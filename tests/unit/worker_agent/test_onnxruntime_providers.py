@@ -1,0 +1,160 @@
+"""Sessions of ONNX Runtime with execution providers of which this machine has none.
+
+The runtime is a fake with the behaviour of the real one, as seen with version 1.24: what cannot be
+used is left out of the session's providers, and some failures are raised instead.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from synergai.errors import EngineUnusable
+from worker_agent.backends import onnxruntime as backend
+from worker_agent.providers.choice import ProviderChoice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+
+class FakeRuntime:
+    """ONNX Runtime on a machine with GPUs, or with faults of them."""
+
+    def __init__(
+        self,
+        working: tuple[str, ...] = (CUDA, TENSORRT),
+        load_error: str = "",
+        run_error: str = "",
+        nodes: dict[str, int] | None = None,
+    ) -> None:
+        self.working = (*working, CPU)
+        self.load_error = load_error
+        self.run_error = run_error
+        self.nodes = nodes
+        self.providers: list[tuple[str, dict[str, str]]] = []
+        self.entries: dict[str, str] = {}
+        self.ExecutionMode = SimpleNamespace(ORT_SEQUENTIAL=0)
+
+    def SessionOptions(self) -> Any:  # noqa: N802 - the runtime's name
+        return SimpleNamespace(add_session_config_entry=self.entries.__setitem__)
+
+    def RunOptions(self) -> Any:  # noqa: N802 - the runtime's name
+        return SimpleNamespace(terminate=False)
+
+    def InferenceSession(  # noqa: N802 - the runtime's name
+        self,
+        _path: Path,
+        *,
+        sess_options: object,
+        providers: list[tuple[str, dict[str, str]]],
+        enable_fallback: int,
+    ) -> FakeSession:
+        assert sess_options is not None
+        assert not enable_fallback
+        self.providers = providers
+        if self.load_error:
+            raise RuntimeError(self.load_error)
+        return FakeSession(self, [name for name, _ in providers if name in self.working])
+
+
+class FakeSession:
+    def __init__(self, runtime: FakeRuntime, providers: list[str]) -> None:
+        self._runtime = runtime
+        self._providers = providers
+
+    def get_providers(self) -> list[str]:
+        return self._providers
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        if self._runtime.nodes is None:
+            raise AttributeError
+        return [
+            SimpleNamespace(ep_name=name, get_nodes=lambda count=count: [None] * count)
+            for name, count in self._runtime.nodes.items()
+        ]
+
+    def get_inputs(self) -> list[Any]:
+        return [SimpleNamespace(name="x", type="tensor(float)", shape=[1])]
+
+    get_outputs = get_inputs
+
+    def run(self, *_: object) -> list[Any]:
+        if self._runtime.run_error:
+            raise RuntimeError(self._runtime.run_error)
+        return [np.zeros(1, np.float32)]
+
+
+def load(
+    monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, kind: str = "CUDA", device: str = "0"
+) -> backend.OnnxRuntimeBackend:
+    monkeypatch.setattr(backend, "ort", runtime)
+    monkeypatch.setattr(backend, "check_files", lambda _path: None)
+    choice = ProviderChoice(name=kind, kind=kind, device=device)
+    return backend.OnnxRuntimeBackend(SimpleNamespace(name="model.onnx"), 1, choice)  # type: ignore[arg-type]  # only the name is used
+
+
+def fault(monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, kind: str = "CUDA") -> str:
+    with pytest.raises(EngineUnusable) as caught:
+        load(monkeypatch, runtime, kind)
+    return str(caught.value)
+
+
+def test_session_uses_the_provider_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = FakeRuntime()
+    loaded = load(monkeypatch, runtime, "TensorRT", "1")
+    assert loaded.elsewhere is None
+    assert [name for name, _ in runtime.providers] == [TENSORRT, CUDA, CPU]
+    assert [options.get("device_id") for _, options in runtime.providers] == ["1", "1", None]
+
+
+def test_missing_library_falls_back_silently_which_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert fault(monkeypatch, FakeRuntime(working=())) == (
+        "ONNX Runtime does not use CUDA on device 0, but fell back to CPUExecutionProvider"
+    )
+
+
+def test_fallback_to_another_provider_of_the_list_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert fault(monkeypatch, FakeRuntime(working=(CUDA,)), "TensorRT") == (
+        "ONNX Runtime does not use TensorRT on device 0, but fell back to CUDAExecutionProvider, "
+        "CPUExecutionProvider"
+    )
+
+
+def test_wrong_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "CUDA failure 101: invalid device ordinal ; GPU=7 ; hostname=board"
+    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
+        f"ONNX Runtime cannot load model.onnx with CUDA on device 0: {error}"
+    )
+
+
+def test_device_without_memory_for_the_model_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "Failed to allocate memory for requested buffer of size 9437184"
+    assert error in fault(monkeypatch, FakeRuntime(load_error=error))
+
+
+def test_device_that_runs_out_of_memory_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(monkeypatch, FakeRuntime(run_error="CUDA failure 2: out of memory"))
+    with pytest.raises(EngineUnusable, match="CUDA failure 2: out of memory"):
+        loaded.run({"x": np.zeros(1, np.float32)}, ["x"])
+
+
+def test_provider_that_runs_no_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fault(monkeypatch, FakeRuntime(nodes={CPU: 12})) == (
+        "CUDA on device 0 runs none of the 12 nodes of the model"
+    )
+
+
+def test_share_of_nodes_elsewhere_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load(monkeypatch, FakeRuntime(nodes={CPU: 3, CUDA: 9}))
+    assert loaded.elsewhere == 0.25

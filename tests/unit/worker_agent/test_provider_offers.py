@@ -1,0 +1,166 @@
+"""Which execution providers are offered; the runtimes are fakes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.domain import Configuration
+from synergai.errors import InvalidInput
+from worker_agent.hosts import provider_offers
+from worker_agent.hosts.provider_offers import find_offers, logged_reason
+from worker_agent.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from worker_agent.providers.choice import Offers, ProviderChoice
+
+CUDA_LOG = """\
+\x1b[1;31m2026-01-01 [E:onnxruntime:Default, provider_bridge_ort.cc:2251 TryGetProviderInfo_CUDA] \
+/onnxruntime_src/session/provider_bridge_ort.cc:1844 onnxruntime::ProviderLibrary::Get() \
+[ONNXRuntimeError] : 1 : FAIL : Failed to load library libonnxruntime_providers_cuda.so with \
+error: libcublasLt.so.12: cannot open shared object file: No such file or directory
+\x1b[m
+\x1b[0;93m2026-01-01 [W:onnxruntime:Default, pybind_state.cc:1013] Failed to create\x1b[m
+"""
+OPENVINO_LOG = """\
+\x1b[1;31m2026-01-01 [E:onnxruntime:Default, provider_bridge_ort.cc:2310 Create] \
+/onnxruntime/core/providers/openvino/openvino_provider_factory.cc:141 std::string ParseDeviceType(\
+std::shared_ptr<OVCore>, const ProviderOptions&) [ERROR] [OpenVINO] Device GPU is not available
+\x1b[m"""
+
+
+class FakeRuntimes:
+    def __init__(
+        self,
+        available: Sequence[str] = (),
+        faults: Mapping[str, str] | None = None,
+        backends: Sequence[str] = ("onnxruntime",),
+    ) -> None:
+        self._available = [*available, "CPUExecutionProvider"]
+        self._faults = faults or {}
+        self._backends = backends
+        self.asked = 0
+
+    def has(self, backend: str) -> bool:
+        return backend in self._backends
+
+    def ships_providers(self) -> bool:
+        return len(self._available) > 1
+
+    async def available(self) -> list[str]:
+        self.asked += 1
+        return self._available
+
+    async def fault(self, choice: ProviderChoice, backend: str) -> str:
+        assert self.has(backend)
+        return self._faults.get(f"{choice.kind}{choice.device}", "")
+
+
+def find(names: str, runtimes: FakeRuntimes) -> Offers:
+    settings = AgentSettings.load({"providers": names} if names else {})
+    return asyncio.run(find_offers(settings.providers, runtimes))
+
+
+def test_runtime_with_the_cpu_alone_is_not_asked() -> None:
+    runtimes = FakeRuntimes()
+    offers = find("", runtimes)
+    assert (offers.cpu, offers.choices, runtimes.asked) == (True, (), 0)
+
+
+def test_all_that_can_be_used_are_offered_by_default() -> None:
+    runtimes = FakeRuntimes(
+        ["TensorrtExecutionProvider", "CUDAExecutionProvider", "AzureExecutionProvider"],
+        {"TensorRT0": "libnvinfer.so.10: cannot open shared object file"},
+    )
+    offers = find("", runtimes)
+    assert offers.cpu
+    assert [str(choice) for choice in offers.choices] == ["CUDA on device 0"]
+    assert [(str(each.choice), each.reason) for each in offers.refusals] == [
+        ("TensorRT on device 0", "libnvinfer.so.10: cannot open shared object file")
+    ]
+
+
+def test_wanted_ones_are_offered_and_no_others() -> None:
+    runtimes = FakeRuntimes(["CUDAExecutionProvider", "OpenVINOExecutionProvider"])
+    offers = find("OpenVINO", runtimes)
+    assert not offers.cpu
+    assert [choice.name for choice in offers.choices] == ["OpenVINO"]
+
+
+def test_wanted_one_that_is_not_installed_is_an_error_that_names_the_others() -> None:
+    runtimes = FakeRuntimes(["OpenVINOExecutionProvider"])
+    with pytest.raises(InvalidInput) as caught:
+        find("CPU,CUDA", runtimes)
+    assert str(caught.value) == (
+        "execution provider CUDA is not installed here: it needs onnxruntime with CUDA; "
+        "available: CPU, OpenVINO"
+    )
+
+
+def test_wanted_device_that_is_missing_leaves_the_others() -> None:
+    runtimes = FakeRuntimes(["CUDAExecutionProvider"], {"CUDA0": "CUDA failure 101: no device"})
+    offers = find("CPU,CUDA", runtimes)
+    assert (offers.cpu, offers.choices) == (True, ())
+    assert offers.refusals[0].reason == "CUDA failure 101: no device"
+
+
+def test_xnnpack_of_tensorflow_lite_needs_no_onnxruntime() -> None:
+    offers = find("CPU,XNNPACK,Builtin", FakeRuntimes(backends=["tflite"]))
+    assert [choice.name for choice in offers.choices] == ["XNNPACK", "Builtin"]
+
+
+def test_reason_is_read_from_the_log_of_the_runtime() -> None:
+    assert logged_reason(CUDA_LOG) == (
+        "Failed to load library libonnxruntime_providers_cuda.so with error: "
+        "libcublasLt.so.12: cannot open shared object file: No such file or directory"
+    )
+    assert logged_reason(OPENVINO_LOG) == "[OpenVINO] Device GPU is not available"
+    assert logged_reason("nothing of interest") == ""
+
+
+def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let the check be a Python program of one line."""
+    monkeypatch.setattr(provider_offers, "_CHECK", ("-c", text))
+
+
+def fault_of(kind: str) -> str:
+    settings = AgentSettings.load({"providers": kind})
+    [choice] = provider_offers.choices_of(settings.providers)
+    return asyncio.run(provider_offers.InstalledRuntimes().fault(choice, "onnxruntime"))
+
+
+def test_driver_that_crashes_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "import os; os.abort()")
+    assert fault_of("CUDA") == "the runtime died by signal 6: no message"
+
+
+def test_check_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "raise OSError('no driver')")
+    assert fault_of("CUDA") == "OSError: no driver"
+
+
+def test_check_that_hangs_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "import time; time.sleep(600)")
+    monkeypatch.setattr(provider_offers, "_TIMEOUT_S", 0.01)
+    assert fault_of("CUDA") == "no result within 0.01 s"
+
+
+def test_result_is_the_last_line_whatever_the_runtime_prints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script(monkeypatch, "print('hello', flush=True); print('\"no device\"')")
+    assert fault_of("CUDA") == "no device"
+
+
+def test_agent_lists_configurations_of_providers_before_those_of_the_cpu() -> None:
+    config = AgentSettings.load({"threads": "1,2"}).to_config()
+    offers = find("CPU,CUDA", FakeRuntimes(["CUDAExecutionProvider"]))
+    assert config.configurations((), offers) == (
+        Configuration(0, "", "CUDA"),
+        Configuration(1),
+        Configuration(2),
+    )

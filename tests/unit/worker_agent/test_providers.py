@@ -1,0 +1,154 @@
+"""Execution providers: settings, options for the runtime, and the configurations they add."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synergai.domain import Configuration
+from synergai.runtime.settings import InvalidSettings
+from worker_agent.providers.choice import ProviderChoice, choices_of
+from worker_agent.providers.onnxruntime_options import session_providers
+from worker_agent.settings import AgentSettings
+
+CPU_FALLBACK = ("CPUExecutionProvider", {})
+
+
+def load(tmp_path: Path, text: str) -> AgentSettings:
+    file = tmp_path / "agent.toml"
+    file.write_text(text)
+    return AgentSettings.load({}, file)
+
+
+def test_names_on_the_command_line_are_enough() -> None:
+    settings = AgentSettings.load({"providers": "CPU,OpenVINO,CUDA"})
+    assert [each.name for each in settings.providers] == ["CPU", "OpenVINO", "CUDA"]
+    assert [str(each) for each in choices_of(settings.to_config().providers)] == [
+        "OpenVINO on device CPU",
+        "CUDA on device 0",
+    ]
+
+
+def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        """
+        [providers.CPU]
+        [providers.TensorRT-fp16]
+        provider = "TensorRT"
+        devices = ["0", 1]
+        parallel = true
+        cache = "/var/cache/engines"
+        options = { trt_fp16_enable = true, trt_max_workspace_size = 1073741824 }
+        """,
+    )
+    first, second = choices_of(settings.to_config().providers)
+    assert (first.name, first.kind, first.device) == ("TensorRT-fp16", "TensorRT", "0")
+    assert second.device == "1"
+    assert first.cache == Path("/var/cache/engines")
+    assert first.options == {"trt_fp16_enable": "1", "trt_max_workspace_size": "1073741824"}
+    assert [first.suffix, second.suffix] == ["tensorrt-fp160", "tensorrt-fp161"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('providers = ["Cuda"]', "'Cuda' is not an execution provider; available: CPU, CUDA, "),
+        ('providers = ["cuda"]', "did you mean 'CUDA'?"),
+        ("[providers.CUDA]\nspeed = 1", "unknown key 'speed'; available: provider, devices"),
+        ("[providers.CUDA.options]\ncudnn = 1", "CUDA has no option 'cudnn'; available: arena_"),
+        ("[providers.CUDA.options]\ndevice_id = 1", "follows from the setting 'devices'"),
+        ("[providers.OpenVINO.options]\nnum_of_threads = 1", "follows from the setting 'threads'"),
+        ('[providers.TensorRT.options]\ntrt_engine_cache_path = "x"', "the setting 'cache'"),
+        ('[providers.CUDA]\ndevices = ["GPU"]', "'GPU' is not a device of CUDA: write the number"),
+        ('[providers.XNNPACK]\ndevices = ["0"]', "XNNPACK has no devices"),
+        ('[providers.CUDA]\ndevices = ["0", "1"]', "set parallel = true, or name one"),
+        ('[providers.CUDA]\ndevices = ["0", "0"]\nparallel = true', "a device is listed twice"),
+        ('[providers.CUDA]\ncache = "x"', "keeps no compiled models"),
+        ("[providers.CUDA]\ndevices = 0", "devices must be a list"),
+        ("[providers.CPU]\ncache = 'x'", "CPU is the default provider"),
+        ("[providers]\nCUDA = 1", "CUDA: expected a table with provider, devices"),
+        ('[providers."a b"]\nprovider = "CUDA"', "not a valid name of an execution provider"),
+    ],
+)
+def test_invalid_setting_says_what_is_available(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        load(tmp_path, text)
+    assert problem in str(caught.value)
+    assert "agent.toml: providers" in str(caught.value)
+
+
+def choice(kind: str, device: str = "", **rest: Any) -> ProviderChoice:
+    return ProviderChoice(name=kind, kind=kind, device=device, **rest)
+
+
+def test_cuda_is_given_its_device_and_options_and_the_cpu_behind() -> None:
+    chosen = choice("CUDA", "1", options={"gpu_mem_limit": "1000"})
+    assert session_providers(chosen, 4) == [
+        ("CUDAExecutionProvider", {"gpu_mem_limit": "1000", "device_id": "1"}),
+        CPU_FALLBACK,
+    ]
+
+
+def test_tensorrt_falls_back_to_cuda_on_the_same_device_and_keeps_its_engines() -> None:
+    chosen = choice("TensorRT", "1", cache=Path("/cache"), options={"trt_fp16_enable": "1"})
+    assert session_providers(chosen, 4) == [
+        (
+            "TensorrtExecutionProvider",
+            {
+                "device_id": "1",
+                "trt_fp16_enable": "1",
+                "trt_engine_cache_enable": "1",
+                "trt_engine_cache_path": "/cache",
+                "trt_timing_cache_enable": "1",
+                "trt_timing_cache_path": "/cache",
+            },
+        ),
+        ("CUDAExecutionProvider", {"device_id": "1"}),
+        CPU_FALLBACK,
+    ]
+
+
+def test_number_of_threads_is_passed_where_it_matters() -> None:
+    [openvino, _] = session_providers(choice("OpenVINO", "CPU"), 4)
+    assert openvino == (
+        "OpenVINOExecutionProvider",
+        {"device_type": "CPU", "num_of_threads": "4"},
+    )
+    [gpu, _] = session_providers(choice("OpenVINO", "GPU.1"), 4)
+    assert gpu == ("OpenVINOExecutionProvider", {"device_type": "GPU.1"})
+    [xnnpack, _] = session_providers(choice("XNNPACK"), 4)
+    assert xnnpack == ("XnnpackExecutionProvider", {"intra_op_num_threads": "4"})
+
+
+def test_provider_on_the_cpu_has_a_configuration_per_number_of_threads() -> None:
+    found = choice("OpenVINO", "CPU").configurations([Configuration(1), Configuration(2)])
+    assert [str(each) for each in found] == [
+        "threads=1,provider=OpenVINO",
+        "threads=2,provider=OpenVINO",
+    ]
+
+
+def test_device_has_one_configuration_per_power_mode() -> None:
+    modes = [Configuration(count, mode) for mode in ("MAXN", "15W") for count in (1, 2)]
+    found = choice("CUDA", "0").configurations(modes)
+    assert [str(each) for each in found] == ["mode=MAXN,provider=CUDA", "mode=15W,provider=CUDA"]
+
+
+def test_nodes_that_a_device_leaves_to_the_cpu_take_one_thread() -> None:
+    assert choice("CUDA", "0").threads(0) == 1
+    assert choice("OpenVINO", "CPU").threads(4) == 4
+
+
+def test_engine_host_is_given_all_of_a_choice() -> None:
+    chosen = choice("TensorRT", "1", cache=Path("/cache"), options={"trt_fp16_enable": "1"})
+    assert ProviderChoice.decode(chosen.encode()) == chosen
+
+
+def test_only_tensorrt_has_a_cache_by_default(tmp_path: Path) -> None:
+    settings = AgentSettings.load({"providers": "TensorRT,OpenVINO"})
+    tensorrt, openvino = choices_of(settings.providers, tmp_path)
+    assert tensorrt.cache == tmp_path / "TensorRT"
+    assert openvino.cache is None

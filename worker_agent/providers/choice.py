@@ -1,0 +1,181 @@
+"""Execution providers as configured, and on one device, as an engine host uses them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from synergai.domain import Configuration
+from synergai.runtime.reexec import decode_config, encode_config
+from worker_agent.providers.kinds import KINDS, ProviderKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+_MAX_DEVICE_THREADS: Final = 1
+_NOT_IN_NAMES: Final = str.maketrans({":": "-", ",": "-"})
+
+_log = logging.getLogger(__name__)
+
+
+class ProviderSettings(Struct, frozen=True, kw_only=True):
+    """An execution provider as configured.
+
+    Attributes:
+        name: name in configurations.
+        kind: name of the execution provider.
+        devices: its devices; the default one if empty.
+        parallel: whether each device runs beside the other devices and the CPU, as a worker of its
+            own.
+        cache: folder for compiled models; None for the default.
+        options: options of the execution provider.
+    """
+
+    name: str
+    kind: str
+    devices: tuple[str, ...] = ()
+    parallel: bool = False
+    cache: Path | None = None
+    options: dict[str, str] = {}
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ProviderChoice(Struct, frozen=True, kw_only=True):
+    """An execution provider on one device.
+
+    Attributes:
+        name: name in configurations.
+        kind: name of the execution provider.
+        device: the device; empty if it has none.
+        options: options of the execution provider.
+        cache: folder for compiled models; None for none.
+        parallel: whether the device runs beside the others, as a worker of its own.
+    """
+
+    name: str
+    kind: str
+    device: str = ""
+    options: dict[str, str] = {}
+    cache: Path | None = None
+    parallel: bool = False
+
+    @property
+    def details(self) -> ProviderKind:
+        """What is known about the execution provider."""
+        return KINDS[self.kind]
+
+    @property
+    def uses_threads(self) -> bool:
+        """Whether the number of threads matters."""
+        return self.details.uses_threads(self.device)
+
+    @property
+    def suffix(self) -> str:
+        """What the id of its own worker has behind the machine's, such as ``cuda0``."""
+        return f"{self.name}{self.device}".lower().translate(_NOT_IN_NAMES)
+
+    def __str__(self) -> str:
+        return f"{self.name} on device {self.device}" if self.device else self.name
+
+    def encode(self) -> str:
+        """Return it as JSON, for the command line of an engine host."""
+        return encode_config(self)
+
+    @classmethod
+    def decode(cls, text: str) -> ProviderChoice:
+        """Decode the result of `encode`."""
+        return decode_config(text, cls)
+
+    def configurations(self, on_cpu: Iterable[Configuration]) -> list[Configuration]:
+        """Return the configurations with this provider.
+
+        Args:
+            on_cpu: the configurations on the CPU. Their thread counts matter to a provider that
+                computes on the CPU; any other has one configuration per power mode.
+        """
+        found = (
+            Configuration(each.threads if self.uses_threads else 0, each.power_mode, self.name)
+            for each in on_cpu
+        )
+        return list(dict.fromkeys(found))
+
+    def threads(self, threads: int) -> int:
+        """Return the number of threads for `threads` of a configuration.
+
+        The nodes that a device does not support run on the CPU, which other work shares.
+        """
+        return threads if self.uses_threads else threads or _MAX_DEVICE_THREADS
+
+
+def choices_of(
+    settings: Sequence[ProviderSettings], default_cache: Path | None = None
+) -> list[ProviderChoice]:
+    """Return each execution provider on each of its devices, without the CPU.
+
+    Args:
+        settings: the execution providers as configured.
+        default_cache: folder in which providers that cannot do without a cache keep one.
+    """
+    found: list[ProviderChoice] = []
+    for each in settings:
+        kind = KINDS.get(each.kind)
+        if kind is None:  # the CPU
+            continue
+        cache = each.cache
+        if cache is None and default_cache is not None and kind.name == "TensorRT":
+            # Building an engine takes minutes.
+            cache = default_cache / each.name
+        found += (
+            ProviderChoice(
+                name=each.name,
+                kind=kind.name,
+                device=device,
+                options=each.options,
+                cache=cache,
+                parallel=each.parallel,
+            )
+            for device in each.devices or (kind.device,)
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An execution provider that is installed, but cannot be used here.
+
+    Attributes:
+        choice: the provider and its device.
+        reason: why not.
+    """
+
+    choice: ProviderChoice
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What can be used of the execution providers that were asked for.
+
+    Attributes:
+        cpu: whether the CPU is one of them.
+        choices: the others that can be used.
+        refusals: the others that cannot.
+    """
+
+    cpu: bool = True
+    choices: tuple[ProviderChoice, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+    def log(self) -> None:
+        """Log what can be used and what cannot."""
+        for choice in self.choices:
+            _log.info("execution provider %s is offered", choice)
+        for refusal in self.refusals:
+            _log.warning("execution provider %s is not offered: %s", refusal.choice, refusal.reason)

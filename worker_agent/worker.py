@@ -1,0 +1,265 @@
+"""A worker of this machine: what runs one assignment at a time.
+
+Most machines are one worker. Each device that runs beside the others is one more, which the gateway
+knows by an id of its own: what it says of a worker, it says of them. The workers of a machine share
+its model directory, the limit of its memory and its class.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from synergai.errors import ConfigurationUnusable, EngineUnusable, InvalidInput
+from synergai.protocol import converters
+from synergai.protocol.hub import HUB_VERSION
+from synergai.runtime.memory import physical_memory_bytes, rss_bytes
+from synergai.v1 import hub_pb2
+from worker_agent.hosts.memory import ENFORCEMENT
+from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.power_modes import PowerModeHosts
+from worker_agent.hub_client.client import HubClient
+from worker_agent.hub_client.input_reader import InputReader
+from worker_agent.inventory.runtimes import installed_backends
+from worker_agent.placements.fetched import FOLDER
+from worker_agent.providers.kinds import KINDS
+from worker_agent.runner.runner import Runner
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    from synergai.domain import Configuration, Engine, EngineName, Session
+    from worker_agent.config import AgentConfig
+    from worker_agent.hosts.memory import HostMemory
+    from worker_agent.hosts.process import HostProcess
+    from worker_agent.hub_client.link import HubLink
+    from worker_agent.placements.reconciler import Fetch, Reconciler
+    from worker_agent.power.telemetry import PowerMeter
+    from worker_agent.providers.choice import ProviderChoice
+
+_REPORT_OVERHEAD_BYTES: Final = 64 << 10
+"""Upper bound of what a report adds to a response."""
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """A worker of this machine.
+
+    Args:
+        config: configuration of the machine's agent.
+        worker_id: its id in the fleet.
+        instance: id of the agent's process.
+        memory: counts and limits the memory of the machine's engine hosts.
+        hub: the way to reach the gateway.
+        memory_bytes: memory budget of its resident engines.
+        start_task: starts a task that the agent owns.
+        on_idle: called whenever it has no more work.
+        on_engine_fault: called with an engine that it has found to be broken.
+        describe_again: returns what tries an engine again whose last load hung or crashed; None if
+            it did not.
+
+    Attributes:
+        id: its id in the fleet.
+        engines: its engines by name.
+        configurations: its configurations.
+        meter: the power meter of the machine; None for a worker that does not report it.
+        reconciler: fetches the engines that the gateway places on it, which all workers of the
+            machine then have; None for a worker on which none are placed.
+        hosts: its engine hosts.
+        modes: the same hosts, which switch power modes.
+        runner: runs its assignments.
+        hub: its connection to the gateway.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        worker_id: str,
+        instance: str,
+        memory: HostMemory,
+        hub: HubLink,
+        *,
+        memory_bytes: int,
+        start_task: Callable[[Coroutine[Any, Any, object]], object],
+        on_idle: Callable[[], None],
+        on_engine_fault: Callable[[Engine], None],
+        describe_again: Callable[[EngineName], Coroutine[Any, Any, None] | None],
+    ) -> None:
+        self._config = config
+        self._instance = instance
+        self._memory = memory
+        self._start_task = start_task
+        self._inputs = InputReader(config.input_roots, config.max_message_bytes)
+        self._on_engine_fault = on_engine_fault
+        self._describe_again = describe_again
+        self._providers: dict[str, ProviderChoice] = {}
+        self.id = worker_id
+        # Filled on startup, like the engines.
+        self.configurations: list[Configuration] = []
+        self.engines: dict[EngineName, Engine] = {}
+        self.meter: PowerMeter | None = None
+        self.reconciler: Reconciler | None = None
+        self.hosts = HostPool(
+            config.models,
+            fetched=config.state / FOLDER,
+            memory_bytes=memory_bytes,
+            memory=memory,
+            cores=config.cores,
+            providers=self._providers,
+            hang_timeout_s=config.hang_timeout_s,
+            pinned=config.sessions,
+            on_change=self._session_changed,
+            on_unusable=self._configurations_unusable,
+        )
+        self.modes = PowerModeHosts(self.hosts)
+        self.runner = Runner(
+            self.modes,
+            self.engines,
+            time.monotonic,
+            on_idle,
+            max_response_bytes=config.max_message_bytes - _REPORT_OVERHEAD_BYTES,
+        )
+        self.hub = HubClient(hub, self, self.runner, self.configurations)
+
+    def configure(
+        self, configurations: Iterable[Configuration], providers: Iterable[ProviderChoice]
+    ) -> None:
+        """Set its configurations, and the execution providers that they name."""
+        self.configurations[:] = configurations
+        self._providers.update({choice.name: choice for choice in providers})
+
+    def set_engine(self, engine: Engine) -> None:
+        """Add or replace an engine."""
+        if not engine.fault and not self._runs(engine):
+            names = ", ".join(self._providers)
+            fault = f"the backend {engine.backend!r} runs with none of the providers {names}"
+            engine = replace(engine, fault=fault)
+        self.engines[engine.name] = engine
+
+    def update_engine(self, engine: Engine) -> None:
+        """Add or replace an engine, and tell the gateway."""
+        self.set_engine(engine)
+        self.hub.send_engine_changed(self.engines[engine.name])
+
+    def read_input(self, engine: EngineName, url: str) -> bytes:
+        """Return the request for the input of an engine at a URL; called from other threads."""
+        found = self.engines.get(engine)
+        if found is None:
+            raise InvalidInput(f"this worker has no engine {engine!r} any more")
+        return self._inputs.read(url, found)
+
+    def load(self, session: Session) -> None:
+        """Load `session`; the result is sent as a ``SessionChanged``.
+
+        An engine whose last load hung or crashed is tried again.
+        """
+        again = self._describe_again(session.engine)
+        if again is None:
+            self._load_now(session)
+        else:
+            self._start_task(self._load_after(again, session))
+
+    async def _load_after(self, described: Coroutine[Any, Any, None], session: Session) -> None:
+        await described
+        self._load_now(session)
+
+    def _load_now(self, session: Session) -> None:
+        task = self.start_load(session)
+        if task is None:
+            engine = self.engines.get(session.engine)
+            configuration = session.configuration
+            reason = f"it cannot be loaded here with {configuration}"
+            if engine is not None and engine.fault:
+                reason += f": {engine.fault}"
+            error = EngineUnusable(reason)
+            if configuration not in self.configurations:
+                available = "; ".join(map(str, self.configurations))
+                error = ConfigurationUnusable(
+                    f"this worker has no configuration {configuration}; available: {available}"
+                )
+            self.hub.send_session_changed(SessionChange(session, resident=False, error=error))
+            return
+        # The pool has logged and reported a failure.
+        task.add_done_callback(_retrieve_exception)
+
+    def unload(self, session: Session) -> None:
+        """Unload `session` if it is idle."""
+        self._start_task(self.hosts.unload(session))
+
+    def start_load(self, session: Session) -> asyncio.Task[HostProcess] | None:
+        """Load `session`; return None if there is no such usable engine or configuration."""
+        engine = self.engines.get(session.engine)
+        if engine is None or engine.fault or session.configuration not in self.configurations:
+            _log.warning("cannot load %s: no such usable engine or configuration", session)
+            return None
+        return self.hosts.load(session)
+
+    # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
+
+    def register_message(self) -> hub_pb2.Register:
+        """Return the current description of this worker."""
+        return hub_pb2.Register(
+            protocol_version=HUB_VERSION,
+            worker_id=self.id,
+            worker_class=self._config.worker_class,
+            agent_version=self._config.agent_version,
+            cores=len(os.sched_getaffinity(0)),
+            memory_bytes=physical_memory_bytes(),
+            configurations=map(converters.configuration_to_proto, self.configurations),
+            engines=map(converters.engine_to_proto, self.engines.values()),
+            sessions=map(converters.session_to_proto, self.hosts.resident_sessions()),
+            power_mode=self.modes.mode,
+            meter="" if self.meter is None else self.meter.source,
+            instance=self._instance,
+            backends=() if self.reconciler is None else sorted(installed_backends()),
+            labels=self._config.labels,
+            memory_limit_bytes=self._memory.limit_bytes,
+            memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
+            unusable=map(converters.unusable_session_to_proto, self.hosts.unusable_sessions()),
+        )
+
+    def heartbeat_message(self) -> hub_pb2.Heartbeat:
+        """Return the memory of the agent and all engine hosts, and the machine's power draw."""
+        engines = self._memory.used_bytes()
+        beat = hub_pb2.Heartbeat(rss_bytes=rss_bytes() + engines, engines_rss_bytes=engines)
+        if self.meter is not None and (draw := self.meter.read()) is not None:
+            beat.draw.watts, beat.draw.joules = draw.watts, draw.joules
+        return beat
+
+    def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
+        """Fetch what is placed on this worker, and remove what is not any more."""
+        if self.reconciler is not None:
+            self.reconciler.place(placements, fetch)
+
+    # --- internals ------------------------------------------------------------------------------
+
+    def _runs(self, engine: Engine) -> bool:
+        """Return whether any configuration can run the engine's backend."""
+        names = {each.execution_provider for each in self.configurations}
+        return "" in names or any(
+            engine.backend in KINDS[choice.kind].backends for choice in self._providers.values()
+        )
+
+    def _session_changed(self, change: SessionChange) -> None:
+        self.hub.send_session_changed(change)
+        engine = self.engines.get(change.session.engine)
+        if isinstance(change.error, ConfigurationUnusable) or engine is None:
+            return
+        if isinstance(change.error, EngineUnusable):
+            self._on_engine_fault(replace(engine, fault=str(change.error)))
+
+    def _configurations_unusable(self, engine: EngineName) -> None:
+        sessions = self.hosts.unusable_sessions()
+        found = [each for each in sessions if each.session.engine == engine]
+        self.hub.send_configurations_unusable(engine, found)
+
+
+def _retrieve_exception(load: asyncio.Task[HostProcess]) -> None:
+    if not load.cancelled():
+        load.exception()
