@@ -8,6 +8,7 @@ import typer
 
 from synergai.cli.commands import settings_command
 from synergai.runtime.reexec import run_instead
+from worker_agent.cli.configurations import check
 from worker_agent.cli.install import install, uninstall
 from worker_agent.cli.modes import modes
 from worker_agent.settings import AgentSettings
@@ -30,4 +31,7 @@ app.command(
     "agx-xavier[/bold]"
 )(install)
 app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)
+app.command(epilog="Example: [bold]synergai agent check --config agent.toml[/bold]")(
+    settings_command(AgentSettings, check)
+)
 app.command(epilog="Example: [bold]synergai agent modes --power nvpmodel[/bold]")(modes)

@@ -12,6 +12,7 @@ from typing import Final
 
 from synergai.errors import InvalidInput
 
+_EMULATED: Final = "Emulated"
 CPU: Final = "CPU"
 """Name of the default provider in settings; configurations have an empty name for it."""
 ONNXRUNTIME: Final = "onnxruntime"
@@ -191,7 +192,7 @@ _KINDS: Final = (
     ),
     ProviderKind(name="Builtin", backends=frozenset({TFLITE}), on_cpu=_ANY),
     ProviderKind(
-        name="Emulated",
+        name=_EMULATED,
         backends=frozenset({EMULATED}),
         device="0",
         device_format=_NUMBERED,
@@ -211,7 +212,7 @@ def kind_of(name: str) -> ProviderKind:
     if name not in KINDS:
         close = {kind.lower(): kind for kind in (CPU, *KINDS)}.get(name.lower())
         hint = f"; did you mean {close!r}?" if close else ""
-        available = ", ".join((CPU, *KINDS))
+        available = ", ".join(each for each in (CPU, *KINDS) if each != _EMULATED)
         raise InvalidInput(f"{name!r} is not an execution provider; available: {available}{hint}")
     return KINDS[name]
 

@@ -117,6 +117,39 @@ async def test_failed_load_reports_the_reason(agent: FakeAgent, caller: Caller) 
     assert "it needs more memory" in (failure.details() or "")
 
 
+async def test_load_uses_another_configuration_if_one_cannot_be_used(
+    new_agent: NewAgent, caller: Caller
+) -> None:
+    agent = new_agent("w1")
+    cuda = common_pb2.Configuration(execution_provider="CUDA")
+    cpu = common_pb2.Configuration(threads=1)
+    unusable = common_pb2.UnusableSession(
+        session=common_pb2.Session(engine="echo", configuration=cpu), reason="no memory"
+    )
+    del agent.register.configurations[:]
+    agent.register.configurations.extend([cuda, cpu])
+    agent.register.unusable.append(unusable)
+    async with agent:
+        await caller.workers(1)
+        await caller.oip.RepositoryModelLoad(load(), timeout=30)
+        assert [session.configuration for session in agent.loads] == [cuda]
+        (worker,) = await caller.workers(1)
+        assert list(worker.unusable) == [unusable]
+        # The agent has found out otherwise.
+        changed = hub_pb2.ConfigurationsUnusable(engine="echo")
+        await agent.control.write(hub_pb2.AgentControl(configurations_unusable=changed))
+        await caller.until(lambda worker: not worker.unusable)
+
+
+async def test_unusable_configuration_of_an_unknown_engine_ends_the_connection(
+    agent: FakeAgent,
+) -> None:
+    changed = hub_pb2.ConfigurationsUnusable(engine="other")
+    await agent.control.write(hub_pb2.AgentControl(configurations_unusable=changed))
+    await asyncio.wait_for(agent.ended.wait(), 30)
+    assert agent.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
     agent: FakeAgent, caller: Caller, a_request: RequestFactory
 ) -> None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from synergai.cli.workers import show_workers
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
-from synergai.domain import Configuration, Engine, EngineName, Session, WorkerClass, WorkerId
+from synergai.domain import (
+    Configuration,
+    Engine,
+    EngineName,
+    Session,
+    UnusableSession,
+    WorkerClass,
+    WorkerId,
+)
 from synergai.profiles.dictionary import ProfileEntry
 
 if TYPE_CHECKING:
@@ -80,3 +89,12 @@ def test_fleet_fits_80_columns_without_broken_names(
         fault,
     ):
         assert text in out
+
+
+def test_unusable_configuration_is_shown_with_its_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = Session(EngineName(NAMES[0]), Configuration(execution_provider="CUDA"))
+    board = replace(worker("nx-1"), unusable=(UnusableSession(session, "no device"),))
+    show_workers([board])
+    assert "provider=CUDA: no device" in capsys.readouterr().out

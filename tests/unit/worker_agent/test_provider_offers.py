@@ -11,6 +11,7 @@ from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from worker_agent.hosts import provider_offers
 from worker_agent.hosts.provider_offers import find_offers, logged_reason
+from worker_agent.providers.choice import choices_of
 from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 def fault_of(kind: str) -> str:
     settings = AgentSettings.load({"providers": kind})
-    [choice] = provider_offers.choices_of(settings.providers)
+    [choice] = choices_of(settings.providers)
     return asyncio.run(provider_offers.InstalledRuntimes().fault(choice, "onnxruntime"))
 
 

@@ -13,7 +13,7 @@ from worker_agent.providers.choice import ProviderChoice, choices_of
 from worker_agent.providers.onnxruntime_options import session_providers
 from worker_agent.settings import AgentSettings
 
-CPU_FALLBACK = ("CPUExecutionProvider", {})
+CPU_FALLBACK: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
 
 
 def load(tmp_path: Path, text: str) -> AgentSettings:

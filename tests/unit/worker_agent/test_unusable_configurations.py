@@ -8,10 +8,9 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session, UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
-from worker_agent.hosts import pool
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool, SessionChange
-from worker_agent.hosts.process import LoadCrashed, LoadHung
+from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
 from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class Starts:
 class Pool:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, models: Path, error: SynergaiError) -> None:
         self.starts = Starts(error)
-        monkeypatch.setattr(pool.HostProcess, "start", self.starts.start)
+        monkeypatch.setattr(HostProcess, "start", self.starts.start)
         self.changes: list[SessionChange] = []
         self.reported: list[EngineName] = []
         self.hosts = HostPool(

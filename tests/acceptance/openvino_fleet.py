@@ -1,0 +1,176 @@
+"""Engines with ONNX Runtime's OpenVINO provider, by a Python environment that has it.
+
+It compares the answers with those of the CPU provider, measures both with the profiler, and lets a
+gateway choose. Run by `test_openvino_acceptance.py`, or by hand::
+
+    VENV/bin/python tests/acceptance/openvino_fleet.py --models models --directory /tmp/openvino
+
+It needs an environment with ``onnxruntime-openvino`` in place of ``onnxruntime``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from synergai.client.sync import SyncClient
+from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
+from synergai.models.directory import ModelDirectory
+from synergai.models.samples import load_samples
+from synergai.oip import inference_pb2 as oip
+from synergai.profiles.files import add_to_dictionary, load_dictionary
+from synergai.protocol.arrays import build_request, read_outputs
+from synergai.testing import LocalFleet
+from worker_agent.hosts.sync_client import HostClient
+from worker_agent.providers.choice import ProviderChoice
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from synergai.profiles.dictionary import ProfileEntry
+
+OPENVINO: Final = ProviderChoice(name="OpenVINO", kind="OpenVINO", device="CPU")
+TOLERANCE: Final = 1e-3
+SAMPLES: Final = 5
+CLASS: Final = "openvino"
+CHOICE_WITHIN_S: Final = 60.0
+
+
+def main() -> int:
+    """Run all parts and print their figures as JSON, one document per line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, required=True, help="model directory")
+    parser.add_argument("--directory", type=Path, required=True, help="folder for all else")
+    parser.add_argument("--profiled", default="", help="engines to measure; all if empty")
+    options = parser.parse_args()
+    names = [
+        EngineName(each.name)
+        for each in ModelDirectory(options.models).engines()
+        if each.backend == "onnxruntime"
+    ]
+    for name in names:
+        difference = compare(options.models, name)
+        print(json.dumps({"engine": name, "difference": difference}), flush=True)
+        if not difference <= TOLERANCE:
+            return 1
+    profiled = [EngineName(name) for name in options.profiled.split(",") if name] or names
+    dictionary = options.directory / "dictionary.db"
+    for record in profile(options.models, profiled, dictionary, options.directory):
+        print(json.dumps(record), flush=True)
+    for record in serve(options.models, profiled, dictionary, options.directory):
+        print(json.dumps(record), flush=True)
+    return 0
+
+
+def compare(models: Path, name: EngineName) -> float:
+    """Return the largest difference of an engine's outputs on its samples to the CPU's."""
+    cpu, openvino = (
+        answers(models, Session(name, configuration), provider)
+        for configuration, provider in (
+            (Configuration(1), None),
+            (Configuration(1, "", OPENVINO.name), OPENVINO),
+        )
+    )
+    differences = [
+        np.abs(found[output].astype(np.float64) - expected[output].astype(np.float64)).max()
+        for found, expected in zip(openvino, cpu, strict=True)
+        for output in expected
+    ]
+    return float(max(differences))
+
+
+def answers(
+    models: Path, session: Session, provider: ProviderChoice | None
+) -> list[dict[str, NDArray[Any]]]:
+    """Return the outputs of an engine for a few of its samples."""
+    definition = ModelDirectory(models).get(session.engine)
+    found = []
+    with HostClient(models, session, provider=provider) as host:
+        for sample in load_samples(definition, host.ready.inputs).inputs[:SAMPLES]:
+            request = build_request(session.engine, sample)
+            ended, data = host.query(request.SerializeToString())
+            if ended.detail:
+                raise SystemExit(f"{session.engine}: {ended.detail}")
+            found.append(read_outputs(oip.ModelInferResponse.FromString(data)))
+    return found
+
+
+def profile(
+    models: Path, names: list[EngineName], dictionary: Path, directory: Path
+) -> list[dict[str, Any]]:
+    """Measure engines with both providers; return the figures."""
+    settings = directory / "profile.toml"
+    settings.write_text(
+        f'[providers.CPU]\n[providers.OpenVINO]\ncache = "{directory / "compiled"}"\n'
+    )
+    command = (
+        *(sys.executable, "-m", "synergai", "profile", "--config", str(settings), "--json"),
+        *("--models", str(models), "--engines", ",".join(names), "--threads", "1"),
+        *("--min-duration", "2", "--worker-class", CLASS, "--dictionary", str(dictionary)),
+        *("--output", str(directory / "profile")),
+    )
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    keys = ("engine", "threads", "execution_provider", "qps", "first_load_s", "elsewhere", "label")
+    loads = ("backend_start_s", "model_load_s", "data_preparation_s")
+    return [
+        {**{key: record[key] for key in keys}, "t_pre_s": sum(record[key] for key in loads)}
+        for record in json.loads(done.stdout)
+    ]
+
+
+def serve(
+    models: Path, names: list[EngineName], dictionary: Path, directory: Path
+) -> list[dict[str, Any]]:
+    """Let a gateway choose; return what it chose, by the measured profile and by its opposite."""
+    with LocalFleet(directory / "fleet") as fleet:
+        fleet.start_gateway(("--dictionary", str(dictionary)))
+        options = ("--providers", "CPU,OpenVINO", "--threads", "1")
+        fleet.start_agent("worker", models=models, worker_class=CLASS, options=options)
+        fleet.wait_for_workers(1)
+        with SyncClient(fleet.address) as client:
+            measured = [choose(client, name, dictionary, "measured") for name in names]
+            entries = list(load_dictionary(dictionary))
+            add_to_dictionary(dictionary, [opposite(entry, entries) for entry in entries])
+            return measured + [choose(client, name, dictionary, "opposite") for name in names]
+
+
+def choose(client: SyncClient, name: EngineName, dictionary: Path, by: str) -> dict[str, Any]:
+    """Submit jobs until one runs in the fastest configuration of the dictionary, and return it."""
+    row = load_dictionary(dictionary).row(name, WorkerClass(CLASS))
+    fastest = max(row.values(), key=lambda entry: entry.qps).configuration
+    deadline = time.monotonic() + CHOICE_WITHIN_S
+    while True:
+        status = client.submit(name, queries=5).wait()
+        if status.state is not JobState.SUCCEEDED:
+            raise SystemExit(f"{name}: {status.state.name}: {status.reason}")
+        used = {execution.configuration for execution in status.executions}
+        if used == {fastest}:
+            return {"engine": name, "by": by, "configuration": str(fastest)}
+        # The gateway looks for changes of the dictionary every second.
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{name}: ran in {used} instead of {fastest}")
+        time.sleep(0.1)
+
+
+def opposite(entry: ProfileEntry, entries: list[ProfileEntry]) -> ProfileEntry:
+    """Return an entry with the QPS that the engine has with the other provider."""
+    [other] = (
+        each
+        for each in entries
+        if each.engine == entry.engine and each.configuration != entry.configuration
+    )
+    return replace(entry, qps=other.qps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

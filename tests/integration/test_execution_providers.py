@@ -1,0 +1,104 @@
+"""Execution providers in a fleet: emulated devices beside the CPU, and one that does not work."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.client.sync import SyncClient
+from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.files import add_to_dictionary
+from synergai.testing import LocalFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENGINE = EngineName("echo")
+CPU = Configuration(1)
+DEVICE = Configuration(0, "", "Emulated")
+BROKEN = Configuration(0, "", "Broken")
+SETTINGS = """
+threads = [1]
+[providers.CPU]
+[providers.Emulated]
+devices = ["0", "1"]
+parallel = true
+[providers.Broken]
+provider = "Emulated"
+"""
+MODEL = """
+[[configurations]]
+threads = 1
+query_s = 0.004
+setup_s = 0.0
+[[configurations]]
+provider = "Emulated"
+query_s = 0.002
+setup_s = 0.0
+"""
+"""Without times for Broken, whose sessions therefore fail."""
+QPS = {CPU: 250.0, DEVICE: 500.0, BROKEN: 1000.0}
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    folder = tmp_path_factory.mktemp("providers")
+    engine = folder / "models" / ENGINE
+    engine.mkdir(parents=True)
+    (engine / "model.toml").write_text(MODEL)
+    (engine / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
+    settings = folder / "agent.toml"
+    settings.write_text(SETTINGS)
+    dictionary = folder / "dictionary.db"
+    add_to_dictionary(
+        dictionary,
+        [
+            ProfileEntry(
+                engine=ENGINE, worker_class=WorkerClass("local"), configuration=each, qps=qps
+            )
+            for each, qps in QPS.items()
+        ],
+    )
+    with LocalFleet(folder / "fleet") as fleet:
+        fleet.start_gateway(("--dictionary", str(dictionary)))
+        fleet.start_agent("board", models=engine.parent, options=("--config", str(settings)))
+        fleet.wait_for_workers(3)
+        yield fleet
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[SyncClient]:
+    with SyncClient(fleet.address) as client:
+        yield client
+
+
+def test_each_device_beside_the_cpu_is_a_worker(client: SyncClient) -> None:
+    workers = {worker.id: worker.configurations for worker in client.workers()}
+    assert workers == {
+        "board": (BROKEN, CPU),
+        "board.emulated0": (DEVICE,),
+        "board.emulated1": (DEVICE,),
+    }
+
+
+def test_devices_run_jobs_in_parallel_and_a_broken_provider_harms_no_job(
+    client: SyncClient,
+) -> None:
+    used: set[tuple[str, Configuration]] = set()
+    expected = {("board", CPU), ("board.emulated0", DEVICE), ("board.emulated1", DEVICE)}
+    deadline = time.monotonic() + DEADLINE_S
+    while not expected <= used:
+        assert time.monotonic() < deadline, used
+        for job in [client.submit(ENGINE, queries=40) for _ in range(6)]:
+            status = job.wait()
+            assert status.state is JobState.SUCCEEDED, status.reason
+            used |= {(each.worker_id, each.configuration) for each in status.executions}
+    assert used == expected  # and never with Broken, the fastest by the dictionary
+    [board] = (worker for worker in client.workers() if worker.id == "board")
+    [unusable] = board.unusable
+    assert unusable.session == Session(ENGINE, BROKEN)
+    assert "no configuration with provider Broken" in unusable.reason

@@ -1,0 +1,56 @@
+"""``synergai agent check``: list the execution providers and configurations of this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.domain import Configuration
+    from worker_agent.providers.choice import Offers
+    from worker_agent.settings import AgentSettings
+
+
+def check(settings: AgentSettings) -> None:
+    """Check the settings of the agent, and show its execution providers and configurations.
+
+    Each execution provider computes a small model on its device, in a process of its own. The
+    exit code is 1 if one cannot.
+    """
+    import asyncio
+
+    from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
+    from worker_agent.power.files import Files
+    from worker_agent.power.selection import open_controller
+
+    config = settings.to_config()
+    offers = asyncio.run(
+        find_offers(config.providers, InstalledRuntimes(), config.state / "providers")
+    )
+    controller = open_controller(config.power, Files(config.root), config.power_modes)
+    try:
+        modes = [mode for mode in controller.modes() if not mode.refused]
+    finally:
+        controller.close()
+    _print(offers, config.configurations(modes, offers), config.worker_id)
+    if offers.refusals:
+        raise typer.Exit(1)
+
+
+def _print(offers: Offers, configurations: Sequence[Configuration], worker_id: str) -> None:
+    from synergai.cli.output import print_table
+
+    rows = [("CPU", "", "offered")] if offers.cpu else []
+    for choice in offers.choices:
+        beside = f"offered, as worker {worker_id}.{choice.suffix}"
+        rows.append((choice.name, choice.device, beside if choice.parallel else "offered"))
+    rows += [
+        (refusal.choice.name, refusal.choice.device, f"not offered: {refusal.reason}")
+        for refusal in offers.refusals
+    ]
+    print_table(("provider", "device", ""), rows)
+    typer.echo()
+    print_table((f"configurations of {worker_id}",), [(str(each),) for each in configurations])
