@@ -88,7 +88,7 @@ def _cast(value: ArrayLike, datatype: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{datatype} takes numbers, not {_example(array)}")
     if datatype == "BF16":
-        raise InvalidInput("BF16 inputs must be arrays; lists cannot be converted")
+        raise InvalidInput("BF16 inputs must be arrays of bfloat16; others cannot be converted")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     wrong = _changed(array, cast)

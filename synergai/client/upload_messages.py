@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Part: TypeAlias = bytes | memoryview
     Shapes: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 
-_TARGET_BYTES: Final = 1 << 20
+_TARGET_BYTES: Final = 2 << 20
 """Messages end with the input that reaches this size."""
 _MAX_BYTES: Final = 4 << 20
 """Larger messages have a single input."""

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.client.casting import cast_inputs, needs_casting
+from synergai.client.casting import cast_inputs, cast_value, needs_casting
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
-from synergai.protocol.arrays import DTYPES
+from synergai.protocol.arrays import DTYPES, datatype_of
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -118,3 +118,18 @@ def test_bytes_are_an_encoded_image_where_the_engine_decodes_them() -> None:
 def test_unknown_input_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(InvalidInput, match="no input 'y'; its inputs are x"):
         cast_inputs({"y": [1]}, an_engine("FP32", -1))
+
+
+def test_bit_patterns_of_bfloat16_are_sent_as_such() -> None:
+    spec = TensorSpec("x", "BF16", (-1, 2))
+    cast = cast_value(np.array([1, 2], "<u2"), spec)
+    assert (datatype_of(cast.dtype), cast.tolist()) == ("BF16", [[1, 2]])
+    with pytest.raises(InvalidInput, match="BF16 inputs must be arrays of bfloat16"):
+        cast_value(np.array([1.0, 2.0]), spec)
+
+
+def test_arrays_of_another_dtype_are_cast_if_nothing_is_lost() -> None:
+    spec = TensorSpec("x", "INT64", (2,))
+    assert cast_value(np.array([1.0, 2.0]), spec).dtype == np.int64
+    with pytest.raises(InvalidInput, match=r"1\.5 cannot be represented as INT64"):
+        cast_value(np.array([1.0, 1.5]), spec)

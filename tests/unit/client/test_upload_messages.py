@@ -158,7 +158,7 @@ def test_wrong_input_does_not_stop_the_others() -> None:
 
 
 def test_messages_are_bounded_and_a_larger_input_travels_alone() -> None:
-    sizes = [300_000, 300_000, 300_000, 300_000, 10, 5_000_000, 10]
+    sizes = [600_000, 600_000, 600_000, 600_000, 10, 5_000_000, 10]
     messages = built(IMAGES, *map(bytes, sizes))
     assert [message.count for message in messages] == [4, 1, 1, 1]
     assert [len(each.request) > size for each, size in zip(inputs_of(messages), sizes, strict=True)]
