@@ -94,7 +94,8 @@ GRPC_CALLS = {
     "synergai.v1.Jobs/List": Call(("submit", "observe"), HIDDEN, HIDDEN),
     "synergai.v1.Jobs/Cancel": Call(("submit", "operate"), MISSING, MISSING),
     "synergai.v1.Jobs/Upload": Call(("submit",)),
-    "synergai.v1.Jobs/Results": Call(("submit", "observe"), MISSING, MISSING),
+    # The job has no upload, which only those learn that may see it.
+    "synergai.v1.Jobs/Results": Call(("submit", "observe"), MISSING, MISSING, "no results"),
     "synergai.v1.Fleet/ListWorkers": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/GetDictionary": Call(("observe",), HIDDEN),
     "synergai.v1.Fleet/PutDictionary": Call(("admin",), DENIED),
@@ -145,6 +146,8 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Submit": jobs_pb2.SubmitRequest(spec=spec),
         "synergai.v1.Jobs/Run": jobs_pb2.RunRequest(open=spec),
         "synergai.v1.Jobs/Get": jobs_pb2.GetRequest(job_id=job_id),
+        "synergai.v1.Jobs/Upload": jobs_pb2.UploadRequest(upload_id="an-upload"),
+        "synergai.v1.Jobs/Results": jobs_pb2.ResultsRequest(job_id=job_id),
         "synergai.v1.Jobs/Watch": jobs_pb2.WatchRequest(job_id=job_id),
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
         "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
@@ -186,6 +189,7 @@ _OUTCOMES = {
     grpc.StatusCode.NOT_FOUND: MISSING,
     grpc.StatusCode.UNIMPLEMENTED: "unimplemented",
     grpc.StatusCode.UNAVAILABLE: "no connection",
+    grpc.StatusCode.FAILED_PRECONDITION: "no results",
 }
 
 
