@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 REPORT_INTERVAL_S: Final = 0.05
 """Minimum interval between two progress reports on a work item with single requests."""
+STARVED_REPORT_INTERVAL_S: Final = 0.01
+"""The same, while there is no further input to feed."""
 REPORT_BYTES: Final = 4 << 20
 """Total size of responses that are reported before the interval is over."""
 
@@ -100,6 +102,17 @@ class ItemReporter:
         self._responses.append(response)
         self._bytes += len(response)
         if done < self._count and self._is_due():
+            self._report_progress()
+
+    def report_starved(self, *, idle: bool) -> None:
+        """Report what is done, because further inputs arrive only once results have.
+
+        Args:
+            idle: whether nothing runs any more; otherwise the report waits for a few others.
+        """
+        if self._responses and (
+            idle or self._clock() - self._reported_at >= STARVED_REPORT_INTERVAL_S
+        ):
             self._report_progress()
 
     def end_prefix(self) -> None:

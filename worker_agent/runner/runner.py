@@ -168,6 +168,7 @@ class Runner:
         if item.inputs is not None:
             following = item.inputs.next
             if following is None:
+                item.reporter.report_starved(idle=not item.in_flight)
                 return False
             content, alone = following
             if isinstance(content, Failure):

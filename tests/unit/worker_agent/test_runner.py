@@ -569,7 +569,7 @@ def test_input_that_cannot_be_read_fails_in_its_place(runner: Runner, host: Fake
     unreadable = Failure(Fault.BAD_INPUT, "no such file")
     for content in (unreadable, b"two", unreadable, unreadable):
         feed.add(content)
-    assert handler.lines[-1] == ("input failed", 0, "no such file")
+    assert ("input failed", 0, "no such file") in handler.lines
     host.end(1)
     failed = [line[1] for line in handler.lines if line[0] == "input failed"]
     assert (failed, handler.lines[-1][:2]) == ([0, 2, 3], ("COMPLETED", 4))
@@ -624,3 +624,17 @@ def test_stopped_item_reports_what_is_done_and_takes_no_further_inputs(
     assert handler.lines[-1][:2] == ("STOPPED", 1)
     assert runner.is_idle
     assert not host.runs
+
+
+def test_item_that_waits_for_inputs_reports_what_is_done(runner: Runner, host: FakeHost) -> None:
+    """The gateway sends further inputs only once results have arrived."""
+    feed, _, handler = add_following(runner, 9)
+    for request in (b"one", b"two", b"three"):
+        feed.add(request)
+    for run in (1, 2, 3):
+        host.end(run)
+    assert handler.lines[-1] == (
+        "progressed",
+        3,
+        [b"response 1", b"response 2", b"response 3"],
+    )
