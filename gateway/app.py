@@ -23,11 +23,13 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.distrust import Distrust
+from gateway.fleet.version_policy import PolicyFile
 from gateway.fleet.versions import Versions
 from gateway.hub.connections import AgentConnections
 from gateway.hub.hub import Hub
 from gateway.hub.model_control import ModelControl
 from gateway.hub.placements import Placements
+from gateway.hub.rollouts import Rollouts
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.results import JobResults
@@ -96,6 +98,7 @@ class App:
     profiles: ProfileService
     catalogue: Catalogue
     versions: Versions
+    rollouts: Rollouts
     dispatcher: Dispatcher
     jobs: SubmittedJobs
     streamed: StreamedJobs
@@ -148,7 +151,8 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         journal.set_description,
         suggests=lambda engine: is_visible(current_caller(), engine),
     )
-    versions = Versions(catalogue)
+    policies = PolicyFile(config.state)
+    versions = Versions(catalogue, policies.read())
     data = DataStore(config.state / DIRECTORY, lambda: clock.to_unix(clock.now()))
     await data.load()
     stack.push_async_callback(data.close)
@@ -184,6 +188,8 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
     stack.push_async_callback(cancelled, watching)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
+    rollouts = Rollouts(versions, model_control, policies)
+    stack.push_async_callback(rollouts.close)
     rules = WorkerRules(config.state, revocations=revocations)
     stack.push_async_callback(rules.close)
     connections = AgentConnections(metrics)
@@ -320,6 +326,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         profiles=profiles,
         catalogue=catalogue,
         versions=versions,
+        rollouts=rollouts,
         dispatcher=dispatcher,
         jobs=jobs,
         streamed=StreamedJobs(

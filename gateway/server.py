@@ -34,6 +34,7 @@ from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.store import StoreServicer
+from gateway.servicers.version_policies import VersionPolicyCalls
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.oip_server.calls import server_metadata
@@ -328,6 +329,7 @@ class Gateway:
                 app.hub,
                 app.journal,
                 app.clock,
+                VersionPolicyCalls(app.versions, app.rollouts, app.metrics),
                 lambda worker_id: app.verifier.suspicion(worker_id) if app.verifier else "",
             ).handler(),
             HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from synergai.client.streaming import JobRun as JobRun
     from synergai.client.sync import SyncClient as SyncClient
     from synergai.client.sync import SyncJobHandle as SyncJobHandle
+    from synergai.client.version_policy import VersionFigures as VersionFigures
+    from synergai.client.version_policy import VersionPolicy as VersionPolicy
     from synergai.data.items import NamedInput as NamedInput
     from synergai.data.items import Reference as Reference
     from synergai.data.reading import read_results as read_results
@@ -50,6 +52,7 @@ _EXPORTS = {
     "synergai.data.items": ("NamedInput", "Reference"),
     "synergai.data.reading": ("read_results",),
     "synergai.data.results": ("JobResult",),
+    "synergai.client.version_policy": ("VersionFigures", "VersionPolicy"),
     "synergai.domain": ("Configuration", "Engine", "JobSpec", "JobState", "TensorSpec"),
     "synergai.errors": (
         "Cancelled",

@@ -101,6 +101,8 @@ METHODS: Final = {
     "/synergai.v1.Store/Place": _OPERATE,
     "/synergai.v1.Store/Remove": _OPERATE,
     "/synergai.v1.Store/List": _INSPECT,
+    "/synergai.v1.Fleet/GetVersionPolicy": _OBSERVE,
+    "/synergai.v1.Fleet/SetVersionPolicy": _OPERATE,
     **dict.fromkeys(UNSUPPORTED_METHODS, KNOWN),
 }
 """Calls of the clients' port."""

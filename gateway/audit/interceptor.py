@@ -114,6 +114,12 @@ def _describe_entries(call: AuditedCall, request: Any, _response: Any) -> None:
     call.object = ",".join(sorted({entry.engine for entry in request.entries}))
 
 
+def _describe_policy(call: AuditedCall, _request: Any, policy: Any) -> None:
+    """Name the version that requests get from now on, or a share of them."""
+    version = policy.rollout.version or policy.base
+    call.object = f"{policy.engine}/{version}" if version else policy.engine
+
+
 def _describe_engine(_call: AuditedCall, _request: Any, _response: Any) -> None:
     """Do nothing: the request names the engine."""
 
@@ -133,5 +139,6 @@ _CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
     "/synergai.v1.Store/Publish": _describe_version,
     "/synergai.v1.Store/Place": _describe_version,
     "/synergai.v1.Store/Remove": _describe_version,
+    "/synergai.v1.Fleet/SetVersionPolicy": _describe_policy,
 }
 """Calls that change something, with what sets their object and tenant from request and response."""

@@ -123,6 +123,11 @@ class Catalogue:
         """Return whether a connected worker can run an engine, unloaded or not."""
         return engine in self._usable
 
+    def is_faulty(self, engine: EngineName) -> bool:
+        """Return whether an engine has a fault on every connected worker that has it."""
+        offers = [offer.engine for offer in self._reported.get(engine, {}).values()]
+        return bool(offers) and all(each.fault and not each.pending for each in offers)
+
     def check_in_service(self, engine: EngineName) -> None:
         """Check that an engine accepts requests, without asking for it as a client.
 
@@ -383,6 +388,7 @@ class Catalogue:
                 self._provisional.discard(name)
                 self._descriptions.pop(name, None)
                 self._holders.pop(name, None)
+        self.on_service_changed(name)
         return {
             worker_id: replace(offer.engine, fault=faults[worker_id])
             if worker_id in faults
@@ -456,7 +462,6 @@ class Catalogue:
 
     def _set_usable(self, name: EngineName, served: list[Engine]) -> None:
         """Set the engine that clients see, given those of the workers that serve it."""
-        self.on_service_changed(name)
         if not served:
             self._usable.pop(name, None)
             self._in_service.pop(name, None)

@@ -2,6 +2,9 @@
 
 Clients name an engine, and maybe a version of it. Everything behind this module deals with one
 version at a time, an `EngineName`.
+
+A version that requests would switch to is *prepared* first: loaded by a worker while another
+version, if one is in service, goes on answering.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
 from synergai.domain import EngineName, split_version, versioned
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.fleet.catalogue import Catalogue
     from synergai.domain import Engine, JobSpec
@@ -28,16 +32,27 @@ class Versions:
 
     Args:
         catalogue: the engines of all versions.
+        policies: policies by name of the engine, from earlier runs.
 
     Attributes:
         catalogue: as given.
+        policies: policies of the engines that have one, by name; change them by `set_policy`.
+        prepare: called with a version in service that has to be prepared; calls `set_prepared`
+            once it is. Every version counts as prepared by default.
+        on_unusable: called with a version that has a fault on every worker that has it.
     """
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(
+        self, catalogue: Catalogue, policies: Mapping[str, VersionPolicy] | None = None
+    ) -> None:
         self.catalogue = catalogue
-        # Of engines in service; empty entries are found again at the next request.
+        self.policies: dict[str, VersionPolicy] = dict(policies or {})
+        self.prepare: Callable[[EngineName], object] = self.set_prepared
+        self.on_unusable: Callable[[EngineName], object] = lambda _: None
+        self._prepared: set[EngineName] = set()
+        # Of engines whose requests all get the same version, which is in service.
         self._defaults: dict[str, EngineName] = {}
-        catalogue.on_service_changed = self._forget_default
+        catalogue.on_service_changed = self._on_service_changed
 
     def resolve(self, name: str, version: str = "", request_id: str = "") -> EngineName:
         """Return the version of an engine that a request or job gets.
@@ -78,6 +93,30 @@ class Versions:
         _, version = split_version(self.resolve(spec.engine, spec.version, key))
         return spec if version == spec.version else replace(spec, version=version)
 
+    def policy(self, name: str) -> VersionPolicy:
+        """Return the policy of an engine."""
+        return self.policies.get(name, LATEST)
+
+    def set_policy(self, name: str, policy: VersionPolicy) -> None:
+        """Set the policy of an engine; requests follow it from now on."""
+        if policy == LATEST:
+            self.policies.pop(name, None)
+        else:
+            self.policies[name] = policy
+        self._defaults.pop(name, None)
+        if policy.target:
+            self._is_ready(versioned(name, policy.target))
+
+    def set_prepared(self, engine: EngineName) -> None:
+        """Let requests switch to a version that a worker has loaded."""
+        if self.catalogue.serves(engine):
+            self._prepared.add(engine)
+            self._defaults.pop(split_version(engine)[0], None)
+
+    def is_prepared(self, engine: EngineName) -> bool:
+        """Return whether requests may switch to a version."""
+        return engine in self._prepared
+
     async def wait_inspected(
         self, name: str, version: str = "", timeout_s: float | None = None
     ) -> None:
@@ -107,7 +146,7 @@ class Versions:
         one = self.resolve(name, version)
         return [one] if separator else tuple(self.catalogue.versions_of(name))
 
-    def _resolve(self, name: str, version: str, _request_id: str) -> EngineName:
+    def _resolve(self, name: str, version: str, request_id: str) -> EngineName:
         known = self.catalogue.versions_of(name)
         if not known:
             raise self.catalogue.not_found(name)
@@ -117,10 +156,38 @@ class Versions:
                 return engine
             named = self.in_service(name) or [split_version(each)[1] for each in known]
             raise VersionNotFound(name, version, named[-_MAX_NAMED:])
-        engine = max(known, key=self._usability)
+        policy = self.policy(name)
+        if policy.target:
+            return self._of_rollout(name, policy, request_id)
+        engine = versioned(name, policy.base) if policy.base else self._latest(known)
         if self.catalogue.serves(engine):
             self._defaults[name] = engine
         return engine
+
+    def _of_rollout(self, name: str, policy: VersionPolicy, request_id: str) -> EngineName:
+        base, target = versioned(name, policy.base), versioned(name, policy.target)
+        if self._is_ready(target) and draw(name, policy.target, request_id) < policy.share:
+            return target
+        # Better the other version than none.
+        only_target = self.catalogue.serves(target) and not self.catalogue.serves(base)
+        return target if only_target else base
+
+    def _latest(self, known: Sequence[EngineName]) -> EngineName:
+        """Return the highest usable version, or until it is ready the highest that is."""
+        highest = max(known, key=self._usability)
+        if not self.catalogue.serves(highest):
+            return highest
+        others = [each for each in known if each in self._prepared]
+        if not others:  # there is nothing that could answer meanwhile
+            self._prepared.add(highest)
+            return highest
+        return highest if self._is_ready(highest) else others[-1]
+
+    def _is_ready(self, engine: EngineName) -> bool:
+        """Return whether a version is in service and prepared; prepare it if it is not."""
+        if engine not in self._prepared and self.catalogue.serves(engine):
+            self.prepare(engine)
+        return engine in self._prepared
 
     def _usability(self, engine: EngineName) -> tuple[int, int]:
         """Return a key by which the version to use is the largest: the highest usable one.
@@ -138,5 +205,13 @@ class Versions:
             return 0, number
         return 3, number
 
-    def _forget_default(self, engine: EngineName) -> None:
-        self._defaults.pop(split_version(engine)[0], None)
+    def _on_service_changed(self, engine: EngineName) -> None:
+        name, version = split_version(engine)
+        self._defaults.pop(name, None)
+        if self.catalogue.serves(engine):
+            if version == self.policy(name).target:
+                self._is_ready(engine)
+            return
+        self._prepared.discard(engine)
+        if self.catalogue.is_faulty(engine):
+            self.on_unusable(engine)

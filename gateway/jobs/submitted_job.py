@@ -75,7 +75,10 @@ def execution_so_far(
 def record_job_end(metrics: Metrics, tracker: JobTracker) -> None:
     """Record the metrics of an ended job."""
     status = tracker.snapshot()
-    jobs = metrics.engine(status.spec.engine_version).jobs
+    engine = metrics.engine(status.spec.engine_version)
+    engine.labelled += status.labelled
+    engine.correct += status.correct
+    jobs = engine.jobs
     outcome = job_outcome(status.state, late=status.violated)
     jobs.count(outcome)
     metrics.tenants.count_job(status.spec.tenant, outcome)

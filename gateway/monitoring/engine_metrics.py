@@ -98,15 +98,17 @@ class EngineMetrics:
         requests: metrics of its requests.
         jobs: metrics of its jobs.
         queries: number of completed queries, of both.
+        labelled: queries of ended jobs with a known label.
+        correct: number of these that were answered correctly.
         statistics: figures for the protocol's ModelStatistics.
     """
 
-    __slots__ = ("jobs", "queries", "requests", "statistics")
+    __slots__ = ("correct", "jobs", "labelled", "queries", "requests", "statistics")
 
     def __init__(self) -> None:
         self.requests = WorkMetrics(REQUEST_BUCKETS)
         self.jobs = WorkMetrics(JOB_BUCKETS)
-        self.queries = 0
+        self.queries = self.labelled = self.correct = 0
         self.statistics = EngineStatistics()
 
 
@@ -117,6 +119,8 @@ class EngineState(NamedTuple):
     request: WorkState
     job: WorkState
     queries: int
+    labelled: int
+    correct: int
 
 
 class EngineCollector(SnapshotCollector[list[EngineState]]):
@@ -133,7 +137,14 @@ class EngineCollector(SnapshotCollector[list[EngineState]]):
     def read(self) -> list[EngineState]:
         """Return a snapshot of all engines."""
         return [
-            EngineState(name, engine.requests.read(), engine.jobs.read(), engine.queries)
+            EngineState(
+                name,
+                engine.requests.read(),
+                engine.jobs.read(),
+                engine.queries,
+                engine.labelled,
+                engine.correct,
+            )
             for name, engine in self._engines.items()
         ]
 
@@ -142,9 +153,13 @@ class EngineCollector(SnapshotCollector[list[EngineState]]):
         yield from _work_families("request", "requests", [(e.name, e.request) for e in state])
         yield from _work_families("job", "jobs", [(e.name, e.job) for e in state])
         queries = counter("queries", "Completed queries of requests and jobs.", "engine")
+        labelled = counter("labelled_queries", "Queries of jobs with a known label.", "engine")
+        correct = counter("correct_queries", "Labelled queries answered correctly.", "engine")
         for engine in state:
             queries.add_metric([engine.name], engine.queries)
-        yield queries
+            labelled.add_metric([engine.name], engine.labelled)
+            correct.add_metric([engine.name], engine.correct)
+        yield from (queries, labelled, correct)
 
 
 def _work_families(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.hub import Hub
     from gateway.journal.journal import Journal
+    from gateway.servicers.version_policies import VersionPolicyCalls
     from synergai.domain import WorkerId
     from synergai.profiles.service import ProfileService
     from synergai.protocol.rpc import Context
@@ -41,11 +42,12 @@ class FleetServicer:
 
     Args:
         dispatcher: knows the workers.
-        catalogue: the engines.
+        versions: the engines.
         profiles: the dictionary.
         hub: connects the workers.
         journal: records what engines are.
         clock: the gateway's clock.
+        policies: the calls about version policies.
         suspicion: returns what speaks against the answers of a worker.
     """
 
@@ -57,6 +59,7 @@ class FleetServicer:
         hub: Hub,
         journal: Journal,
         clock: Clock,
+        policies: VersionPolicyCalls,
         suspicion: Callable[[WorkerId], str] = lambda _: "",
     ) -> None:
         self._dispatcher = dispatcher
@@ -65,6 +68,7 @@ class FleetServicer:
         self._hub = hub
         self._journal = journal
         self._clock = clock
+        self._policies = policies
         self._suspicion = suspicion
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -76,6 +80,12 @@ class FleetServicer:
                 "GetDictionary": rpc.unary(self.get_dictionary, fleet_pb2.GetDictionaryRequest),
                 "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
                 "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
+                "GetVersionPolicy": rpc.unary(
+                    self._policies.get, fleet_pb2.GetVersionPolicyRequest
+                ),
+                "SetVersionPolicy": rpc.unary(
+                    self._policies.set, fleet_pb2.SetVersionPolicyRequest
+                ),
             },
         )
 

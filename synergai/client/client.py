@@ -42,6 +42,7 @@ from synergai.client.streaming import (
     stream_queries,
 )
 from synergai.client.target import DEFAULT_TARGET
+from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
 from synergai.domain import (
     Engine,
     EngineName,
@@ -639,6 +640,93 @@ class Client:
 
         request = store_pb2.RemoveRequest(engine=engine, version=version)
         return (await self._channel.call_once(method, request, CALL_TIMEOUT_S)).freed_bytes
+
+    async def version_policy(self, engine: str) -> VersionPolicy:
+        """Return which version of an engine requests get that name none, and figures of each.
+
+        Raises:
+            NotFound: there is no such engine.
+            SynergaiError: the call failed.
+        """
+        method = self._channel.fleet.GetVersionPolicy
+        request = fleet_pb2.GetVersionPolicyRequest(engine=engine)
+        return version_policy_from_proto(await self._channel.call(method, request))
+
+    async def roll_out(
+        self, engine: str, version: str, share: float, *, deadline: float | None = None
+    ) -> VersionPolicy:
+        """Give a version a share of the requests that name none, or change its share.
+
+        Returns once a worker has loaded the version. If none can, the rollout is rolled back.
+
+        Args:
+            engine: name of the engine.
+            version: the new version.
+            share: share of the requests, 0 to 1.
+            deadline: seconds to wait for the first worker; the rollout goes on afterwards. None
+                means the gateway's default.
+
+        Raises:
+            NotFound: there is no such engine, or not this version of it.
+            InvalidInput: the share is invalid, or there is no other version.
+            Conflict: a rollout to another version is under way.
+            EngineUnusable: no worker can load the version.
+            SynergaiError: the call failed.
+        """
+        rollout = fleet_pb2.Rollout(version=version, share=share)
+        change = fleet_pb2.SetVersionPolicyRequest(engine=engine, rollout=rollout)
+        return await self._set_version_policy(change, deadline)
+
+    async def promote(self, engine: str) -> VersionPolicy:
+        """End a rollout: all requests that name no version get the new one.
+
+        Raises:
+            InvalidInput: there is no rollout.
+            SynergaiError: the call failed.
+        """
+        return await self._set_version_policy(
+            fleet_pb2.SetVersionPolicyRequest(engine=engine, promote=True)
+        )
+
+    async def roll_back(self, engine: str) -> VersionPolicy:
+        """End a rollout: all requests that name no version get the old one.
+
+        Raises:
+            InvalidInput: there is no rollout.
+            SynergaiError: the call failed.
+        """
+        return await self._set_version_policy(
+            fleet_pb2.SetVersionPolicyRequest(engine=engine, roll_back=True)
+        )
+
+    async def pin(
+        self, engine: str, version: str, *, deadline: float | None = None
+    ) -> VersionPolicy:
+        """Give all requests that name no version this one, once a worker has loaded it.
+
+        Args:
+            engine: name of the engine.
+            version: the version; empty for the highest usable one, the default.
+            deadline: seconds to wait for the first worker; None means the gateway's default.
+
+        Raises:
+            NotFound: there is no such engine, or not this version of it.
+            EngineUnusable: no worker can load the version.
+            SynergaiError: the call failed.
+        """
+        change = fleet_pb2.SetVersionPolicyRequest(engine=engine)
+        if version:
+            change.pin = version
+        else:
+            change.latest = True
+        return await self._set_version_policy(change, deadline)
+
+    async def _set_version_policy(
+        self, change: fleet_pb2.SetVersionPolicyRequest, deadline: float | None = None
+    ) -> VersionPolicy:
+        method = self._channel.fleet.SetVersionPolicy
+        response = await self._channel.call(method, change, timeout=normalize_deadline(deadline))
+        return version_policy_from_proto(response)
 
     async def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready.

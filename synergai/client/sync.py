@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from synergai.client.requests import Parameters
     from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import InferResult, Inputs, ManyInputs
+    from synergai.client.version_policy import VersionPolicy
     from synergai.data.results import JobResult
     from synergai.domain import Engine, JobState
     from synergai.jobs import JobStatus
@@ -257,6 +258,28 @@ class SyncClient:
     def remove_engine(self, engine: str, version: int) -> int:
         """Remove a version from the store; see `Client.remove_engine`."""
         return self._loop.run(self._client.remove_engine(engine, version))
+
+    def version_policy(self, engine: str) -> VersionPolicy:
+        """Return which version requests get that name none; see `Client.version_policy`."""
+        return self._loop.run(self._client.version_policy(engine))
+
+    def roll_out(
+        self, engine: str, version: str, share: float, *, deadline: float | None = None
+    ) -> VersionPolicy:
+        """Give a version a share of the requests; see `Client.roll_out`."""
+        return self._loop.run(self._client.roll_out(engine, version, share, deadline=deadline))
+
+    def promote(self, engine: str) -> VersionPolicy:
+        """End a rollout with its new version; see `Client.promote`."""
+        return self._loop.run(self._client.promote(engine))
+
+    def roll_back(self, engine: str) -> VersionPolicy:
+        """End a rollout with the old version; see `Client.roll_back`."""
+        return self._loop.run(self._client.roll_back(engine))
+
+    def pin(self, engine: str, version: str, *, deadline: float | None = None) -> VersionPolicy:
+        """Give all requests that name no version this one; see `Client.pin`."""
+        return self._loop.run(self._client.pin(engine, version, deadline=deadline))
 
     def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready; see `Client.ready`."""

@@ -323,3 +323,181 @@ class ForgetEngineResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForgetEngineResponse: _TypeAlias = ForgetEngineResponse  # noqa: Y015
+
+@_typing.final
+class GetVersionPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetVersionPolicyRequest: _TypeAlias = GetVersionPolicyRequest  # noqa: Y015
+
+@_typing.final
+class SetVersionPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    PROMOTE_FIELD_NUMBER: _builtins.int
+    ROLL_BACK_FIELD_NUMBER: _builtins.int
+    PIN_FIELD_NUMBER: _builtins.int
+    LATEST_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    promote: _builtins.bool
+    """end a rollout with its new version"""
+    roll_back: _builtins.bool
+    """end a rollout with the old version"""
+    pin: _builtins.str
+    """this version"""
+    latest: _builtins.bool
+    """the highest usable version, the default"""
+    @_builtins.property
+    def rollout(self) -> Global___Rollout:
+        """start a rollout, or change its share"""
+
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        rollout: Global___Rollout | None = ...,
+        promote: _builtins.bool = ...,
+        roll_back: _builtins.bool = ...,
+        pin: _builtins.str = ...,
+        latest: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "latest", b"latest", "pin", b"pin", "promote", b"promote", "roll_back", b"roll_back", "rollout", b"rollout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "engine", b"engine", "latest", b"latest", "pin", b"pin", "promote", b"promote", "roll_back", b"roll_back", "rollout", b"rollout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_change: _TypeAlias = _typing.Literal["rollout", "promote", "roll_back", "pin", "latest"]  # noqa: Y015
+    _WhichOneofArgType_change: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_change) -> _WhichOneofReturnType_change | None: ...
+
+Global___SetVersionPolicyRequest: _TypeAlias = SetVersionPolicyRequest  # noqa: Y015
+
+@_typing.final
+class Rollout(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    share: _builtins.float
+    """of the requests without a version, 0 to 1"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        share: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["share", b"share", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Rollout: _TypeAlias = Rollout  # noqa: Y015
+
+@_typing.final
+class VersionPolicy(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    BASE_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    base: _builtins.str
+    """pinned version, or the old one of a rollout; empty: the highest usable"""
+    reason: _builtins.str
+    """why the gateway has rolled back the last rollout by itself"""
+    @_builtins.property
+    def rollout(self) -> Global___Rollout:
+        """absent: none"""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionFigures]: ...
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        base: _builtins.str = ...,
+        rollout: Global___Rollout | None = ...,
+        reason: _builtins.str = ...,
+        versions: _abc.Iterable[Global___VersionFigures] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rollout", b"rollout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "engine", b"engine", "reason", b"reason", "rollout", b"rollout", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionPolicy: _TypeAlias = VersionPolicy  # noqa: Y015
+
+@_typing.final
+class VersionFigures(_message.Message):
+    """A version, and its figures since the gateway started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    IN_SERVICE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    PREPARED_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    MEAN_S_FIELD_NUMBER: _builtins.int
+    QUERIES_FIELD_NUMBER: _builtins.int
+    LABELLED_FIELD_NUMBER: _builtins.int
+    CORRECT_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    in_service: _builtins.bool
+    reason: _builtins.str
+    """why it is not in service"""
+    prepared: _builtins.bool
+    """a worker has loaded it, so that requests may switch to it"""
+    requests: _builtins.int
+    """ended ones"""
+    errors: _builtins.int
+    """those that failed, expired or were rejected"""
+    mean_s: _builtins.float
+    """mean time of a successful request"""
+    queries: _builtins.int
+    """completed ones, of requests and jobs"""
+    labelled: _builtins.int
+    """queries of ended jobs with a known label"""
+    correct: _builtins.int
+    """of these, answered correctly"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        in_service: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        prepared: _builtins.bool = ...,
+        requests: _builtins.int = ...,
+        errors: _builtins.int = ...,
+        mean_s: _builtins.float = ...,
+        queries: _builtins.int = ...,
+        labelled: _builtins.int = ...,
+        correct: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "errors", b"errors", "in_service", b"in_service", "labelled", b"labelled", "mean_s", b"mean_s", "prepared", b"prepared", "queries", b"queries", "reason", b"reason", "requests", b"requests", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionFigures: _TypeAlias = VersionFigures  # noqa: Y015

@@ -54,6 +54,16 @@ class FleetStub:
                 request_serializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineRequest.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineResponse.FromString,
                 _registered_method=True)
+        self.GetVersionPolicy = channel.unary_unary(
+                '/synergai.v1.Fleet/GetVersionPolicy',
+                request_serializer=synergai_dot_v1_dot_fleet__pb2.GetVersionPolicyRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_fleet__pb2.VersionPolicy.FromString,
+                _registered_method=True)
+        self.SetVersionPolicy = channel.unary_unary(
+                '/synergai.v1.Fleet/SetVersionPolicy',
+                request_serializer=synergai_dot_v1_dot_fleet__pb2.SetVersionPolicyRequest.SerializeToString,
+                response_deserializer=synergai_dot_v1_dot_fleet__pb2.VersionPolicy.FromString,
+                _registered_method=True)
 
 
 class FleetServicer:
@@ -86,6 +96,20 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetVersionPolicy(self, request, context):
+        """Returns which version of an engine requests get that name none, and figures of all versions.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetVersionPolicy(self, request, context):
+        """Changes it. A new version gets requests once a worker has loaded it; then the call returns.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +132,16 @@ def add_FleetServicer_to_server(servicer, server):
                     servicer.ForgetEngine,
                     request_deserializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineRequest.FromString,
                     response_serializer=synergai_dot_v1_dot_fleet__pb2.ForgetEngineResponse.SerializeToString,
+            ),
+            'GetVersionPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetVersionPolicy,
+                    request_deserializer=synergai_dot_v1_dot_fleet__pb2.GetVersionPolicyRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_fleet__pb2.VersionPolicy.SerializeToString,
+            ),
+            'SetVersionPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetVersionPolicy,
+                    request_deserializer=synergai_dot_v1_dot_fleet__pb2.SetVersionPolicyRequest.FromString,
+                    response_serializer=synergai_dot_v1_dot_fleet__pb2.VersionPolicy.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +252,60 @@ class Fleet:
             '/synergai.v1.Fleet/ForgetEngine',
             synergai_dot_v1_dot_fleet__pb2.ForgetEngineRequest.SerializeToString,
             synergai_dot_v1_dot_fleet__pb2.ForgetEngineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetVersionPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/synergai.v1.Fleet/GetVersionPolicy',
+            synergai_dot_v1_dot_fleet__pb2.GetVersionPolicyRequest.SerializeToString,
+            synergai_dot_v1_dot_fleet__pb2.VersionPolicy.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetVersionPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/synergai.v1.Fleet/SetVersionPolicy',
+            synergai_dot_v1_dot_fleet__pb2.SetVersionPolicyRequest.SerializeToString,
+            synergai_dot_v1_dot_fleet__pb2.VersionPolicy.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class FleetStub:
     """Forgets the description of an engine that clients have relied on, so that workers that offer
     another one under its name may serve it.
     """
+    GetVersionPolicy: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.GetVersionPolicyRequest, _fleet_pb2.VersionPolicy]
+    """Returns which version of an engine requests get that name none, and figures of all versions."""
+    SetVersionPolicy: _grpc.UnaryUnaryMultiCallable[_fleet_pb2.SetVersionPolicyRequest, _fleet_pb2.VersionPolicy]
+    """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
 
 @_typing.type_check_only
 class FleetAsyncStub(FleetStub):
@@ -51,6 +55,10 @@ class FleetAsyncStub(FleetStub):
     """Forgets the description of an engine that clients have relied on, so that workers that offer
     another one under its name may serve it.
     """
+    GetVersionPolicy: _aio.UnaryUnaryMultiCallable[_fleet_pb2.GetVersionPolicyRequest, _fleet_pb2.VersionPolicy]  # type: ignore[assignment]
+    """Returns which version of an engine requests get that name none, and figures of all versions."""
+    SetVersionPolicy: _aio.UnaryUnaryMultiCallable[_fleet_pb2.SetVersionPolicyRequest, _fleet_pb2.VersionPolicy]  # type: ignore[assignment]
+    """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
 
 class FleetServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -84,5 +92,21 @@ class FleetServicer(metaclass=_abc_1.ABCMeta):
         """Forgets the description of an engine that clients have relied on, so that workers that offer
         another one under its name may serve it.
         """
+
+    @_abc_1.abstractmethod
+    def GetVersionPolicy(
+        self,
+        request: _fleet_pb2.GetVersionPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.VersionPolicy, _abc.Awaitable[_fleet_pb2.VersionPolicy]]:
+        """Returns which version of an engine requests get that name none, and figures of all versions."""
+
+    @_abc_1.abstractmethod
+    def SetVersionPolicy(
+        self,
+        request: _fleet_pb2.SetVersionPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_pb2.VersionPolicy, _abc.Awaitable[_fleet_pb2.VersionPolicy]]:
+        """Changes it. A new version gets requests once a worker has loaded it; then the call returns."""
 
 def add_FleetServicer_to_server(servicer: FleetServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytest
@@ -138,3 +139,127 @@ def test_rest_takes_a_version_in_the_path(fleet: LocalFleet) -> None:
     for call in ("", "/ready", "/config", "/stats"):
         assert rest(fleet, f"{model}/versions/3{call}") == 404
     assert rest(fleet, f"{model}/versions/3/infer", body) == 404
+
+
+# --- rollouts -----------------------------------------------------------------------------------
+
+
+class Traffic:
+    """Requests without a version, one after the other, from a thread of its own.
+
+    Attributes:
+        versions: versions that answered, by request id.
+        failures: errors of requests.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.answered: list[str] = []
+        self.failures: list[Exception] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with synergai.SyncClient(self._address) as client:
+            while not self._ended.is_set():
+                try:
+                    value, version = answer(client)
+                    assert value == float(version)
+                    self.answered.append(version)
+                except Exception as error:  # noqa: BLE001 - reported by the test
+                    self.failures.append(error)
+
+    def wait_for(self, version: str) -> None:
+        """Wait until a request that began later than now is answered by a version."""
+        first = len(self.answered) + 1
+        wait_until(lambda: version in self.answered[first:])
+
+
+def test_no_request_fails_during_rollouts_and_with_new_versions(
+    fleet: LocalFleet, models: Path, client: synergai.SyncClient
+) -> None:
+    with Traffic(fleet.address) as traffic:
+        traffic.wait_for("2")
+        client.pin(ENGINE, "1")
+        traffic.wait_for("1")
+        client.roll_out(ENGINE, "2", 0.5)
+        traffic.wait_for("2")
+        traffic.wait_for("1")
+        client.promote(ENGINE)
+        traffic.wait_for("2")
+        client.pin(ENGINE, "")
+        put_version(models, 3)
+        traffic.wait_for("3")
+        client.roll_out(ENGINE, "2", 1.0)
+        traffic.wait_for("2")
+        client.roll_back(ENGINE)
+        traffic.wait_for("3")
+        client.pin(ENGINE, "")
+    assert traffic.failures == []
+
+
+def test_rollout_to_a_broken_version_leaves_the_old_one_alone(
+    fleet: LocalFleet, models: Path, client: synergai.SyncClient
+) -> None:
+    put_version(models, 4, broken=True)
+
+    def figures() -> dict[str, synergai.VersionFigures]:
+        return {each.version: each for each in client.version_policy(ENGINE).versions}
+
+    wait_until(lambda: "4" in figures() and "inspected" not in figures()["4"].reason)
+    assert not figures()["4"].in_service
+    with Traffic(fleet.address) as traffic:
+        with pytest.raises(synergai.EngineUnusable):
+            client.roll_out(ENGINE, "4", 0.5)
+        traffic.wait_for("3")
+    assert traffic.failures == []
+    assert set(traffic.answered) == {"3"}
+
+
+def test_request_id_decides_and_policy_survives_a_restart(
+    fleet: LocalFleet, models: Path, client: synergai.SyncClient
+) -> None:
+    model = f"models/{ENGINE}"
+
+    def versions() -> dict[str, str]:
+        body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]}
+        return {
+            key: rest(fleet, f"{model}/infer", {"id": key, **body})["model_version"]
+            for key in map(str, range(40))
+        }
+
+    client.roll_out(ENGINE, "2", 0.5)
+    before = versions()
+    assert set(before.values()) == {"2", "3"}
+    job = client.submit(ENGINE, queries=5, idempotency_key="once")
+    accepted = job.wait().spec.version
+    fleet.kill("gateway")
+    fleet.start_gateway(["--models-look-s", "0.1"], models=models)
+    fleet.wait_for_workers(1)
+    wait_until(lambda: all(each.prepared for each in shown(client, "2")))
+    assert versions() == before
+    again = client.submit(ENGINE, queries=5, idempotency_key="once").wait()
+    assert (again.id, again.spec.version) == (job.id, accepted)
+    client.roll_out(ENGINE, "2", 0.9)
+    grown = versions()
+    assert all(grown[key] == "2" for key, version in before.items() if version == "2")
+    policy = client.version_policy(ENGINE)
+    assert (policy.base, policy.target, policy.share) == ("3", "2", 0.9)
+    [old] = shown(client, "3")
+    assert old.requests == sum(version == "3" for version in [*before.values(), *grown.values()])
+    assert old.errors == 0
+    assert 0.0 < old.mean_s < DEADLINE_S
+    client.pin(ENGINE, "")
+
+
+def shown(client: synergai.SyncClient, version: str) -> list[synergai.VersionFigures]:
+    policy = client.version_policy(ENGINE)
+    return [each for each in policy.versions if each.version == version]

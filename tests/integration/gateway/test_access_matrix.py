@@ -107,6 +107,8 @@ GRPC_CALLS = {
         for name in ("Upload", "Publish", "Place", "Remove")
     },
     "synergai.v1.Store/List": Call(("observe", "operate"), HIDDEN, HIDDEN, HIDDEN),
+    "synergai.v1.Fleet/GetVersionPolicy": Call(("observe",), DENIED),
+    "synergai.v1.Fleet/SetVersionPolicy": Call(("operate",), DENIED),
     **{
         f"{_OIP}/{name}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for name in (

@@ -95,7 +95,7 @@ async def test_inference_echoes_name_version_and_id(stub: GRPCInferenceServiceAs
     [
         (b"\xff\xff", grpc.StatusCode.INVALID_ARGUMENT),
         (request([1, 2, 3]).SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
-        (request(model_version="2").SerializeToString(), grpc.StatusCode.INVALID_ARGUMENT),
+        (request(model_version="2").SerializeToString(), grpc.StatusCode.NOT_FOUND),
         (request(engine="unknown").SerializeToString(), grpc.StatusCode.NOT_FOUND),
         (request(engine="truncated").SerializeToString(), grpc.StatusCode.FAILED_PRECONDITION),
     ],

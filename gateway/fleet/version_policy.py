@@ -1,0 +1,115 @@
+"""Which version the requests get that name none, and the file that remembers it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from synergai.domain import validate_name, validate_version
+from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.atomic_file import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+POLICY_FILE: Final = "version-policies.json"
+"""Name of the file in the gateway's state directory."""
+_HASH_BYTES: Final = 8
+
+_log = logging.getLogger(__name__)
+
+
+class VersionPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The policy of one engine.
+
+    Attributes:
+        base: the pinned version, or the old one of a rollout; empty for the highest usable one.
+        target: the new version of a rollout; empty without one.
+        share: share of the requests without a version that get the target, 0 to 1.
+        reason: why the gateway has rolled back the last rollout by itself; otherwise empty.
+    """
+
+    base: str = ""
+    target: str = ""
+    share: float = 0.0
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for version in (self.base, self.target):
+            if version:
+                validate_version(version)
+        if not 0.0 <= self.share <= 1.0:
+            raise InvalidInput(f"the share must be from 0 % to 100 %, not {self.share:.6g}")
+
+
+LATEST: Final = VersionPolicy()
+"""Without a policy, requests get the highest usable version."""
+
+
+def draw(name: str, target: str, request_id: str) -> float:
+    """Return a number from 0 to 1 (exclusive): below the share, a request gets the target.
+
+    The same id of a request always gives the same number, so that growing the share only moves
+    requests from the old version to the new one. Other targets give other numbers: it is not
+    always the same requests that get a new version first. Without an id, the number is random.
+
+    Args:
+        name: name of the engine.
+        target: the new version.
+        request_id: id of the request; empty if it has none.
+    """
+    if not request_id:
+        return random.random()
+    text = f"{name}/{target}/{request_id}".encode()
+    return int.from_bytes(blake2b(text, digest_size=_HASH_BYTES).digest()) / 256**_HASH_BYTES
+
+
+class PolicyFile:
+    """The policies of all engines that have one, in the gateway's state directory.
+
+    Args:
+        state: the state directory.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / POLICY_FILE
+        self._writing = asyncio.Lock()
+
+    def read(self) -> dict[str, VersionPolicy]:
+        """Return the policies by name of the engine.
+
+        Raises:
+            InvalidInput: the file is damaged, or of another program.
+        """
+        try:
+            policies = msgspec.json.decode(self._path.read_bytes(), type=dict[str, VersionPolicy])
+            for name in policies:
+                validate_name(name, "engine name")
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError, InvalidInput) as error:
+            raise InvalidInput(
+                f"{self._path} cannot be read: {error}; move it away to serve the highest version "
+                "of every engine"
+            ) from error
+        return policies
+
+    async def write(self, policies: Mapping[str, VersionPolicy]) -> None:
+        """Write the policies, durably.
+
+        Raises:
+            Unavailable: they cannot be written.
+        """
+        text = msgspec.json.format(msgspec.json.encode(policies)).decode()
+        async with self._writing:
+            try:
+                await asyncio.to_thread(write_atomic, self._path, text)
+            except OSError as error:
+                raise Unavailable(f"cannot write {self._path}: {error.strerror}") from error

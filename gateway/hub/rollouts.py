@@ -1,0 +1,242 @@
+"""Changes of the version policies: rollouts, pins, and what the gateway rolls back by itself.
+
+A new version is loaded by a worker before requests switch to it. If it cannot be loaded by any, a
+rollout to it is rolled back; requests have stayed with the old version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from gateway.fleet.version_policy import LATEST, VersionPolicy
+from synergai.domain import split_version, validate_version
+from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+    from typing import Protocol
+
+    from gateway.fleet.versions import Versions
+    from synergai.domain import EngineName
+
+    class Loader(Protocol):
+        """Loads engines; `gateway.hub.model_control.ModelControl` does."""
+
+        async def load(self, name: str, budget_s: float | None = None) -> None:
+            """Load an engine; return when the first worker is ready."""
+
+    class PolicyStore(Protocol):
+        """Remembers the policies; `gateway.fleet.version_policy.PolicyFile` does."""
+
+        def write(self, policies: Mapping[str, VersionPolicy]) -> Awaitable[None]:
+            """Write the policies, durably."""
+
+
+RETRY_S: Final = 5.0
+"""Time after which the load of a version is tried again that no worker could do at the moment."""
+
+_log = logging.getLogger(__name__)
+
+
+class Rollouts:
+    """Changes which versions requests without a version get.
+
+    Args:
+        versions: holds the policies, and asks for versions to be prepared.
+        loader: loads versions.
+        store: remembers the policies across restarts.
+    """
+
+    def __init__(self, versions: Versions, loader: Loader, store: PolicyStore) -> None:
+        self._versions = versions
+        self._loader = loader
+        self._store = store
+        self._preparing: dict[EngineName, asyncio.Task[None]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+        versions.prepare = self._prepare
+        versions.on_unusable = self._on_unusable
+
+    async def close(self) -> None:
+        """Stop loading versions, and complete what is being written."""
+        loading = list(self._preparing.values())
+        for task in loading:
+            task.cancel()
+        if tasks := [*loading, *self._writing]:
+            await asyncio.wait(tasks)
+
+    # --- changes --------------------------------------------------------------------------------
+
+    async def start(self, name: str, version: str, share: float) -> None:
+        """Give a version a share of the requests, or change its share.
+
+        Returns once a worker has loaded it. If the call is cancelled, the rollout goes on.
+
+        Args:
+            name: name of the engine.
+            version: the new version.
+            share: share of the requests, 0 to 1.
+
+        Raises:
+            NotFound: there is no such engine, or not this version of it.
+            InvalidInput: the share is invalid, or there is no other version in service.
+            Conflict: a rollout to another version is under way.
+            Unavailable: no connected worker has the version, or the policy cannot be recorded.
+            EngineUnusable: no worker can load it; the rollout has been rolled back.
+        """
+        before = self._versions.policy(name)
+        if before.target not in ("", version):
+            raise Conflict(
+                f"engine {name!r} is being rolled out to version {before.target}: promote it or "
+                "roll it back first"
+            )
+        target = self._usable(name, version)
+        base = before.base or self._old_version(name, version)
+        if base == version:
+            raise InvalidInput(
+                f"engine {name!r} is pinned to version {version} already; roll out another one"
+            )
+        policy = VersionPolicy(base=base, target=version, share=share)
+        await self._set(name, policy)
+        _log.info("engine %s: version %s gets %.6g %% of requests", name, version, share * 100)
+        await self._prepared(target)
+
+    async def pin(self, name: str, version: str) -> None:
+        """Give all requests a version, once a worker has loaded it. This ends a rollout.
+
+        Raises:
+            SynergaiError: as for `start`; nothing has changed then.
+        """
+        target = self._usable(name, version)
+        if not self._versions.is_prepared(target):
+            await self._loader.load(target)
+            self._versions.set_prepared(target)
+        await self._set(name, VersionPolicy(base=version))
+        _log.info("engine %s: pinned to version %s", name, version)
+
+    async def promote(self, name: str) -> None:
+        """End a rollout: all requests get the new version.
+
+        Raises:
+            InvalidInput: there is no rollout.
+            SynergaiError: as for `start`; nothing has changed then.
+        """
+        await self.pin(name, self._rollout(name).target)
+
+    async def roll_back(self, name: str) -> None:
+        """End a rollout: all requests get the old version.
+
+        Raises:
+            InvalidInput: there is no rollout.
+            Unavailable: the policy cannot be recorded.
+        """
+        policy = self._rollout(name)
+        await self._set(name, VersionPolicy(base=policy.base))
+        _log.info("engine %s: rolled back to version %s", name, policy.base)
+
+    async def follow_latest(self, name: str) -> None:
+        """Give requests the highest usable version again. This ends a rollout or a pin.
+
+        Raises:
+            EngineNotFound: there is no such engine.
+            Unavailable: the policy cannot be recorded.
+        """
+        self._versions.selected(name)
+        await self._set(name, LATEST)
+        _log.info("engine %s: the highest usable version gets all requests", name)
+
+    # --- checks ---------------------------------------------------------------------------------
+
+    def _usable(self, name: str, version: str) -> EngineName:
+        target = self._versions.resolve(name, validate_version(version))
+        self._versions.catalogue.find(target)
+        return target
+
+    def _old_version(self, name: str, version: str) -> str:
+        """Return the version beside a new one: that of requests now, or else the highest other."""
+        _, current = split_version(self._versions.resolve(name))
+        others = [each for each in self._versions.in_service(name) if each != version]
+        if current != version and current in others:
+            return current
+        if not others:
+            raise InvalidInput(
+                f"engine {name!r} has no version in service beside {version}: there is nothing to "
+                "roll out from"
+            )
+        return others[-1]
+
+    def _rollout(self, name: str) -> VersionPolicy:
+        self._versions.selected(name)
+        policy = self._versions.policy(name)
+        if not policy.target:
+            raise InvalidInput(f"engine {name!r} is not being rolled out")
+        return policy
+
+    # --- policies -------------------------------------------------------------------------------
+
+    async def _set(self, name: str, policy: VersionPolicy) -> None:
+        """Record a policy and apply it; it is not applied if it cannot be recorded."""
+        policies = self._versions.policies | {name: policy}
+        await self._store.write({each: p for each, p in policies.items() if p != LATEST})
+        self._versions.set_policy(name, policy)
+
+    def _fall_back(self, name: str, reason: str) -> None:
+        """Roll back a rollout whose version cannot be used."""
+        policy = replace(self._versions.policy(name), target="", share=0.0, reason=reason)
+        self._versions.set_policy(name, policy)
+        _log.error("engine %s: rolled back to version %s: %s", name, policy.base, reason)
+        writing = asyncio.create_task(self._write())
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+
+    async def _write(self) -> None:
+        try:
+            await self._store.write(self._versions.policies)
+        except SynergaiError as error:
+            _log.error("the version policies hold until the next restart only: %s", error)
+
+    # --- versions -------------------------------------------------------------------------------
+
+    def _on_unusable(self, engine: EngineName) -> None:
+        name, version = split_version(engine)
+        if version == self._versions.policy(name).target:
+            try:
+                self._versions.catalogue.check_in_service(engine)
+            except SynergaiError as error:
+                self._fall_back(name, str(error))
+
+    def _prepare(self, engine: EngineName) -> None:
+        """Have a version loaded, unless that is under way."""
+        if engine not in self._preparing:
+            task = self._preparing[engine] = asyncio.create_task(self._load(engine))
+            task.add_done_callback(lambda _: self._preparing.pop(engine, None))
+
+    async def _prepared(self, engine: EngineName) -> None:
+        """Wait until the load of a version is over; raise why a rollout to it was rolled back."""
+        task = self._preparing.get(engine)
+        if task is not None:
+            await asyncio.wait([task])
+        name, version = split_version(engine)
+        policy = self._versions.policy(name)
+        if policy.reason and policy.target != version:
+            raise EngineUnusable(f"rolled back to version {policy.base}: {policy.reason}")
+
+    async def _load(self, engine: EngineName) -> None:
+        name, version = split_version(engine)
+        while self._versions.catalogue.serves(engine):
+            try:
+                await self._loader.load(engine)
+            except EngineUnusable as error:
+                _log.warning("%s stays without requests: %s", engine, error)
+                if version == self._versions.policy(name).target:
+                    self._fall_back(name, str(error))
+                return
+            except SynergaiError as error:  # its workers are leaving, or busy
+                _log.info("%s is not loaded yet: %s", engine, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._versions.set_prepared(engine)
+                return

@@ -1,0 +1,82 @@
+"""Version policy of an engine as reported by a gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from synergai.v1 import fleet_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionFigures:
+    """A version of an engine, and its figures since the gateway started.
+
+    Attributes:
+        reason: why it is not in service; empty if it is.
+        prepared: whether a worker has loaded it, so that requests may switch to it.
+        requests: number of ended requests.
+        errors: number of these that failed, expired or were rejected.
+        mean_s: mean time of a successful request in seconds; 0 without one.
+        queries: number of completed queries of requests and jobs.
+        labelled: number of queries of ended jobs with a known label.
+        correct: number of these that were answered correctly.
+    """
+
+    version: str
+    in_service: bool
+    reason: str
+    prepared: bool
+    requests: int
+    errors: int
+    mean_s: float
+    queries: int
+    labelled: int
+    correct: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionPolicy:
+    """Which version of an engine requests get that name none.
+
+    Attributes:
+        base: the pinned version, or the old one of a rollout; empty for the highest usable one.
+        target: the new version of a rollout; empty without one.
+        share: share of the requests that get the target, 0 to 1.
+        reason: why the gateway has rolled back the last rollout by itself; otherwise empty.
+        versions: all known versions, in increasing order.
+    """
+
+    engine: str
+    base: str
+    target: str
+    share: float
+    reason: str
+    versions: tuple[VersionFigures, ...]
+
+
+def version_policy_from_proto(message: fleet_pb2.VersionPolicy) -> VersionPolicy:
+    """Convert a policy from its message."""
+    return VersionPolicy(
+        engine=message.engine,
+        base=message.base,
+        target=message.rollout.version,
+        share=message.rollout.share,
+        reason=message.reason,
+        versions=tuple(
+            VersionFigures(
+                version=each.version,
+                in_service=each.in_service,
+                reason=each.reason,
+                prepared=each.prepared,
+                requests=each.requests,
+                errors=each.errors,
+                mean_s=each.mean_s,
+                queries=each.queries,
+                labelled=each.labelled,
+                correct=each.correct,
+            )
+            for each in message.versions
+        ),
+    )
