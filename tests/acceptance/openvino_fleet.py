@@ -23,9 +23,11 @@ from msgspec.structs import replace
 
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
+from synergai.errors import EngineUnusable
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
 from synergai.oip import inference_pb2 as oip
+from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from numpy.typing import NDArray
-
-    from synergai.profiles.dictionary import ProfileEntry
 
 OPENVINO: Final = ProviderChoice(name="OpenVINO", kind="OpenVINO", device="CPU")
 TOLERANCE: Final = 1e-3
@@ -58,16 +58,24 @@ def main() -> int:
         for each in ModelDirectory(options.models).engines()
         if each.backend == "onnxruntime"
     ]
+    unusable: list[EngineName] = []
     for name in names:
-        difference = compare(options.models, name)
+        try:
+            difference = compare(options.models, name)
+        except EngineUnusable as error:
+            print(json.dumps({"engine": name, "unusable": str(error)}), flush=True)
+            unusable.append(name)
+            continue
         print(json.dumps({"engine": name, "difference": difference}), flush=True)
         if not difference <= TOLERANCE:
             return 1
-    profiled = [EngineName(name) for name in options.profiled.split(",") if name] or names
+    profiled = [EngineName(name) for name in options.profiled.split(",") if name]
+    profiled = profiled or [name for name in names if name not in unusable]
     dictionary = options.directory / "dictionary.db"
     for record in profile(options.models, profiled, dictionary, options.directory):
         print(json.dumps(record), flush=True)
-    for record in serve(options.models, profiled, dictionary, options.directory):
+    add_to_dictionary(dictionary, [entry for name in unusable for entry in tempting(name)])
+    for record in serve(options.models, profiled, unusable, dictionary, options.directory):
         print(json.dumps(record), flush=True)
     return 0
 
@@ -128,37 +136,73 @@ def profile(
     ]
 
 
+def tempting(name: EngineName) -> list[ProfileEntry]:
+    """Return a profile by which OpenVINO would be the best for an engine that it cannot run."""
+    return [
+        ProfileEntry(
+            engine=name, worker_class=WorkerClass(CLASS), configuration=configuration, qps=qps
+        )
+        for configuration, qps in (
+            (Configuration(1), 10.0),
+            (Configuration(1, "", OPENVINO.name), 1000.0),
+        )
+    ]
+
+
 def serve(
-    models: Path, names: list[EngineName], dictionary: Path, directory: Path
+    models: Path,
+    names: list[EngineName],
+    unusable: list[EngineName],
+    dictionary: Path,
+    directory: Path,
 ) -> list[dict[str, Any]]:
-    """Let a gateway choose; return what it chose, by the measured profile and by its opposite."""
+    """Let a gateway choose; return what it chose, by the measured profile and by its opposite.
+
+    Engines that OpenVINO cannot run have to run on the CPU, whatever their profile says.
+    """
     with LocalFleet(directory / "fleet") as fleet:
         fleet.start_gateway(("--dictionary", str(dictionary)))
         options = ("--providers", "CPU,OpenVINO", "--threads", "1")
         fleet.start_agent("worker", models=models, worker_class=CLASS, options=options)
         fleet.wait_for_workers(1)
         with SyncClient(fleet.address) as client:
-            measured = [choose(client, name, dictionary, "measured") for name in names]
-            entries = list(load_dictionary(dictionary))
+            on_cpu = [choose(client, name, Configuration(1), "failure") for name in unusable]
+            [worker] = client.workers()
+            known = {each.session for each in worker.unusable}
+            if known != {Session(name, Configuration(1, "", OPENVINO.name)) for name in unusable}:
+                raise SystemExit(f"unusable at the gateway: {known}")
+            measured = [
+                choose(client, name, fastest(name, dictionary), "measured") for name in names
+            ]
+            entries = [entry for entry in load_dictionary(dictionary) if entry.engine in names]
             add_to_dictionary(dictionary, [opposite(entry, entries) for entry in entries])
-            return measured + [choose(client, name, dictionary, "opposite") for name in names]
+            opposites = [
+                choose(client, name, fastest(name, dictionary), "opposite") for name in names
+            ]
+            return [*on_cpu, *measured, *opposites]
 
 
-def choose(client: SyncClient, name: EngineName, dictionary: Path, by: str) -> dict[str, Any]:
-    """Submit jobs until one runs in the fastest configuration of the dictionary, and return it."""
+def fastest(name: EngineName, dictionary: Path) -> Configuration:
+    """Return the fastest configuration of an engine by the dictionary."""
     row = load_dictionary(dictionary).row(name, WorkerClass(CLASS))
-    fastest = max(row.values(), key=lambda entry: entry.qps).configuration
+    return max(row.values(), key=lambda entry: entry.qps).configuration
+
+
+def choose(
+    client: SyncClient, name: EngineName, expected: Configuration, by: str
+) -> dict[str, Any]:
+    """Submit jobs until one runs in the expected configuration, and return it."""
     deadline = time.monotonic() + CHOICE_WITHIN_S
     while True:
         status = client.submit(name, queries=5).wait()
         if status.state is not JobState.SUCCEEDED:
             raise SystemExit(f"{name}: {status.state.name}: {status.reason}")
         used = {execution.configuration for execution in status.executions}
-        if used == {fastest}:
-            return {"engine": name, "by": by, "configuration": str(fastest)}
+        if used == {expected}:
+            return {"engine": name, "by": by, "configuration": str(expected)}
         # The gateway looks for changes of the dictionary every second.
         if time.monotonic() > deadline:
-            raise SystemExit(f"{name}: ran in {used} instead of {fastest}")
+            raise SystemExit(f"{name}: ran in {used} instead of {expected}")
         time.sleep(0.1)
 
 

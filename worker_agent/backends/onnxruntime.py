@@ -44,6 +44,8 @@ _NODE: Final = re.compile(
     r"while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)' Status Message: "
     r"(/\S+:\d+ .*?\) )?(?P<message>.+)"  # a source position and a function's signature
 )
+_PROVIDER: Final = re.compile(r"\[OpenVINO-EP\] (?P<message>.+)")
+"""Behind source positions and signatures of several hundred characters."""
 _CPU: Final = "CPUExecutionProvider"
 _FATAL: Final = 4
 """Log severity; the runtime also raises what it would log."""
@@ -199,6 +201,8 @@ def _reason(error: Exception) -> str:
     text = _CODE.sub("", " ".join(str(error).split()))
     if found := _NODE.search(text):
         return f"{found['kind']} node {found['name']!r}: {found['message']}"[:500]
+    if found := _PROVIDER.search(text):
+        return found["message"][:500]
     _, marker, rest = text.rpartition("failed:")
     return (rest.strip() if marker else text)[:500] or type(error).__name__
 

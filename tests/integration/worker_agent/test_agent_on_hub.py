@@ -371,7 +371,7 @@ IMPOSSIBLE: list[tuple[str, AssignmentFields, hub_pb2.Fault.ValueType, str]] = [
     (
         "twice",
         {"configuration": common_pb2.Configuration(threads=7)},
-        hub_pb2.FAULT_ENGINE_BROKEN,
+        hub_pb2.FAULT_CONFIGURATION_UNUSABLE,
         "threads=7 is not available on this worker",
     ),
 ]

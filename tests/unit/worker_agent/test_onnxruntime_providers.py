@@ -138,6 +138,20 @@ def test_wrong_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_message_of_openvino_is_found_behind_its_source_positions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = (
+        "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /a/basic_backend.cc:136 "
+        "onnxruntime::openvino_ep::BasicBackend::BasicBackend(std::unique_ptr<onnx::ModelProto>&) "
+        "[OpenVINO-EP] Exception while Reading network: Sub_248 node not found in graph cache"
+    )
+    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
+        "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
+        "Exception while Reading network: Sub_248 node not found in graph cache"
+    )
+
+
 def test_device_without_memory_for_the_model_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     error = "Failed to allocate memory for requested buffer of size 9437184"
     assert error in fault(monkeypatch, FakeRuntime(load_error=error))
