@@ -164,10 +164,19 @@ async def fetch_results(
                     if result.error:
                         failures.add(result.index, result.name, result.error)
             if pending.is_due():
-                await asyncio.to_thread(pending.write)
+                await _in_thread(pending.write)
                 on_progress(directory.total)
-        await asyncio.to_thread(pending.write)
+        await _in_thread(pending.write)
         on_progress(directory.total)
+
+
+async def _in_thread(write: Callable[[], None]) -> None:
+    """Run `write` in a thread; if cancelled, wait for it, so that the directory stays locked."""
+    writing = asyncio.ensure_future(asyncio.to_thread(write))
+    try:
+        await asyncio.shield(writing)
+    finally:
+        await asyncio.wait([writing])
 
 
 class _Pending:
