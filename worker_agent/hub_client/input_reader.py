@@ -50,7 +50,9 @@ class InputReader:
         try:
             scheme = urlsplit(url).scheme
             data = self._read_file(url) if scheme == _FILE else self._read_other(url, scheme)
-        except ValueError as error:
+        except InvalidInput:
+            raise
+        except ValueError as error:  # such as a NUL in a path
             raise InvalidInput(f"{url!r} cannot be read: {error}") from None
         request = ModelInferRequest(
             inputs=[
@@ -76,15 +78,17 @@ class InputReader:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError as error:
             raise InvalidInput(f"{url!r} cannot be read: {error.strerror}") from None
-        with os.fdopen(descriptor, "rb") as file:
-            if not self._allows(os.path.realpath(f"/proc/self/fd/{file.fileno()}")):
+        try:
+            if not self._allows(os.path.realpath(f"/proc/self/fd/{descriptor}")):
                 raise InvalidInput(f"{url!r} was moved while it was opened")
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InvalidInput(f"{url!r} is not a file")
-            try:
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
                 return self._checked(url, file.read(self._max_bytes + 1))
-            except OSError as error:
-                raise InvalidInput(f"{url!r} cannot be read: {error.strerror}") from None
+        except OSError as error:
+            raise InvalidInput(f"{url!r} cannot be read: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
 
     def _allows(self, path: str) -> bool:
         return any(os.path.commonpath((root, path)) == root for root in self._directories)
