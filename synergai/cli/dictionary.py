@@ -67,6 +67,7 @@ def show(
     With --target, the pace is the observed time per query over the profiled one, on each worker
     of the class that has run the engine: above 1, the worker is slower than its profile.
     """
+    from synergai.domain import is_selected
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
     from synergai.profiles.text import write_json
@@ -80,7 +81,7 @@ def show(
     selected = ConfigurationDictionary(
         entry
         for entry in entries
-        if engine in (None, entry.engine) and worker_class in (None, entry.worker_class)
+        if is_selected(entry.engine, engine or "") and worker_class in (None, entry.worker_class)
     )
     if as_json and target is None:
         typer.echo(write_json(selected), nl=False)

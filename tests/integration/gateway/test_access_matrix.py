@@ -153,6 +153,10 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Jobs/Watch": jobs_pb2.WatchRequest(job_id=job_id),
         "synergai.v1.Jobs/Cancel": jobs_pb2.CancelRequest(job_id=job_id),
         "synergai.v1.Fleet/ForgetEngine": fleet_pb2.ForgetEngineRequest(engine=ECHO),
+        "synergai.v1.Fleet/GetVersionPolicy": fleet_pb2.GetVersionPolicyRequest(engine=ECHO),
+        "synergai.v1.Fleet/SetVersionPolicy": fleet_pb2.SetVersionPolicyRequest(
+            engine=ECHO, latest=True
+        ),
         "synergai.v1.Store/Open": store_pb2.OpenRequest(
             engine=ECHO, version=1, manifest=_MANIFEST.encode()
         ),
