@@ -86,7 +86,22 @@ def check_programs(programs: str, names: Sequence[str], root: Path) -> Iterator[
     missing = [name for name in names if not os.access(_below(root, programs) / name, os.X_OK)]
     if not problem and missing:
         problem = f"{programs} has no program {missing[0]}; name the directory with --programs"
+    interpreter = _interpreter(_below(root, programs), root)
+    if not problem and interpreter and path_problem(interpreter, ""):
+        problem = (
+            f"services cannot access the Python of {programs}, {interpreter}; create the "
+            "environment with one elsewhere, such as /opt/python (uv: UV_PYTHON_INSTALL_DIR)"
+        )
     yield Check(f"services can run {' and '.join(names)} in {programs}", problem)
+
+
+def _interpreter(programs: Path, root: Path) -> str:
+    """Return the path below `root` of the Python that a virtual environment links to, or empty."""
+    link = programs / "python"
+    if not link.is_symlink():
+        return ""
+    path, top = link.resolve(), root.resolve()
+    return f"/{path.relative_to(top)}" if path.is_relative_to(top) else str(path)
 
 
 def path_problem(path: str, instead: str) -> str:

@@ -123,6 +123,19 @@ def test_invalid_address_is_refused(change: dict[str, str]) -> None:
         wanted(**change)
 
 
+@pytest.mark.usefixtures("systemd")
+@pytest.mark.parametrize(("python", "usable"), [("opt/python/bin", True), ("root/uv/bin", False)])
+def test_environment_whose_python_services_cannot_access_is_refused(
+    root: Path, python: str, usable: bool
+) -> None:
+    interpreter = root / python / "python3.11"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.touch(0o755)
+    (root / "srv/synergai/bin/python").symlink_to(interpreter)
+    problems = [problem for step in wanted().steps(root) if (problem := find_problem(step, root))]
+    assert problems == [] if usable else "/root/uv/bin/python3.11" in problems[0]
+
+
 def test_plan_of_a_machine_without_systemd_marks_its_commands(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
