@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from gateway.journal import schema
-from gateway.journal.database import connect, describe, find_faults, has_checksums
 from gateway.journal.errors import JournalBroken, JournalDamaged
 from gateway.journal.files import (
     DATABASE,
@@ -31,6 +30,7 @@ from gateway.journal.files import (
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
 from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.runtime.database import connect, describe, find_faults, has_checksums
 from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:

@@ -26,13 +26,14 @@ import apsw
 
 from gateway.jobs.store import StoreFull
 from gateway.journal import operations, schema
-from gateway.journal.database import describe, is_disk_full
 from gateway.journal.errors import JournalBroken
 from gateway.journal.files import RESERVE, lock
 from gateway.journal.opening import open_journal
 from gateway.journal.reserve import Reserve, Space
+from gateway.journal.space import is_disk_full
 from synergai.errors import SynergaiError
 from synergai.runtime.clock import Clock
+from synergai.runtime.database import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

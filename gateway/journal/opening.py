@@ -13,18 +13,18 @@ import apsw
 
 from gateway.jobs.store import StoreFull
 from gateway.journal import schema
-from gateway.journal.database import (
+from gateway.journal.errors import JournalBroken, JournalDamaged
+from gateway.journal.files import DATABASE, LOG, MARKER, is_empty
+from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
+from gateway.journal.space import is_disk_full
+from synergai.errors import Unavailable
+from synergai.runtime.database import (
     add_checksums,
     connect,
     describe,
     find_faults,
     has_checksums,
-    is_disk_full,
 )
-from gateway.journal.errors import JournalBroken, JournalDamaged
-from gateway.journal.files import DATABASE, LOG, MARKER, is_empty
-from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
-from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path

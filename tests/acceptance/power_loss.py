@@ -26,7 +26,6 @@ import apsw
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
-from gateway.journal import database
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
 from synergai.domain import (
@@ -38,6 +37,7 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
+from synergai.runtime import database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

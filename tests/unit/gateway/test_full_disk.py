@@ -17,13 +17,14 @@ from gateway.admission.limits import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.jobs.store import StoreFull
-from gateway.journal.database import connect, is_disk_full
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
 from gateway.journal.reserve import Reserve, Space
+from gateway.journal.space import is_disk_full
 from gateway.servicers.health import HealthServicer
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import Overloaded
+from synergai.runtime.database import connect
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.unit.gateway.test_journal import a_record, an_execution, ended

@@ -19,7 +19,6 @@ from gateway.fleet.descriptions import Description, Established
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
 from gateway.journal import operations
-from gateway.journal.database import connect, has_checksums
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
 from synergai.domain import (
@@ -33,6 +32,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.errors import IdempotencyConflict, InternalError, Unavailable
+from synergai.runtime.database import connect, has_checksums
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

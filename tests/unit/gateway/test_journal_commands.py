@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.journal.database import find_faults
 from gateway.journal.files import lock
 from gateway.journal.journal import Journal
 from synergai.cli import main as cli
 from synergai.domain import EngineName
+from synergai.runtime.database import find_faults
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Connections to journal databases, with a checksum on every page.
+"""Connections to SQLite databases, with a checksum on every page.
 
 SQLite's `cksumvfs <https://sqlite.org/cksumvfs.html>`_ stores the checksum in the last eight bytes
 of each page, and verifies it at every read.
@@ -11,13 +11,11 @@ from typing import Final
 
 import apsw
 
-from gateway.records.log import NO_SPACE, is_out_of_space
 from synergai.errors import InternalError
 
 _CHECKSUM_VFS: Final = "cksmvfs"
 _CHECKSUM_BYTES: Final = 8
 _MAX_FAULTS: Final = 5
-_FAILED_SYNCS: Final = frozenset((apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC))
 
 
 def connect(path: Path, *, create: bool = False) -> apsw.Connection:
@@ -72,27 +70,6 @@ def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[
     except apsw.Error as error:
         return [describe(error)]
     return [fault for fault in found if fault != "ok"]
-
-
-def is_disk_full(error: Exception, connection: apsw.Connection | None = None) -> bool:
-    """Return whether an operation failed for lack of space, and can be repeated later.
-
-    A failed sync never can, for any cause: the kernel may have dropped unwritten data.
-
-    Args:
-        error: why it failed.
-        connection: the database, which has had no other error since.
-    """
-    if isinstance(error, OSError):
-        return is_out_of_space(error)
-    if isinstance(error, apsw.FullError):
-        return True
-    return (
-        isinstance(error, (apsw.IOError, apsw.CantOpenError))
-        and getattr(error, "extendedresult", None) not in _FAILED_SYNCS
-        and connection is not None
-        and connection.system_errno in NO_SPACE
-    )
 
 
 def describe(error: Exception) -> str:
