@@ -188,7 +188,7 @@ async def test_backup_of_a_running_journal_is_restored_in_a_new_epoch(tmp_path: 
     journal = Journal(state)
     await accepted(journal, 3)
     report = archive.back_up(state, backup)
-    assert report.running
+    assert report.copy_of == state / "journal.db"
     assert report.content is not None
     assert report.content.unfinished == 3
     await journal.accept(a_record("later"))
