@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.check_cli import check
 from gateway.enrolment_cli import enroll, workers_app
 from gateway.settings import GatewaySettings
 from synergai.cli.commands import settings_command
@@ -89,4 +90,5 @@ app.command(epilog="Example: [bold]synergai gateway uninstall --dry-run[/bold]")
 app.command(epilog="Example: [bold]synergai gateway enroll --worker-id edge-3 --ttl 30m[/bold]")(
     enroll
 )
+app.command(epilog="Example: [bold]synergai gateway check[/bold]")(check)
 app.add_typer(workers_app, name="workers")

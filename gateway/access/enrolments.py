@@ -5,6 +5,10 @@ secrets are random, so that a plain SHA-256 cannot be inverted.
 
 An agent chooses its secret and stores it before it presents a token. A reply that is lost thus
 leaves an agent that is enrolled and knows its secret.
+
+Version 2 has checksums on its pages. Only a gateway adds them to a file of version 1, which has
+the same tables: a gateway of the version before, which would write without checksums, may be
+running when a command of this version uses its file.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import apsw
 from msgspec import Struct
 
 from synergai.errors import InvalidInput, NotFound, Unauthenticated, Unavailable
+from synergai.runtime import database
 from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:
@@ -31,7 +36,9 @@ Row: TypeAlias = tuple[Any, ...]
 
 FILE: Final = "workers.db"
 APPLICATION_ID: Final = 0x53594E57  # "SYNW"; identifies our databases
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+WITHOUT_CHECKSUMS: Final = 1
+"""The latest version without checksums."""
 _BUSY_TIMEOUT_MS: Final = 5000
 _KEPT_S: Final = 7 * 86_400.0
 """Time after its expiry at which a token is forgotten; until then, its use is refused by name."""
@@ -84,6 +91,23 @@ class EnrolledWorker(Struct, frozen=True, kw_only=True):
         )
 
 
+class EnrolmentsDamaged(Unavailable):
+    """The database of enrolled workers is damaged.
+
+    Args:
+        path: the database.
+        fault: what is wrong with it.
+    """
+
+    def __init__(self, path: Path, fault: str) -> None:
+        super().__init__(
+            f"the enrolled workers in {path} cannot be read, the file is damaged: {fault}. Stop "
+            "the gateway and replace the file by a copy; or move it away, and enrol the workers "
+            "again with 'synergai gateway enroll'"
+        )
+        self.fault = fault
+
+
 class EnrolmentStore:
     """Database of enrolled workers and tokens; a context manager that closes it.
 
@@ -94,6 +118,7 @@ class EnrolmentStore:
         NotFound: on construction, if the directory does not exist.
         InvalidInput: on construction, if the file is of another program or version.
         Unavailable: the file cannot be read or written; so do all methods.
+        EnrolmentsDamaged: the file is damaged; so do all methods.
     """
 
     def __init__(self, state: Path) -> None:
@@ -105,12 +130,13 @@ class EnrolmentStore:
             )
         with self._translated():
             _create(self._path)
-            self._connection = apsw.Connection(str(self._path))
+            self._connection = database.connect(self._path)
         try:
             with self._translated():
                 self._connection.set_busy_timeout(_BUSY_TIMEOUT_MS)
                 self._connection.pragma("synchronous", "full")
                 self._create_or_check()
+                self.check()
                 self._data_version = self._connection.pragma("data_version")
         except BaseException:
             self.close()
@@ -125,6 +151,34 @@ class EnrolmentStore:
     def close(self) -> None:
         """Close the database; idempotent."""
         self._connection.close()
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the pages have checksums."""
+        return database.has_checksums(self._connection)
+
+    def check(self, *, thorough: bool = False) -> None:
+        """Read the whole file and check it.
+
+        Args:
+            thorough: whether to check also what only a file without checksums needs.
+        """
+        with self._translated():
+            expected = self._connection.pragma("user_version") > WITHOUT_CHECKSUMS
+            if fault := database.find_damage(
+                self._connection, checksums=expected, thorough=thorough
+            ):
+                raise EnrolmentsDamaged(self._path, fault)
+
+    def add_checksums(self) -> None:
+        """Upgrade a file without checksums to the current version, which has them."""
+        with self._translated():
+            if self._connection.pragma("user_version") > WITHOUT_CHECKSUMS:
+                return
+            self.check(thorough=True)
+            # The version last: the file would otherwise seem to have lost its checksums.
+            database.add_checksums(self._connection)
+            self._connection.pragma("user_version", SCHEMA_VERSION)
 
     # --- tokens -----------------------------------------------------------------------------
 
@@ -220,11 +274,13 @@ class EnrolmentStore:
     # --- internals --------------------------------------------------------------------------
 
     def _create_or_check(self) -> None:
+        if self._path.stat().st_size == 0:
+            database.expect_checksums(self._connection)
         with self._transaction():
-            found = tuple(
+            application_id, version = (
                 self._connection.pragma(name) for name in ("application_id", "user_version")
             )
-            if found == (APPLICATION_ID, SCHEMA_VERSION):
+            if application_id == APPLICATION_ID and 1 <= version <= SCHEMA_VERSION:
                 return
             if self._connection.execute("SELECT 1 FROM sqlite_schema").fetchall():
                 raise InvalidInput(f"{self._path} is of another program or version")
@@ -232,20 +288,16 @@ class EnrolmentStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._translated():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            finally:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+        with self._translated(), database.transaction(self._connection, writes=True):
+            yield
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except apsw.Error as error:
+            if database.is_damage(error):
+                raise EnrolmentsDamaged(self._path, database.describe(error)) from error
             raise Unavailable(f"{self._path} cannot be used: {error}") from error
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be used: {error.strerror}") from error

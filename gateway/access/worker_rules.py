@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from msgspec import Struct
 
-from gateway.access.enrolments import EnrolmentStore
+from gateway.access.enrolments import EnrolmentsDamaged, EnrolmentStore
 from gateway.access.roles import matches_any
 from synergai.domain import split_version
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
@@ -254,7 +254,7 @@ class WorkerRules:
 
         def run() -> T:
             if self._store is None:
-                self._store = EnrolmentStore(self._state)
+                self._store = _open_enrolments(self._state)
             return operation(self._store)
 
         async with self._one_at_a_time:
@@ -264,6 +264,19 @@ class WorkerRules:
             except asyncio.CancelledError:
                 await asyncio.wait([running])
                 raise
+
+
+def _open_enrolments(state: Path) -> EnrolmentStore:
+    """Open the enrolments; add checksums to a file of an earlier version if possible now."""
+    store = EnrolmentStore(state)
+    try:
+        store.add_checksums()
+    except EnrolmentsDamaged:
+        store.close()
+        raise
+    except SynergaiError as error:
+        _log.warning("the enrolled workers get no checksums yet: %s", error)
+    return store
 
 
 def _digests(row: Worker, engine: EngineName) -> frozenset[str] | None:

@@ -22,8 +22,7 @@ from synergai.runtime.database import (
     add_checksums,
     connect,
     describe,
-    find_faults,
-    has_checksums,
+    find_damage,
 )
 
 if TYPE_CHECKING:
@@ -148,8 +147,6 @@ def check_content(
             f"the last {mark.commits - commits:,} of {mark.commits:,} commits are lost; {LOG} is "
             "missing or damaged, or another journal took its place",
         )
-    unchecked = version < schema.FIRST_WITH_COMMITS
-    if not (unchecked or has_checksums(connection)):
-        raise JournalDamaged(path, "its pages have lost their checksums")
-    if faults := find_faults(connection, thorough=thorough or unchecked):
-        raise JournalDamaged(path, "; ".join(faults))
+    checksums = version >= schema.FIRST_WITH_COMMITS
+    if fault := find_damage(connection, checksums=checksums, thorough=thorough):
+        raise JournalDamaged(path, fault)

@@ -12,10 +12,12 @@ from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, TlsCa, TokenFile
 from synergai.cli.output import (
     format_age,
+    format_count,
     format_joules,
     format_rate,
     format_seconds,
     format_watts,
+    print_facts,
     print_json,
     print_table,
     to_jsonable,
@@ -151,13 +153,16 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Write what can be read of a damaged dictionary.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the whole dictionary to a new file."""
     from synergai.errors import InvalidInput
-    from synergai.profiles.files import add_to_dictionary, load_dictionary
+    from synergai.profiles.files import add_to_dictionary, load_dictionary, salvage_dictionary
 
-    entries = list(load_dictionary(dictionary))
+    entries = list((salvage_dictionary if salvage else load_dictionary)(dictionary))
     if target.exists():
         if not replace:
             raise InvalidInput(f"{target} already exists; use --replace to replace it")
@@ -169,6 +174,31 @@ def export(
         print_json({"exported": len(entries), "file": str(target)})
     else:
         typer.echo(f"exported {len(entries)} entries: {target}")
+
+
+@app.command(epilog="Example: [bold]synergai dictionary check[/bold]")
+def check(dictionary: Dictionary = DEFAULT_DICTIONARY, as_json: AsJson = False) -> None:
+    """Read the whole dictionary, and check it against its checksums.
+
+    A gateway may be using it. Exits with 1 if it is damaged.
+    """
+    from synergai.profiles.files import check_dictionary
+
+    report = check_dictionary(dictionary)
+    if as_json:
+        print_json({"ok": not report.fault, **report._asdict(), "path": str(report.path)})
+    else:
+        rows = [
+            ("dictionary", str(report.path)),
+            ("state", f"damaged: {report.fault}" if report.fault else "intact"),
+        ]
+        if report.entries is not None:
+            rows.append(("entries", format_count(report.entries)))
+        if report.checksums is not None:
+            rows.append(("checksums", "yes" if report.checksums else "no"))
+        print_facts(rows)
+    if report.fault:
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Example: [bold]synergai dictionary delete --label observed[/bold]")

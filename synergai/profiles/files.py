@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.errors import InvalidInput, NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary
@@ -43,6 +43,61 @@ def load_dictionary(path: Path) -> ConfigurationDictionary:
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8 text") from error
     return (read_csv if suffix == ".csv" else read_json)(text, str(path))
+
+
+class DictionaryReport(NamedTuple):
+    """State of a dictionary file.
+
+    Attributes:
+        path: the file.
+        fault: what is wrong; empty if nothing is.
+        entries: number of its entries; None if it cannot be read.
+        checksums: whether its pages have checksums; None if it cannot be read or is a text file.
+    """
+
+    path: Path
+    fault: str = ""
+    entries: int | None = None
+    checksums: bool | None = None
+
+
+def check_dictionary(path: Path) -> DictionaryReport:
+    """Read all of a dictionary file and report its state.
+
+    Raises:
+        NotFound: the file does not exist.
+        Unavailable: it is a database that another process keeps locked.
+    """
+    try:
+        if _suffix(path) not in DATABASE_SUFFIXES or not path.is_file():
+            return DictionaryReport(path, entries=len(load_dictionary(path)))
+        from synergai.profiles.store import DictionaryDamaged, DictionaryStore
+
+        try:
+            with DictionaryStore(path) as store:
+                store.check(thorough=True)
+                entries = len(store.load())
+                return DictionaryReport(path, entries=entries, checksums=store.has_checksums)
+        except DictionaryDamaged as error:
+            return DictionaryReport(path, fault=error.fault)
+    except InvalidInput as error:
+        return DictionaryReport(path, fault=str(error))
+
+
+def salvage_dictionary(path: Path) -> ConfigurationDictionary:
+    """Return what can be read of a damaged database.
+
+    Raises:
+        NotFound: the file does not exist.
+        InvalidInput: it is not a database, or nothing of it can be read.
+    """
+    if not path.is_file():
+        raise NotFound(f"there is no dictionary file {path}")
+    if _suffix(path) not in DATABASE_SUFFIXES:
+        raise InvalidInput(f"{path} is a text file: correct it with an editor")
+    from synergai.profiles.salvage import salvage
+
+    return salvage(path)
 
 
 def add_to_dictionary(

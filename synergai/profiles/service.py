@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import OBSERVED, ConfigurationDictionary
 from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible, find_implausible
-from synergai.profiles.store import DictionaryStore
+from synergai.profiles.store import DictionaryDamaged, DictionaryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -69,6 +69,7 @@ class ProfileService:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._store = DictionaryStore(path)
+        self._add_checksums()
         self._write_lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._observed_at: dict[Key, str] = {}
@@ -179,6 +180,15 @@ class ProfileService:
             if known := self.dictionary.row(engine, worker_class).get(configuration):
                 removed.append(known)
         return ProfileChanges(look.put, removed)
+
+    def _add_checksums(self) -> None:
+        """Add checksums to a file of an earlier version, or try again at the next start."""
+        try:
+            self._store.add_checksums()
+        except DictionaryDamaged:
+            raise
+        except SynergaiError as error:
+            _log.warning("the dictionary gets no checksums yet: %s", error)
 
     def _plausible(self, entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
         plausible = []

@@ -1,7 +1,13 @@
-"""Configuration dictionary in a SQLite database with one row per entry."""
+"""Configuration dictionary in a SQLite database with one row per entry.
+
+Several processes use the database at once. Version 3 has checksums on its pages. Only a gateway
+adds them to a file of version 2, which has the same table: a gateway of the version before, which
+would write without checksums, may be running when a command of this version uses its file.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
@@ -9,17 +15,22 @@ import apsw
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED, ConfigurationDictionary
 from synergai.profiles.plausibility import check_size
-from synergai.profiles.records import COLUMNS, from_record, to_record
+from synergai.profiles.records import COLUMNS, KEY, from_record, to_record
+from synergai.runtime import database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from synergai.profiles.dictionary import ProfileEntry
 
 APPLICATION_ID: Final = 0x53594E44  # "SYND"; identifies our databases
-SCHEMA_VERSION: Final = 2
-BUSY_TIMEOUT_MS: Final = 5000
+SCHEMA_VERSION: Final = 3
+WITHOUT_CHECKSUMS: Final = 2
+"""The latest version without checksums."""
+BUSY_TIMEOUT_MS: Final = 30_000
+"""A lock is held for milliseconds, but by a process that a busy machine may not run for seconds;
+what would be lost is minutes of measurement."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE profile (
@@ -51,12 +62,11 @@ PRAGMA user_version = 2;
 """
 """Migration from version 1, which had no batches."""
 _HEADER_BYTES: Final = 100
-_KEY: Final = ("engine", "worker_class", "threads", "power_mode", "execution_provider")
 _PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
 _PUT_IF: Final = (
     f"INSERT INTO profile VALUES (:{', :'.join(COLUMNS)}) "  # noqa: S608  # our own column names
-    f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in _KEY)
+    f"ON CONFLICT ({', '.join(KEY)}) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in KEY)
     + " WHERE "
 )
 _PUT_OBSERVED: Final = _PUT_IF + f"profile.label = '{OBSERVED}'"
@@ -64,10 +74,27 @@ _PUT_IF_NO_WORSE: Final = (
     _PUT_IF + f"NOT (excluded.label = '{DISTURBED}' AND profile.label = '{MEASURED}')"
 )
 """See `ProfileEntry.may_replace`."""
-_GET: Final = f"SELECT * FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in _KEY)}"  # noqa: S608  # our own column names
+_GET: Final = f"SELECT * FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in KEY)}"  # noqa: S608  # our own column names
 
 
-_DELETE: Final = f"DELETE FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in _KEY)}"  # noqa: S608  # our own column names
+_DELETE: Final = f"DELETE FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in KEY)}"  # noqa: S608  # our own column names
+
+
+class DictionaryDamaged(InvalidInput):
+    """The database of a dictionary is damaged.
+
+    Args:
+        path: the database.
+        fault: what is wrong with it.
+    """
+
+    def __init__(self, path: Path, fault: str) -> None:
+        super().__init__(
+            f"the dictionary {path} is damaged: {fault}. Replace it by a copy; or write what can "
+            "be read to a new file with 'synergai dictionary export FILE.csv --salvage', move the "
+            "damaged one away and import that file; or move it away and profile again"
+        )
+        self.fault = fault
 
 
 class DictionaryStore:
@@ -79,6 +106,7 @@ class DictionaryStore:
     Raises:
         InvalidInput: on construction, if the file cannot be opened, is not a dictionary, or has an
             unsupported version.
+        DictionaryDamaged: the file is damaged; so do all methods.
         Unavailable: on construction, if another process keeps the file locked.
     """
 
@@ -87,18 +115,14 @@ class DictionaryStore:
         # SQLite treats a file shorter than its header as an empty database.
         if path.is_file() and 0 < path.stat().st_size < _HEADER_BYTES:
             raise InvalidInput(f"{path} is not a configuration dictionary: it is too short")
+        with self._translated():
+            self._connection = database.connect(path, create=True)
         try:
-            self._connection = apsw.Connection(str(path))
-        except apsw.Error as error:
-            raise self._translate(error) from error
-        try:
-            self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-            with self._connection:
-                self._check_or_create()
-            self._data_version = self._connection.pragma("data_version")
-        except apsw.Error as error:
-            self.close()
-            raise self._translate(error) from error
+            with self._translated():
+                self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+                self._create_or_migrate()
+                self.check()
+                self._data_version = self._connection.pragma("data_version")
         except SynergaiError:
             self.close()
             raise
@@ -113,6 +137,44 @@ class DictionaryStore:
         """Close the database; idempotent."""
         self._connection.close()
 
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the pages have checksums."""
+        return database.has_checksums(self._connection)
+
+    def check(self, *, thorough: bool = False) -> None:
+        """Read the whole file and check it.
+
+        Args:
+            thorough: whether to check also what only a file without checksums needs.
+
+        Raises:
+            DictionaryDamaged: something is wrong.
+            Unavailable: another process keeps it locked.
+        """
+        with self._translated():
+            expected = self._connection.pragma("user_version") > WITHOUT_CHECKSUMS
+            if fault := database.find_damage(
+                self._connection, checksums=expected, thorough=thorough
+            ):
+                raise DictionaryDamaged(self._path, fault)
+
+    def add_checksums(self) -> None:
+        """Upgrade a file without checksums to the current version, which has them.
+
+        Raises:
+            DictionaryDamaged: it is damaged.
+            InvalidInput: it cannot be written.
+            Unavailable: another process keeps it locked.
+        """
+        with self._translated():
+            if self._connection.pragma("user_version") > WITHOUT_CHECKSUMS:
+                return
+            self.check(thorough=True)
+            # The version last: the file would otherwise seem to have lost its checksums.
+            database.add_checksums(self._connection)
+            self._connection.pragma("user_version", SCHEMA_VERSION)
+
     def load(self) -> ConfigurationDictionary:
         """Read all entries.
 
@@ -120,17 +182,11 @@ class DictionaryStore:
             InvalidInput: the file is damaged or has an invalid entry.
             Unavailable: another process keeps it locked.
         """
-        try:
+        self.check()
+        with self._translated():
             # Before the rows: a change in between is reported again rather than lost.
             version = self._connection.pragma("data_version")
-            fault = self._connection.execute("PRAGMA quick_check(1)").get
-            rows = list(self._connection.execute("SELECT * FROM profile"))
-        except apsw.Error as error:
-            raise self._translate(error) from error
-        if fault != "ok":
-            # SQLite reads what is missing of a truncated page as zeros.
-            last = str(fault).splitlines()[-1]
-            raise InvalidInput(f"{self._path} is damaged: {last}; restore or remove it")
+            rows = self._connection.execute("SELECT * FROM profile").fetchall()
         try:
             dictionary = ConfigurationDictionary(
                 from_record(dict(zip(COLUMNS, row, strict=True))) for row in rows
@@ -162,23 +218,17 @@ class DictionaryStore:
             InvalidInput: the file cannot be written, or would have too many entries.
             Unavailable: another process keeps it locked.
         """
-        try:
-            with self._connection:
-                before = self._count()
-                records = [to_record(entry) for entry in entries]
-                self._connection.executemany(
-                    _PUT_IF_NO_WORSE if keep_undisturbed else _PUT, records
-                )
-                check_size(before, self._count(), max_entries, self._path)
-                disturbed = [record for record in records if record["label"] == DISTURBED]
-                kept = [
-                    entry
-                    for entry in map(self._get, disturbed if keep_undisturbed else ())
-                    if entry.label == MEASURED
-                ]
-        except apsw.Error as error:
-            raise self._translate(error) from error
-        return kept
+        with self._writing():
+            before = self._count()
+            records = [to_record(entry) for entry in entries]
+            self._connection.executemany(_PUT_IF_NO_WORSE if keep_undisturbed else _PUT, records)
+            check_size(before, self._count(), max_entries, self._path)
+            disturbed = [record for record in records if record["label"] == DISTURBED]
+            return [
+                entry
+                for entry in map(self._get, disturbed if keep_undisturbed else ())
+                if entry.label == MEASURED
+            ]
 
     def delete(self, selects: Callable[[ProfileEntry], bool]) -> list[ProfileEntry]:
         """Delete the entries that `selects` returns True for, in one transaction; return them.
@@ -187,16 +237,11 @@ class DictionaryStore:
             InvalidInput: the file is damaged, has an invalid entry or cannot be written.
             Unavailable: another process keeps it locked.
         """
-        try:
-            with self._connection:
-                # Waits for other writers first, so that no entry is deleted that was not seen.
-                self._connection.execute("DELETE FROM profile WHERE 0")
-                selected = [entry for entry in self.load() if selects(entry)]
-                self._connection.executemany(
-                    _DELETE, [{n: to_record(entry)[n] for n in _KEY} for entry in selected]
-                )
-        except apsw.Error as error:
-            raise self._translate(error) from error
+        with self._writing():
+            selected = [entry for entry in self.load() if selects(entry)]
+            self._connection.executemany(
+                _DELETE, [{n: to_record(entry)[n] for n in KEY} for entry in selected]
+            )
         return selected
 
     def put_observed(self, entry: ProfileEntry) -> None:
@@ -206,11 +251,8 @@ class DictionaryStore:
             InvalidInput: the file cannot be written.
             Unavailable: another process keeps it locked.
         """
-        try:
-            with self._connection:
-                self._connection.execute(_PUT_OBSERVED, to_record(entry))
-        except apsw.Error as error:
-            raise self._translate(error) from error
+        with self._writing():
+            self._connection.execute(_PUT_OBSERVED, to_record(entry))
 
     def changed_by_others(self) -> bool:
         """Return whether another process has changed the file since it was last read.
@@ -219,10 +261,8 @@ class DictionaryStore:
             InvalidInput: the file cannot be read.
             Unavailable: another process keeps it locked.
         """
-        try:
+        with self._translated():
             version = self._connection.pragma("data_version")
-        except apsw.Error as error:
-            raise self._translate(error) from error
         return bool(version != self._data_version)
 
     def _count(self) -> int:
@@ -231,32 +271,57 @@ class DictionaryStore:
 
     def _get(self, record: Mapping[str, Any]) -> ProfileEntry:
         """Return the entry of the same engine, worker class and configuration."""
-        [row] = self._connection.execute(_GET, {name: record[name] for name in _KEY})
+        [row] = self._connection.execute(_GET, {name: record[name] for name in KEY})
         return from_record(dict(zip(COLUMNS, row, strict=True)))
 
-    def _check_or_create(self) -> None:
+    def _create_or_migrate(self) -> None:
+        with database.transaction(self._connection, writes=False):
+            version = self._read_version()
+        if version == 0:
+            database.expect_checksums(self._connection)
+        if version < WITHOUT_CHECKSUMS:
+            with database.transaction(self._connection, writes=True):
+                version = self._read_version()  # another process may have been first
+                if version < WITHOUT_CHECKSUMS:
+                    self._connection.execute(_FROM_1 if version else _SCHEMA)
+
+    def _read_version(self) -> int:
+        """Return the version of the file; 0 if it is empty."""
         application_id = self._connection.pragma("application_id")
-        version = self._connection.pragma("user_version")
+        version = int(self._connection.pragma("user_version"))
         empty = not self._connection.execute("SELECT count(*) FROM sqlite_schema").get
         if empty and application_id == 0:
-            self._connection.execute(_SCHEMA)
-        elif application_id != APPLICATION_ID:
+            return 0
+        if application_id != APPLICATION_ID:
             raise InvalidInput(f"{self._path} is a database, but not a configuration dictionary")
-        elif version == 1:
-            self._connection.execute(_FROM_1)
-        elif version != SCHEMA_VERSION:
+        if not 1 <= version <= SCHEMA_VERSION:
             raise InvalidInput(
                 f"{self._path} is a configuration dictionary of version {version}, but this "
                 f"program reads version {SCHEMA_VERSION}; export it to CSV with the program that "
                 "wrote it, and import the CSV file"
             )
+        return version
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._translated(), database.transaction(self._connection, writes=True):
+            yield
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise self._translate(error) from error
 
     def _translate(self, error: apsw.Error) -> SynergaiError:
         if isinstance(error, (apsw.BusyError, apsw.LockedError)):
             return Unavailable(f"{self._path} is locked by another process; try again later")
         if isinstance(error, apsw.NotADBError):
             return InvalidInput(
-                f"{self._path} is not a SQLite database; convert a .csv or .json file by "
-                "'synergai dictionary import'"
+                f"{self._path} is not a SQLite database, or its beginning is damaged; convert a "
+                ".csv or .json file by 'synergai dictionary import'"
             )
+        if database.is_damage(error):
+            return DictionaryDamaged(self._path, database.describe(error))
         return InvalidInput(f"{self._path} cannot be used as a configuration dictionary: {error}")

@@ -1,21 +1,37 @@
 """Connections to SQLite databases, with a checksum on every page.
 
 SQLite's `cksumvfs <https://sqlite.org/cksumvfs.html>`_ stores the checksum in the last eight bytes
-of each page, and verifies it at every read.
+of each page, and verifies it at every read. A database says in its header whether it has checksums,
+and connections follow when another process adds them. Programs that write without `cksumvfs` would
+leave wrong checksums behind, so a database gets a new version together with its checksums.
 """
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import apsw
 
 from synergai.errors import InternalError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _CHECKSUM_VFS: Final = "cksmvfs"
 _CHECKSUM_BYTES: Final = 8
 _MAX_FAULTS: Final = 5
+_DAMAGED_READS: Final = frozenset(
+    (
+        apsw.SQLITE_IOERR_CORRUPTFS,
+        apsw.SQLITE_IOERR_DATA,
+        apsw.SQLITE_IOERR_READ,
+        apsw.SQLITE_IOERR_SHORT_READ,
+    )
+)
+_loading: Final = threading.Lock()
 
 
 def connect(path: Path, *, create: bool = False) -> apsw.Connection:
@@ -43,8 +59,15 @@ def has_checksums(connection: apsw.Connection) -> bool:
     return connection.reserve_bytes() == _CHECKSUM_BYTES
 
 
+def expect_checksums(connection: apsw.Connection) -> None:
+    """Let a database that is still empty have checksums from its first page on."""
+    connection.reserve_bytes(reserve=_CHECKSUM_BYTES)
+
+
 def add_checksums(connection: apsw.Connection) -> None:
     """Add checksums to the pages of a database that lacks them; atomic.
+
+    Waits for other connections as long as the busy timeout of this one.
 
     Raises:
         apsw.Error: it cannot be written.
@@ -54,6 +77,41 @@ def add_checksums(connection: apsw.Connection) -> None:
         connection.execute("VACUUM")
 
 
+@contextmanager
+def transaction(connection: apsw.Connection, *, writes: bool) -> Iterator[None]:
+    """Run a block in a transaction.
+
+    One that writes waits for other writers before it begins. If it read first, it could not wait
+    later: SQLite lets its first write fail at once while another process writes.
+
+    Raises:
+        apsw.BusyError: other connections kept the database locked for the busy timeout.
+    """
+    connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def find_damage(connection: apsw.Connection, *, checksums: bool, thorough: bool = False) -> str:
+    """Read all pages and check them; return what is wrong, empty if nothing is.
+
+    Args:
+        connection: the database.
+        checksums: whether its pages must have checksums. Without them, the check is thorough.
+        thorough: see `find_faults`.
+
+    Raises:
+        apsw.BusyError: other connections kept the database locked for the busy timeout.
+    """
+    if checksums and not has_checksums(connection):
+        return "its pages have lost their checksums"
+    return "; ".join(find_faults(connection, thorough=thorough or not checksums))
+
+
 def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[str]:
     """Read all pages and check them; return what is wrong, for people.
 
@@ -61,15 +119,27 @@ def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[
         connection: the database.
         thorough: whether to compare indexes with their tables as well, which takes longer, and
             is needed only without checksums.
+
+    Raises:
+        apsw.BusyError: other connections kept the database locked for the busy timeout.
     """
     try:
         check = "integrity_check" if thorough else "quick_check"
         found = [row[0] for row in connection.execute(f"PRAGMA {check}({_MAX_FAULTS})")]
         if thorough and connection.execute("PRAGMA foreign_key_check").fetchone():
             found.append("a row refers to a job that does not exist")
+    except (apsw.BusyError, apsw.LockedError):
+        raise
     except apsw.Error as error:
         return [describe(error)]
     return [fault for fault in found if fault != "ok"]
+
+
+def is_damage(error: apsw.Error) -> bool:
+    """Return whether an error means that the content of a file cannot be trusted."""
+    return isinstance(error, apsw.CorruptError) or (
+        getattr(error, "extendedresult", None) in _DAMAGED_READS
+    )
 
 
 def describe(error: Exception) -> str:
@@ -81,9 +151,15 @@ def describe(error: Exception) -> str:
 
 def _load_checksums() -> None:
     """Register the VFS with checksums, which other databases of the process do not use."""
-    names = apsw.vfs_names()
-    if _CHECKSUM_VFS in names:
-        return
+    # Registered twice at the same time, it would call itself.
+    with _loading:
+        names = apsw.vfs_names()
+        if _CHECKSUM_VFS not in names:
+            _load_extension()
+            apsw.set_default_vfs(names[0])
+
+
+def _load_extension() -> None:
     # `apsw.sqlite_extra` would find it as well, but by modules that cost half a megabyte.
     extension = Path(apsw.__file__).with_name("sqlite_extra_binaries") / "cksumvfs"
     connection = apsw.Connection(":memory:")
@@ -97,4 +173,3 @@ def _load_checksums() -> None:
         ) from error
     finally:
         connection.close()
-    apsw.set_default_vfs(names[0])

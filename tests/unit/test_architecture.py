@@ -78,6 +78,7 @@ ORDER = {
         "installer",
         "serve",
         "enrolment_cli",
+        "check_cli",
         "cli",
         "__main__",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -22,6 +23,7 @@ from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
+from synergai.runtime.database import connect
 
 OLD_DICTIONARY = Path(__file__).with_name("dictionary_0.1.db")
 """Written by the program of November 2025, before entries could be disturbed."""
@@ -62,6 +64,11 @@ def an_entry(engine: str = "e", qps: float = 10.0, threads: int = 1) -> ProfileE
         configuration=Configuration(threads),
         qps=qps,
     )
+
+
+def change(path: Path, statements: str) -> None:
+    with closing(connect(path)) as connection:
+        connection.execute(statements)
 
 
 def content(dictionary: ConfigurationDictionary) -> set[ProfileEntry]:
@@ -229,21 +236,16 @@ def test_file_too_short_for_a_database_is_rejected_and_unchanged(tmp_path: Path)
 def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 7")
-    connection.close()
+    change(path, "PRAGMA user_version = 7")
 
-    with pytest.raises(InvalidInput, match="version 7, but this program reads version 2"):
+    with pytest.raises(InvalidInput, match="version 7, but this program reads version 3"):
         load_dictionary(path)
 
 
 def test_dictionary_of_version_1_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry("older")])
-    with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE profile DROP COLUMN batch_qps")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
+    change(path, "ALTER TABLE profile DROP COLUMN batch_qps; PRAGMA user_version = 1")
 
     newer = replace(an_entry("newer"), batch_qps=(12.5, 20.0))
     add_to_dictionary(path, [newer])
@@ -332,9 +334,7 @@ def test_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
 def test_invalid_entry_in_a_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE profile SET qps = -1")
-    connection.close()
+    change(path, "UPDATE profile SET qps = -1")
 
     with pytest.raises(InvalidInput, match=r"d\.db: e on x86 .* qps must be positive"):
         load_dictionary(path)

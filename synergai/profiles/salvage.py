@@ -1,0 +1,41 @@
+"""What can be read of a damaged dictionary."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Final
+
+import apsw
+
+from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.records import COLUMNS, KEY, from_record
+from synergai.runtime.database import connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_READ: Final = f"SELECT {', '.join(COLUMNS)} FROM profile ORDER BY "  # noqa: S608  # our own column names
+
+
+def salvage(path: Path) -> ConfigurationDictionary:
+    """Return the entries of a damaged database that can be read.
+
+    The entries are read from both ends up to a damaged page. Pages with a wrong checksum and
+    invalid entries are left out.
+
+    Raises:
+        InvalidInput: nothing can be read.
+    """
+    found = ConfigurationDictionary()
+    for order in ("ASC", "DESC"):
+        # Neither the first nor any later row may be readable.
+        with suppress(apsw.Error), closing(connect(path)) as connection:
+            for row in connection.execute(_READ + ", ".join(f"{name} {order}" for name in KEY)):
+                with suppress(InvalidInput):
+                    found.put(from_record(dict(zip(COLUMNS, row, strict=True))))
+    if not len(found):
+        raise InvalidInput(
+            f"nothing of {path} can be read; move it away, and profile again or import a copy"
+        )
+    return found

@@ -1,0 +1,116 @@
+"""Checksums of the enrolled workers: damage is noticed, older files are upgraded."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.access.enrolments import FILE, EnrolmentsDamaged, EnrolmentStore, sha256
+from gateway.access.worker_rules import WorkerRules
+from gateway.cli import app
+from synergai.errors import Unavailable
+from synergai.profiles.files import add_to_dictionary
+
+OLD_FILE = Path(__file__).with_name("workers_1.db")
+"""Written before there were checksums: w1 is enrolled, w2 revoked."""
+FLIPS = 100
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """Return a state directory with workers that enrolled."""
+    with EnrolmentStore(tmp_path) as store:
+        for number in range(12):
+            name = f"worker-{number}"
+            store.enrol(store.issue(name, "nx", 1e9, 0.0), name, "nx", sha256(name), 0.0)
+    return tmp_path
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Return a state directory of an earlier version."""
+    shutil.copy(OLD_FILE, tmp_path / FILE)
+    return tmp_path
+
+
+def flip(file: Path, offset: int, bits: int = 1) -> None:
+    data = bytearray(file.read_bytes())
+    data[offset] ^= bits
+    file.write_bytes(data)
+
+
+def has_checksums(state: Path) -> bool:
+    with EnrolmentStore(state) as store:
+        return store.has_checksums
+
+
+def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
+    rng = random.Random(1)
+    file = state / FILE
+    whole = file.read_bytes()
+    with EnrolmentStore(state) as store:
+        expected = store.workers()
+    refused = harmless = 0
+    for _ in range(FLIPS):
+        flip(file, rng.randrange(len(whole)), rng.randrange(1, 256))
+        try:
+            with EnrolmentStore(state) as store:
+                read = store.workers()
+        except Unavailable as error:
+            refused += str(file) in str(error)
+        else:
+            harmless += read == expected
+        file.write_bytes(whole)
+    assert refused + harmless == FLIPS
+    assert refused > FLIPS * 0.9
+
+
+def test_damage_names_the_file_the_fault_and_the_ways_out(state: Path) -> None:
+    flip(state / FILE, 200)
+    with pytest.raises(EnrolmentsDamaged, match="the checksum of a page is wrong") as raised:
+        EnrolmentStore(state)
+    assert str(state / FILE) in str(raised.value)
+    assert "synergai gateway enroll" in str(raised.value)
+
+
+async def test_gateway_adds_checksums_to_an_older_file_and_commands_do_not(old: Path) -> None:
+    with EnrolmentStore(old) as store:
+        before = store.workers()
+    assert [(each.id, each.revoked_at) for each in before] == [("w1", None), ("w2", 2000.0)]
+    assert not has_checksums(old)
+    with EnrolmentStore(old) as command:
+        rules = WorkerRules(old)
+        await rules.load()
+        await rules.close()
+        assert command.workers() == before
+        command.revoke("w1", 3000.0)
+    assert has_checksums(old)
+    with EnrolmentStore(old) as store:
+        assert [each.revoked_at for each in store.workers()] == [3000.0, 2000.0]
+
+
+async def test_gateway_does_not_start_on_damaged_enrolments(state: Path) -> None:
+    flip(state / FILE, 200)
+    with pytest.raises(EnrolmentsDamaged):
+        await WorkerRules(state).load()
+
+
+def test_check_reports_each_database_of_the_state_directory(state: Path) -> None:
+    add_to_dictionary(state / "dictionary.db", [])
+
+    def check() -> tuple[int, dict[str, str]]:
+        done = CliRunner().invoke(app, ["check", "--state", str(state), "--json"])
+        rows = json.loads(done.stdout)
+        return done.exit_code, {Path(row["path"]).name: row["fault"] for row in rows}
+
+    assert check() == (0, {"workers.db": "", "dictionary.db": ""})
+    flip(state / FILE, 200)
+    code, faults = check()
+    assert (code, faults["workers.db"]) == (1, "the checksum of a page is wrong")
+    shown = CliRunner().invoke(app, ["check", "--state", str(state)])
+    assert "damaged" in shown.output
