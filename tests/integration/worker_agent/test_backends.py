@@ -20,6 +20,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.tiny_tensorflow import FLOAT_TYPE, graph, node, save_saved_model
 from tests.tiny_tflite import save_sum
 from worker_agent.hosts.sync_client import HostClient
+from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,6 +96,14 @@ def test_quantised_tensors_travel_as_the_integers_they_are(fleet: Path) -> None:
         assert host.ready.inputs == (TensorSpec("x", "INT8", (1, 2)),)
         # With the zero point 3, the stored 5 is 2 steps, and 4 steps are the stored 7.
         assert answer(host, "x", np.array([[5, 3]], np.int8)).tolist() == [[7, 3]]
+
+
+@pytest.mark.parametrize("name", ["XNNPACK", "Builtin"])
+def test_tflite_file_is_served_with_each_provider(fleet: Path, name: str) -> None:
+    provider = ProviderChoice(name=name, kind=name)
+    with HostClient(fleet, session("sum"), provider=provider) as host:
+        array = np.ones((3, 2), np.float32)
+        assert (answer(host, "x", array) == 2 * array).all()
 
 
 def test_damaged_file_is_refused_before_the_runtime_sees_it(fleet: Path) -> None:
