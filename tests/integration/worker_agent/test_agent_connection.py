@@ -22,6 +22,7 @@ from worker_agent.runner.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from synergai.domain import EngineName
     from worker_agent.hosts.pool import HostPool
     from worker_agent.hub_client.registration import ControlHandler
 
@@ -35,6 +36,9 @@ class FailingHandler:
     def register_message(self) -> hub_pb2.Register:
         self.tried.release()
         raise ZeroDivisionError
+
+    def read_input(self, engine: EngineName, url: str) -> bytes:
+        raise NotImplementedError
 
 
 class RegisteringHandler(FailingHandler):

@@ -187,6 +187,7 @@ async def test_backup_of_a_running_journal_is_restored_in_a_new_epoch(tmp_path: 
     state, backup = tmp_path / "state", tmp_path / "backup.db"
     journal = Journal(state)
     await accepted(journal, 3)
+    assert archive.check(state).running
     report = archive.back_up(state, backup)
     assert report.copy_of == state / "journal.db"
     assert report.content is not None
