@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from gateway.http import bodies, connections
+from gateway.http.connections import LimitedConnection
 from gateway.server import Gateway
 from synergai.oip import repository_pb2
 from tests.calls import raw_unary
@@ -367,6 +368,13 @@ async def test_what_is_not_http_is_refused(gateway: Gateway, message: bytes) -> 
 async def test_client_that_does_not_read_is_disconnected(
     gateway: Gateway, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lost, note_loss = asyncio.Event(), LimitedConnection.connection_lost
+
+    def connection_lost(connection: LimitedConnection, error: Exception | None) -> None:
+        note_loss(connection, error)
+        lost.set()
+
+    monkeypatch.setattr(LimitedConnection, "connection_lost", connection_lost)
     monkeypatch.setattr(connections, "IDLE_S", 0.2)
     async with connected(gateway) as connection:
         body = tensor(shape=[1_000_000], data=[1] * 1_000_000)
@@ -374,7 +382,7 @@ async def test_client_that_does_not_read_is_disconnected(
             connection.send_head(INFER, len(body))
             connection.writer.write(body)
         await agent.until(lambda: bool(agent.assignments))
-        await asyncio.sleep(1)
+        await asyncio.wait_for(lost.wait(), 60)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await all_answers(connection, 8)
 
