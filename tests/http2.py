@@ -8,6 +8,7 @@ import struct
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterable
     from types import TracebackType
 
@@ -53,11 +54,17 @@ class Http2Connection:
     Args:
         address: ``host:port`` of the server.
         window: flow-control window that the client offers for each stream; 65,535 by default.
+        tls: context for an encrypted connection.
     """
 
-    def __init__(self, address: str, window: int | None = None) -> None:
+    def __init__(
+        self, address: str, window: int | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=60.0)
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
+            self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         settings = b"" if window is None else struct.pack(">HI", 4, window)
         self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings))
 

@@ -66,7 +66,7 @@ class ResilientServer:
         self._server = make()
         self._address = ""
         self._guard: PortGuard | None = None
-        self._credentials: grpc.ServerCredentials | None = None
+        self._make_credentials: Callable[[], grpc.ServerCredentials] | None = None
         self._handlers: Sequence[grpc.GenericRpcHandler] = ()
         self._ended: dict[grpc.aio.Server, asyncio.Task[None]] = {}
         self._check = asyncio.Event()
@@ -74,9 +74,11 @@ class ResilientServer:
         self._log_after = float("-inf")
         self._unlogged = 0
 
-    def bind(self, address: str, credentials: grpc.ServerCredentials | None = None) -> str:
-        """Bind to an address and return the bound one; see `rpc.bind`."""
-        self._credentials = credentials
+    def bind(
+        self, address: str, make_credentials: Callable[[], grpc.ServerCredentials] | None = None
+    ) -> str:
+        """Bind to an address and return the bound one; see `rpc.bind` and `tls`."""
+        self._make_credentials = make_credentials
         self._guard = PortGuard(address)
         try:
             self._address = self._bind(self._server, self._guard.address)
@@ -91,8 +93,9 @@ class ResilientServer:
             self._guard.close()
 
     def _bind(self, server: grpc.aio.Server, address: str) -> str:
+        credentials = None if self._make_credentials is None else self._make_credentials()
         with nullcontext() if self._guard is None else self._guard.opened():
-            return rpc.bind(server, address, self._credentials)
+            return rpc.bind(server, address, credentials)
 
     async def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Accept calls for these handlers."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -54,11 +55,12 @@ class Identity:
 
 def server_credentials(
     certificate: Path | None, key: Path | None, client_authority: Path | None = None
-) -> grpc.ServerCredentials | None:
-    """Create the credentials of a gRPC server; None if TLS is not configured.
+) -> Callable[[], grpc.ServerCredentials] | None:
+    """Return a factory of credentials of a gRPC server; None if TLS is not configured.
 
-    The files are checked for changes on every handshake, so renewed certificates take effect
-    without a restart.
+    Each server needs credentials of its own: gRPC does not bind a second one with them. The files
+    are checked for changes on every handshake, so renewed certificates take effect without a
+    restart.
 
     Args:
         certificate: certificate chain of the server; None disables TLS.
@@ -84,11 +86,17 @@ def server_credentials(
         if client_authority is not None:
             raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
         return None
-    return grpc.dynamic_ssl_server_credentials(
-        files.content,
-        files.reload,  # type: ignore[arg-type]  # None for unchanged is missing in the stubs
-        require_client_authentication=client_authority is not None,
-    )
+
+    def make() -> grpc.ServerCredentials:
+        files.reload()
+        own = copy(files)  # a change that one server has seen is new to the next
+        return grpc.dynamic_ssl_server_credentials(
+            own.content,  # type: ignore[arg-type]  # not None, see above
+            own.reload,  # type: ignore[arg-type]  # None for unchanged is missing in the stubs
+            require_client_authentication=client_authority is not None,
+        )
+
+    return make
 
 
 def server_context(

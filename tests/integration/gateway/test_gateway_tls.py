@@ -35,6 +35,7 @@ from synergai.protocol.tls import (
 )
 from synergai.protocol.work_socket import WorkSocket
 from synergai.testing import LocalFleet
+from tests import http2
 from tests.authorities import Authority
 from tests.calls import raw_stream
 from tests.integration.gateway.conftest import Caller, FakeAgent
@@ -306,6 +307,27 @@ async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
         async with synergai.Client(gateway.address, tls_ca=other, attempts=1) as client:
             await client.workers()
         await early.workers()
+
+
+async def test_path_that_is_not_utf8_stops_no_encrypted_port(encrypted: Gateway) -> None:
+    hub = ssl.create_default_context(cafile=CA)
+    hub.load_cert_chain(FILES / "agent.pem", FILES / "agent.key")
+    contexts = {
+        encrypted.address: ssl.create_default_context(cafile=CA),
+        encrypted.hub_address: hub,
+    }
+    async with asyncio.timeout(30):
+        for number, (address, context) in enumerate(contexts.items(), 1):
+            restarted = f"synergai_grpc_server_restarts_total {number}.0".encode()
+            with http2.Http2Connection(address, tls=context) as connection:
+                connection.send([http2.headers(1, "/\udcff")])
+                while restarted not in await encrypted.app.metrics.render():  # noqa: ASYNC110 - polls
+                    await asyncio.sleep(0.05)
+        async with (
+            synergai.Client(encrypted.address, tls_ca=CA) as client,
+            FakeAgent(encrypted.hub_address, "w2", tls=AGENT),
+        ):
+            assert await joined(client) == ["w2"]
 
 
 async def test_command_line_connects_with_the_authority_in_its_environment(
