@@ -199,6 +199,7 @@ class InputUploads:
             raise self._failure(error) from error
         finally:
             await asyncio.wait([writing])
+            writing.exception()  # retrieved, though nothing awaits it any more after a cancellation
             self._store.update(opened)
             self.stored_bytes += max(0, opened.log.bytes - before)
             self._quotas.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.limits import Admission
 from gateway.fleet.worker import RunAssignment, SendInputs
-from gateway.jobs import own_inputs
+from gateway.jobs import own_inputs, uploads
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
@@ -158,6 +160,29 @@ async def test_upload_is_resumed_where_it_ended(harness: OwnDataHarness) -> None
     assert (await harness.upload(4, first=1))[-1] == 5
     with pytest.raises(InvalidInput, match="continue with input 5"):
         await harness.upload(1, first=6)
+
+
+async def test_refusal_of_a_cancelled_upload_is_not_logged(
+    harness: OwnDataHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, proceed = threading.Event(), threading.Event()
+
+    def refuse(_opened: object, _batch: object) -> int:
+        started.set()
+        proceed.wait(30)
+        raise InvalidInput("a gap")
+
+    monkeypatch.setattr(uploads, "_store", refuse)
+    uploading = asyncio.create_task(harness.upload(1))
+    await asyncio.to_thread(started.wait, 30)
+    uploading.cancel()
+    await asyncio.sleep(0)
+    proceed.set()
+    await asyncio.wait([uploading])
+    assert uploading.cancelled()
+    del uploading
+    gc.collect()  # asyncio would log an exception that was not retrieved
+    assert not caplog.records
 
 
 async def test_job_needs_its_upload_as_it_is_stored(harness: OwnDataHarness) -> None:
