@@ -10,7 +10,8 @@ segments when the log is opened. A record that was torn by a crash, and everythi
 cut off then; none of it was durable.
 
 All functions block, and a log has one writer at a time. Records that are durable may be read
-meanwhile.
+meanwhile. Between `sync` and the next `append`, a log has no open files: there may be more logs of
+waiting jobs than a process may have file descriptors.
 """
 
 from __future__ import annotations
@@ -85,7 +86,6 @@ class RecordLog:
         self._durable = 0
         self._index_entries = 0
         self._data = -1
-        self._index = -1
         if not directory.exists():
             directory.mkdir(parents=True, mode=0o700)
             sync_directory(directory.parent)
@@ -96,11 +96,10 @@ class RecordLog:
             raise
 
     def close(self) -> None:
-        """Close the files; records that were not synced may be lost."""
-        for descriptor in (self._data, self._index):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._data = self._index = -1
+        """Close the file; records that were not synced may be lost."""
+        if self._data >= 0:
+            os.close(self._data)
+        self._data = -1
 
     def __len__(self) -> int:
         """Return the number of durable records."""
@@ -119,6 +118,7 @@ class RecordLog:
             OSError: they cannot be written.
         """
         count, end, size = len(self._positions), self._end, self.bytes
+        self._open_data()
         try:
             buffers: list[Buffer] = []
             for tag, parts in records:
@@ -141,12 +141,24 @@ class RecordLog:
         Raises:
             OSError: the disk has failed; what it has kept is unknown.
         """
-        if self._durable == len(self._positions):
-            return
-        os.fdatasync(self._data)
-        self._durable = len(self._positions)
-        with suppress(OSError):  # it is rebuilt from the segments
-            self._extend_index()
+        if self._durable < len(self._positions):
+            self._open_data()
+            os.fdatasync(self._data)
+            self._durable = len(self._positions)
+            with suppress(OSError):  # it is rebuilt from the segments
+                self._extend_index()
+        self.close()
+
+    def _open_data(self) -> None:
+        """Open the last segment for writing, and cut off what is behind the last record."""
+        if self._data < 0:
+            self._data = self._open_segment(self._end >> _SEGMENT_SHIFT)
+            self._cut_segment()
+
+    def _cut_segment(self) -> None:
+        offset = self._end & _OFFSET_MASK
+        os.ftruncate(self._data, offset)
+        os.lseek(self._data, offset, os.SEEK_SET)
 
     def _add(self, tag: int, length: int) -> None:
         self._positions.append(self._end)
@@ -161,7 +173,7 @@ class RecordLog:
         self._data = -1
         number = (self._end >> _SEGMENT_SHIFT) + 1
         self._end = number << _SEGMENT_SHIFT
-        self._data = self._open_segment(number, create=True)
+        self._data = self._open_segment(number)
 
     def _cut(self, count: int, end: int, size: int) -> None:
         """Remove what was appended behind the first `count` records."""
@@ -170,14 +182,13 @@ class RecordLog:
         with suppress(OSError):  # opening the log cuts it as well
             for number in range(self._end >> _SEGMENT_SHIFT, last, -1):
                 self._segment(number).unlink(missing_ok=True)
-        if self._end >> _SEGMENT_SHIFT != last and self._data >= 0:
-            os.close(self._data)
-            self._data = -1
+        if self._end >> _SEGMENT_SHIFT != last:
+            self.close()
         self._end, self.bytes = end, size
         if self._data < 0:
-            self._data = self._open_segment(last, create=False)
-        os.ftruncate(self._data, end & _OFFSET_MASK)
-        os.lseek(self._data, end & _OFFSET_MASK, os.SEEK_SET)
+            self._open_data()
+        else:
+            self._cut_segment()
 
     def _extend_index(self) -> None:
         """Add the durable records that the index lacks."""
@@ -185,7 +196,11 @@ class RecordLog:
         for number in range(self._index_entries, self._durable):
             entry = self._positions[number], self._tags[number], self._lengths[number]
             entries += _ENTRY.pack(*entry, _entry_check(number, *entry))
-        os.pwrite(self._index, entries, self._index_entries * _ENTRY.size)
+        index = self._open_index()
+        try:
+            os.pwrite(index, entries, self._index_entries * _ENTRY.size)
+        finally:
+            os.close(index)
         self._index_entries = self._durable
 
     # --- reading --------------------------------------------------------------------------
@@ -248,20 +263,23 @@ class RecordLog:
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
-        self._index = os.open(self.directory / _INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._read_index()
-        self._scan()
-        segment = self._end >> _SEGMENT_SHIFT
-        self._remove_after(segment)
-        self._data = self._open_segment(segment, create=not self._segment(segment).exists())
-        os.ftruncate(self._data, self._end & _OFFSET_MASK)
-        os.lseek(self._data, self._end & _OFFSET_MASK, os.SEEK_SET)
-        os.ftruncate(self._index, self._index_entries * _ENTRY.size)
+        index = self._open_index()
+        try:
+            self._read_index(index)
+            self._scan()
+            os.ftruncate(index, self._index_entries * _ENTRY.size)
+        finally:
+            os.close(index)
+        self._remove_after(self._end >> _SEGMENT_SHIFT)
+        self._open_data()
         self.sync()
 
-    def _read_index(self) -> None:
+    def _open_index(self) -> int:
+        return os.open(self.directory / _INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _read_index(self, index: int) -> None:
         """Take the records from the valid beginning of the index."""
-        data = os.pread(self._index, os.fstat(self._index).st_size, 0)
+        data = os.pread(index, os.fstat(index).st_size, 0)
         sizes = self._segment_sizes()
         whole = len(data) - len(data) % _ENTRY.size
         for position, tag, length, check in _ENTRY.iter_unpack(data[:whole]):
@@ -313,10 +331,11 @@ class RecordLog:
     def _segment(self, number: int) -> Path:
         return self.directory / f"{number:08}.records"
 
-    def _open_segment(self, number: int, *, create: bool) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        descriptor = os.open(self._segment(number), flags, 0o600)
-        if create:
+    def _open_segment(self, number: int) -> int:
+        path = self._segment(number)
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT, 0o600)
+        if is_new:
             sync_directory(self.directory)
         return descriptor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,6 +78,26 @@ def test_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.Monke
         assert payloads_of(log) == [b"kept", b"next"]
     with closing(RecordLog(tmp_path / "log", segment_bytes=30)) as log:
         assert payloads_of(log) == [b"kept", b"next"]
+
+
+def test_log_at_rest_has_no_open_files(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "log", segment_bytes=30)
+    assert _open_files(tmp_path) == []
+    for payload in (b"a" * 40, b"b", b"c"):
+        append(log, payload)
+        assert _open_files(tmp_path) == []
+    log.append([Record(9, (b"not synced",))])
+    assert len(_open_files(tmp_path)) == 1
+    log.close()
+    assert _open_files(tmp_path) == []
+
+
+def _open_files(directory: Path) -> list[str]:
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names, not paths
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in found if path.startswith(str(directory))]
 
 
 def test_flipped_bit_is_noticed(tmp_path: Path) -> None:
