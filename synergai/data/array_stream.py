@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 10_000
+_MAX_INPUT_BYTES: Final = 1 << 30
+"""No message is larger. The header of a damaged or hostile file may tell any size."""
 _HEADER_READERS: Final = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
@@ -54,6 +56,8 @@ class ArrayStream:
             raise InvalidInput(
                 "it is in Fortran order and has no rows; save it with np.ascontiguousarray"
             )
+        if min(shape, default=0) < 0:
+            raise InvalidInput(f"it is not an array in NumPy's format: its shape is {shape}")
         self.shape: tuple[int, ...] = shape
         self.dtype: np.dtype[Any] = dtype
         self._file = file
@@ -63,7 +67,7 @@ class ArrayStream:
         """Return the whole array.
 
         Raises:
-            InvalidInput: the file ends early.
+            InvalidInput: the file ends early, or the array is larger than any message.
         """
         self._file.seek(self._begin)
         return self._read(self.shape)
@@ -72,7 +76,7 @@ class ArrayStream:
         """Yield the rows from `start` on, as views of chunks.
 
         Raises:
-            InvalidInput: the file ends early.
+            InvalidInput: the file ends early, or a row is larger than any message.
         """
         total, row_shape = self.shape[0], self.shape[1:]
         row_bytes = math.prod(row_shape) * self.dtype.itemsize
@@ -85,6 +89,8 @@ class ArrayStream:
 
     def _read(self, shape: tuple[int, ...]) -> NDArray[Any]:
         size = math.prod(shape) * self.dtype.itemsize
+        if size > _MAX_INPUT_BYTES:
+            raise InvalidInput(f"an input of {size:,} bytes is larger than any message may be")
         data = self._file.read(size)
         if len(data) != size:
             raise InvalidInput("the file ends before its array does")
