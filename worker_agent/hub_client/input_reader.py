@@ -94,7 +94,12 @@ class InputReader:
         return any(os.path.commonpath((root, path)) == root for root in self._directories)
 
     def _read_other(self, url: str, scheme: str) -> bytes:
-        if ".." in unquote(url).split("/") or not url.startswith(tuple(self._prefixes)):
+        # fsspec takes what follows "::" for another URL, which no root allows.
+        if (
+            "::" in url
+            or ".." in unquote(url).split("/")
+            or not url.startswith(tuple(self._prefixes))
+        ):
             raise InvalidInput(
                 f"{url!r} is not below a URL that this worker may read (--input-roots)"
             )

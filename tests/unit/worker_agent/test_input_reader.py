@@ -84,3 +84,9 @@ def test_file_beyond_the_limit_is_refused(root: Path) -> None:
 def test_other_schemes_stay_below_their_prefix(url: str) -> None:
     with pytest.raises(InvalidInput, match="not below"):
         InputReader(["s3://bucket/allowed"], 100).read(url, IMAGES)
+
+
+def test_url_that_is_chained_with_another_one_is_refused() -> None:
+    reader = InputReader(["memory://allowed"], 100)
+    with pytest.raises(InvalidInput, match="--input-roots"):
+        reader.read("memory://allowed/x::file:///etc/hostname", IMAGES)
