@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -57,6 +58,7 @@ class Rollouts:
         self._store = store
         self._preparing: dict[EngineName, asyncio.Task[None]] = {}
         self._writing: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
         versions.prepare = self._prepare
         versions.on_unusable = self._on_unusable
 
@@ -179,9 +181,11 @@ class Rollouts:
 
     async def _set(self, name: str, policy: VersionPolicy) -> None:
         """Record a policy and apply it; it is not applied if it cannot be recorded."""
-        policies = self._versions.policies | {name: policy}
-        await self._store.write({each: p for each, p in policies.items() if p != LATEST})
-        self._versions.set_policy(name, policy)
+        # A change that is being recorded is not among the policies yet.
+        async with self._changing:
+            policies = self._versions.policies | {name: policy}
+            await self._store.write({each: p for each, p in policies.items() if p != LATEST})
+            self._versions.set_policy(name, policy)
 
     def _fall_back(self, name: str, reason: str) -> None:
         """Roll back a rollout whose version cannot be used."""
@@ -194,7 +198,8 @@ class Rollouts:
 
     async def _write(self) -> None:
         try:
-            await self._store.write(self._versions.policies)
+            async with self._changing:
+                await self._store.write(self._versions.policies)
         except SynergaiError as error:
             _log.error("the version policies hold until the next restart only: %s", error)
 
@@ -210,9 +215,15 @@ class Rollouts:
 
     def _prepare(self, engine: EngineName) -> None:
         """Have a version loaded, unless that is under way."""
-        if engine not in self._preparing:
+        loading = self._preparing.get(engine)
+        if loading is None or loading.done():
             task = self._preparing[engine] = asyncio.create_task(self._load(engine))
-            task.add_done_callback(lambda _: self._preparing.pop(engine, None))
+            task.add_done_callback(partial(self._end_load, engine))
+
+    def _end_load(self, engine: EngineName, task: asyncio.Task[None]) -> None:
+        # Another one may have begun since.
+        if self._preparing.get(engine) is task:
+            del self._preparing[engine]
 
     async def _prepared(self, engine: EngineName) -> None:
         """Wait until the load of a version is over; raise why a rollout to it was rolled back."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import LATEST, PolicyFile, VersionPolicy, draw
@@ -65,6 +66,7 @@ class FakeStore:
         self.fault: SynergaiError | None = None
 
     async def write(self, policies: Mapping[str, VersionPolicy]) -> None:
+        await asyncio.sleep(0)
         if self.fault is not None:
             raise self.fault
         self.written = dict(policies)
@@ -107,6 +109,20 @@ async def turns() -> None:
     """Let all tasks run that can."""
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+async def test_changes_at_the_same_time_are_all_recorded(fleet: Fleet) -> None:
+    fleet.serve("2")
+    other = EngineName("other")
+    fleet.catalogue.update(W1, structs.replace(of("1"), name=other))
+    await asyncio.gather(fleet.rollouts.pin(ECHO, "2"), fleet.rollouts.pin("other", "1"))
+    assert fleet.store.written == {
+        ECHO: VersionPolicy(base="2"),
+        "other": VersionPolicy(base="1"),
+    }
 
 
 # --- shares -------------------------------------------------------------------------------------
