@@ -159,7 +159,14 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
     stack.callback(dispatcher.close)
     budget_bytes = config.data_budget or None
-    input_uploads = InputUploads(data, journal, admission, quotas, budget_bytes=budget_bytes)
+    input_uploads = InputUploads(
+        data,
+        journal,
+        admission,
+        quotas,
+        budget_bytes=budget_bytes,
+        memory_bytes=config.max_request_bytes // 2,
+    )
     own_inputs = OwnInputs(data, input_uploads, journal, dispatcher)
     jobs = SubmittedJobs(
         dispatcher,

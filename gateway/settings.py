@@ -103,7 +103,8 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
     max_request_bytes: int = Field(
         default=1024 * _MIB,
         ge=1 * _MIB,
-        description="Limit of the bytes of requests in flight.",
+        description="Limit of the bytes of requests in flight. Open uploads of inputs take up to "
+        "half as much beside them.",
     )
     max_response_bytes: int = Field(
         default=DEFAULT_MAX_UNREAD_BYTES,

@@ -6,6 +6,7 @@ An upload belongs to its tenant. It is used by one job, and nothing can be added
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of an upload in memory, unless a single message is larger."""
+MEMORY_BYTES: Final = 512 * 1024 * 1024
+"""Memory of all open uploads by default."""
 FREE_BYTES: Final = 64 * 1024 * 1024
 """Room on the disk that uploads leave to the journal and to results."""
+_NO_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE))
 _MAX_INPUTS: Final = 65_536
 """Inputs of one message."""
 _INPUTS: Final = UploadRequest.INPUTS_FIELD_NUMBER
@@ -85,9 +89,11 @@ class InputUploads:
     Args:
         store: their files.
         journal: knows the jobs that use them.
-        admission: limits the bytes in memory.
+        admission: tells whether the gateway is stopping.
         quotas: limits the bytes of each tenant.
         budget_bytes: limit on all uploads and results; None for none.
+        memory_bytes: limit on the memory of open uploads. It is not that of requests: uploads
+            whose clients send slowly, or nothing, must not keep requests from being accepted.
 
     Attributes:
         stored_bytes: bytes stored since the start.
@@ -101,12 +107,15 @@ class InputUploads:
         quotas: TenantQuotas,
         *,
         budget_bytes: int | None = None,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._store = store
         self._journal = journal
         self._admission = admission
         self._quotas = quotas
         self._budget_bytes = budget_bytes
+        self._most_open = max(1, memory_bytes // AHEAD_BYTES)
+        self._open = 0
         self.stored_bytes = 0
 
     async def upload(
@@ -123,7 +132,7 @@ class InputUploads:
             InvalidInput: a message is not valid, or leaves a gap.
             UploadUsed: a job uses the upload, and there are further inputs.
             QuotaExceeded: the tenant has used up its quota of stored bytes.
-            StoreFull, Overloaded: the disk or the budget is full, or too much is in flight.
+            StoreFull, Overloaded: the disk or the budget is full, or too many uploads are open.
             Unavailable: the gateway is stopping.
         """
         opening = await anext(messages, None)
@@ -131,7 +140,10 @@ class InputUploads:
             raise InvalidInput("the first message must name the upload")
         first = await asyncio.to_thread(parse, opening)
         key = DataKey(tenant, "uploads", validate_name(first.upload_id, "upload id"))
-        self._admission.acquire(AHEAD_BYTES)
+        self._admission.check_open()
+        if self._open >= self._most_open:
+            raise Overloaded(f"{self._open:,} uploads are open, the limit; try later")
+        self._open += 1
         try:
             user = await self._journal.upload_user(key.tenant, key.name)
             if user is not None:
@@ -147,7 +159,7 @@ class InputUploads:
                     self._check_room(tenant, sum(map(len, batch)))
                     yield await self._write(opened, batch)
         finally:
-            self._admission.release(AHEAD_BYTES)
+            self._open -= 1
 
     async def take(self, tenants: Sequence[str], upload_id: str) -> OpenLog:
         """Return the upload of the first tenant that has it, for a job to use until it is released.
@@ -220,6 +232,8 @@ class InputUploads:
     def _failure(self, error: OSError) -> Exception:
         if is_out_of_space(error):
             return StoreFull()
+        if error.errno in _NO_DESCRIPTORS:  # the disk has not failed
+            return Overloaded("the gateway has too many open files; try later")
         self._journal.fail(error)
         return InternalError(f"the upload cannot be written: {error.strerror}")
 

@@ -21,13 +21,20 @@ from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
 from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted import SubmittedJobs
-from gateway.jobs.uploads import InputUploads
+from gateway.jobs.uploads import AHEAD_BYTES, InputUploads
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import RecordLog
 from gateway.records.store import DataKey, DataStore
 from synergai.domain import EngineName, JobSpec, JobState
-from synergai.errors import InvalidInput, NotFound, QuotaExceeded, UploadNotFound, UploadUsed
+from synergai.errors import (
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    QuotaExceeded,
+    UploadNotFound,
+    UploadUsed,
+)
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
@@ -402,6 +409,42 @@ async def test_quota_of_stored_bytes_limits_uploads(harness: OwnDataHarness) -> 
     with pytest.raises(QuotaExceeded, match="stored_bytes"):
         await harness.upload(2, first=2, size=1000, tenant="lab")
     assert (await harness.upload(2, size=2000))[-1] == 2
+
+
+async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) -> None:
+    admission = Admission(1, 1000)
+    uploads = InputUploads(
+        harness.store, harness.journal, admission, harness.quotas, memory_bytes=2 * AHEAD_BYTES
+    )
+    end = asyncio.Event()
+
+    async def idle(upload_id: str) -> AsyncIterator[bytes]:
+        yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
+        await end.wait()
+
+    opened = [uploads.upload("", idle(f"u{number}"), lambda: None) for number in range(2)]
+    assert [await anext(each) for each in opened] == [0, 0]
+    admission.acquire(1000)
+    with pytest.raises(Overloaded, match="2 uploads are open"):
+        await anext(uploads.upload("", idle("third"), lambda: None))
+    end.set()
+    for each in opened:
+        assert [receipt async for receipt in each] == []
+    assert await anext(uploads.upload("", idle("third"), lambda: None)) == 0
+
+
+async def test_lack_of_descriptors_does_not_break_the_journal(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> RecordLog:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.records.store.RecordLog", refuse)
+        with pytest.raises(Overloaded, match="too many open files"):
+            await harness.upload(1)
+    assert not harness.journal.broken.done()
+    assert (await harness.upload(1))[-1] == 1
 
 
 async def test_upload_moves_to_the_tenant_of_the_job(harness: OwnDataHarness) -> None:
