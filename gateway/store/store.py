@@ -240,7 +240,7 @@ class EngineStore:
             that is to be uploaded.
 
         Raises:
-            InvalidInput: a name or the manifest is invalid.
+            InvalidInput: a name or the manifest is invalid, or lies about a size.
             Conflict: the version is stored with another digest.
             Overloaded: there is no room for it.
             Unavailable: the store cannot be read.
@@ -258,12 +258,15 @@ class EngineStore:
                 "another version, or remove it first with 'synergai engines remove'"
             )
         contents = manifest.contents
+        self._check_sizes(contents)
         lacking = {each: size for each, size in contents.items() if each not in self._content}
         if stored is not None and not lacking:
             return digest, True, []
         self._check_budget(digest, lacking)
         missing = await self._staged(partial(self._missing, lacking))
-        await self._check_disk(sum(each.size - each.received for each in missing))
+        await self._staged(
+            partial(self._check_disk, sum(each.size - each.received for each in missing))
+        )
         self._pending.pop(digest, None)
         while len(self._pending) >= _MAX_PENDING:
             del self._pending[next(iter(self._pending))]
@@ -282,7 +285,7 @@ class EngineStore:
             Overloaded: the disk is full.
         """
         size = self._expected(sha256)
-        received = await self._staged(partial(self._uploads.append, sha256, offset, data, size))
+        received = await self._staged(partial(self._append, sha256, offset, data, size))
         if received == size and not await self._staged(partial(self._uploads.verify, sha256, size)):
             raise InvalidInput(
                 f"the content that was uploaded as {sha256[:12]}… has another digest: the file "
@@ -371,7 +374,8 @@ class EngineStore:
     def _expected(self, sha256: str) -> int:
         """Return the size of content that is to be uploaded."""
         validate_sha256(sha256)
-        for pending in self._pending.values():
+        # The last first: a manifest with a wrong size must not hinder those opened after it.
+        for pending in reversed(self._pending.values()):
             if sha256 in pending.contents:
                 return pending.contents[sha256]
         raise NotFound(f"content {sha256[:12]}… is not being uploaded: open its version first")
@@ -391,8 +395,26 @@ class EngineStore:
                 "or start the gateway with a larger --store-budget"
             )
 
-    async def _check_disk(self, needed: int) -> None:
-        free = await self._staged(self._uploads.free_bytes)
+    def _check_sizes(self, contents: Mapping[str, int]) -> None:
+        """Check that a manifest has the sizes of the content that is stored already.
+
+        Otherwise the store would take content for damaged when it is loaded, also that of other
+        versions.
+
+        Raises:
+            InvalidInput: it does not.
+        """
+        for sha256, size in contents.items():
+            if self._content.get(sha256, size) != size:
+                raise InvalidInput(_wrong_size(sha256, size))
+
+    def _append(self, sha256: str, offset: int, data: bytes, size: int) -> int:
+        # Versions that are opened at the same time may have more content than fits on the disk.
+        self._check_disk(len(data))
+        return self._uploads.append(sha256, offset, data, size)
+
+    def _check_disk(self, needed: int) -> None:
+        free = self._uploads.free_bytes()
         if needed and free - needed < self._keep_free_bytes:
             raise Overloaded(
                 f"the gateway's disk has {free:,} bytes free, of which uploads leave "
@@ -407,6 +429,16 @@ class EngineStore:
             for sha256, size in lacking.items()
             if not self._uploads.verify(sha256, size)
         ]
+
+    def _complete(self, lacking: Mapping[str, int]) -> list[tuple[str, Path | None]]:
+        """Return the files of uploaded content; None for one that is not complete."""
+        found = []
+        for sha256, size in lacking.items():
+            path = self._uploads.complete(sha256)
+            if path is not None and path.stat().st_size != size:
+                raise InvalidInput(_wrong_size(sha256, size))
+            found.append((sha256, path))
+        return found
 
     async def _publish(
         self, engine: str, version: int, digest: str, placement: tuple[str, ...], by: str
@@ -426,8 +458,9 @@ class EngineStore:
                 raise NotFound(f"no version with the digest {digest[:12]}… is being uploaded")
             validate_name(engine, "engine name")
             validate_version(version)
-            lacking = [each for each in pending.contents if each not in self._content]
-            paths = await self._staged(lambda: [(e, self._uploads.complete(e)) for e in lacking])
+            self._check_sizes(pending.contents)
+            lacking = {e: size for e, size in pending.contents.items() if e not in self._content}
+            paths = await self._staged(partial(self._complete, lacking))
             absent = [each for each, path in paths if path is None]
             if absent:
                 raise EngineUnusable(
@@ -636,6 +669,10 @@ def _stored(key: tuple[str, int], record: _Record, manifest: Manifest) -> Stored
         pushed_at=record.pushed_at,
         pushed_by=record.pushed_by,
     )
+
+
+def _wrong_size(sha256: str, size: int) -> str:
+    return f"the manifest is wrong: the content {sha256[:12]}… does not have {size:,} bytes"
 
 
 def _content_name(sha256: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,7 @@ class Contents:
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self.folder = folder
         self._now = now
+        self._appending = threading.Lock()
 
     def received(self, sha256: str) -> int:
         """Return the number of bytes that have been received of a content."""
@@ -57,6 +59,10 @@ class Contents:
             InvalidInput: it would be larger than `size`.
             OSError: it cannot be written; what was written before remains.
         """
+        with self._appending:
+            return self._append(sha256, offset, data, size)
+
+    def _append(self, sha256: str, offset: int, data: bytes, size: int) -> int:
         received = self.received(sha256)
         if offset != received:
             raise Unavailable(
@@ -76,12 +82,15 @@ class Contents:
     def verify(self, sha256: str, size: int) -> bool:
         """Return whether a content that has its full size also has its digest.
 
-        Otherwise it is removed.
+        Otherwise it is removed, as is one that is larger.
         """
         part = self._part(sha256)
         if self._complete(sha256).exists():
             return True
-        if not part.exists() or part.stat().st_size != size:
+        received = part.stat().st_size if part.exists() else -1
+        if received > size:
+            part.unlink()
+        if received != size:
             return False
         with part.open("r+b") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()

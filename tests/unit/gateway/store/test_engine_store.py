@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -399,3 +403,80 @@ def test_url_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> N
         open_files("nonsense://x", tmp_path)
     assert isinstance(open_files("", tmp_path), LocalFiles)
     assert isinstance(open_files("memory://x", tmp_path), FsspecFiles)
+
+
+def lying(manifest: bytes, size: int) -> bytes:
+    """Return a manifest of only the model of another one, with a wrong size."""
+    [model, *_] = msgspec.json.decode(manifest, type=Manifest).files
+    file = ManifestFile(model.path, model.sha256, size)
+    return Manifest(backend="onnxruntime", model=model.path, files=(file,)).encode()
+
+
+@pytest.mark.parametrize("size", [1, len(MODEL) + 1])
+async def test_wrong_size_in_a_manifest_does_not_harm_other_versions(
+    local: Fixture, size: int
+) -> None:
+    store = await local.start()
+    await push(store)
+    with pytest.raises(InvalidInput, match="does not have"):
+        await store.open("intruder", 1, lying(folder().manifest, size))
+    store = await local.start()
+    assert store.get("a", 1).fault == ""
+
+
+@pytest.mark.parametrize("size", [1, len(MODEL) + 1])
+async def test_wrong_size_of_content_that_another_push_has_uploaded_is_refused(
+    local: Fixture, size: int
+) -> None:
+    store = await local.start()
+    await upload(store, "a", 1, folder())
+    digest, _, _ = await store.open("intruder", 1, lying(folder().manifest, size))
+    with pytest.raises(InvalidInput, match="does not have"):
+        await store.publish("intruder", 1, digest, (), "me")
+    await store.publish("a", 1, content_digest(folder().manifest), (), "me")
+    assert (await local.start()).get("a", 1).fault == ""
+
+
+async def test_wrong_size_does_not_hinder_a_push_that_begins_later(local: Fixture) -> None:
+    store = await local.start()
+    await store.open("intruder", 1, lying(folder().manifest, len(MODEL) * 2))
+    await store.append(content_digest(MODEL), 0, b"x" * (len(MODEL) + 1))
+    await push(store)
+    assert store.get("a", 1).fault == ""
+
+
+async def test_pushes_at_the_same_time_leave_the_space_of_the_journal(
+    local: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await local.start(keep_free=1000)
+    monkeypatch.setattr(local.uploads, "free_bytes", lambda: 2000)
+    await store.open("a", 1, folder().manifest)
+    monkeypatch.setattr(local.uploads, "free_bytes", lambda: 1009)  # after another push
+    with pytest.raises(Overloaded, match="no room"):
+        await store.append(content_digest(MODEL), 0, MODEL[:10])
+    await store.append(content_digest(MODEL), 0, MODEL[:9])
+
+
+def test_appends_at_the_same_time_do_not_both_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = Contents(tmp_path)
+    both, received = threading.Barrier(2), contents.received
+
+    def slow(sha256: str) -> int:
+        found = received(sha256)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        return found
+
+    def append() -> bool:
+        try:
+            contents.append("a" * 64, 0, b"12345", 10)
+        except Unavailable:
+            return False
+        return True
+
+    monkeypatch.setattr(contents, "received", slow)
+    with ThreadPoolExecutor(2) as threads:
+        done = [each.result() for each in [threads.submit(append) for _ in range(2)]]
+    assert (sorted(done), received("a" * 64)) == ([False, True], 5)
