@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,6 @@ from gateway.records.log import DamagedLog, Record, RecordLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 ALL = 1 << 40
 
@@ -92,12 +92,12 @@ def test_log_at_rest_has_no_open_files(tmp_path: Path) -> None:
     assert _open_files(tmp_path) == []
 
 
-def _open_files(directory: Path) -> list[str]:
+def _open_files(directory: Path) -> list[Path]:
     found = []
-    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names, not paths
+    for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one that lists them
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [path for path in found if path.startswith(str(directory))]
+            found.append(descriptor.readlink())
+    return [path for path in found if path.is_relative_to(directory)]
 
 
 def test_flipped_bit_is_noticed(tmp_path: Path) -> None:
