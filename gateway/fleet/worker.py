@@ -94,6 +94,7 @@ class AssignmentProgress:
         compute_s: time that the completed queries took inside the engine.
         batch: size of the batch that its only query was computed in, itself included.
         failed: why inputs failed, by query from the assignment's first, of the last report.
+        input_bytes: bytes of the inputs that the worker has, of a job over its client's own data.
     """
 
     assignment: Assignment
@@ -104,6 +105,7 @@ class AssignmentProgress:
     compute_s: float = 0.0
     batch: int = 1
     failed: dict[int, str] = field(default_factory=dict)
+    input_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -141,7 +143,6 @@ class ConnectedWorker:
         run_s: time from dispatch to completion of completed assignments that had an estimate.
         estimated_run_s: estimated time of the same assignments.
         estimate_error_s: sum of the absolute errors of these estimates.
-        input_bytes: bytes of the inputs that it has, of jobs over their clients' own data.
     """
 
     id: WorkerId
@@ -178,7 +179,11 @@ class ConnectedWorker:
     run_s: float = 0.0
     estimated_run_s: float = 0.0
     estimate_error_s: float = 0.0
-    input_bytes: int = 0
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the inputs that it has, of jobs over their clients' own data."""
+        return sum(progress.input_bytes for progress in self.in_flight.values())
 
     @property
     def usable_engines(self) -> frozenset[EngineName]:

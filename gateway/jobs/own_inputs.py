@@ -78,6 +78,7 @@ class _Feed:
     Attributes:
         worker: the worker that runs it.
         assignment: the assignment.
+        progress: its progress, which counts the inputs that the worker has.
         sent: number of inputs sent.
         held: what each input costs whose result is not recorded yet, in order.
         recorded: number of recorded results.
@@ -87,6 +88,7 @@ class _Feed:
 
     worker: ConnectedWorker
     assignment: Assignment
+    progress: AssignmentProgress
     sent: int = 0
     held: deque[int] = field(default_factory=deque)
     recorded: int = 0
@@ -109,12 +111,12 @@ class _Feed:
         """Count an input that is sent."""
         self.sent += 1
         self.held.append(cost)
-        self.worker.input_bytes += cost
+        self.progress.input_bytes += cost
 
     def record(self, done: int) -> None:
         """Release the inputs of recorded results."""
         while self.recorded < done and self.held:
-            self.worker.input_bytes -= self.held.popleft()
+            self.progress.input_bytes -= self.held.popleft()
             self.recorded += 1
         self.room.set()
 
@@ -160,7 +162,9 @@ class OwnInputsJob(SubmittedJob):
         """Record the dispatch, and begin to send the inputs."""
         super().on_dispatched(worker, assignment, now)
         self._drop_feeds(lambda feed: not feed.is_wanted)
-        feed = self._feeds[assignment.id] = _Feed(worker, assignment)
+        feed = self._feeds[assignment.id] = _Feed(
+            worker, assignment, worker.in_flight[assignment.id]
+        )
         feed.task = asyncio.create_task(self._send(feed))
         self._tasks.add(feed.task)
         feed.task.add_done_callback(self._tasks.discard)
@@ -383,7 +387,11 @@ class OwnInputs:
             DamagedLog: a result is missing that was counted.
         """
         inputs = await self._uploads.take((record.spec.tenant,), record.spec.upload_id)
-        data = await self._open_results(record, inputs)
+        try:
+            data = await self._open_results(record, inputs)
+        except BaseException:
+            await self._uploads.give_back(inputs)
+            raise
         for execution in record.executions:
             if data.results.lacks(execution.first, execution.stop):
                 await self.close(data)
@@ -414,7 +422,11 @@ class OwnInputs:
             if is_out_of_space(error):
                 raise StoreFull from error
             raise
-        results = await asyncio.to_thread(ResultLog, opened.log, record.spec.queries)
+        try:
+            results = await asyncio.to_thread(ResultLog, opened.log, record.spec.queries)
+        except BaseException:
+            await self._store.release(opened)
+            raise
         return JobData(inputs, opened, results)
 
     def _count(self, job: OwnInputsJob, answered: int, failed: int) -> None:

@@ -155,7 +155,7 @@ class SubmittedJobs:
             try:
                 usage = self._quotas.start_job(record.spec.tenant, record.spec.queries)
             except SynergaiError:
-                await self._discard(data)
+                self._close_later(self._discard(data))
                 raise
         except SynergaiError:
             # A retry after a lost reply must get the original result.

@@ -177,8 +177,13 @@ class InputUploads:
             except FileNotFoundError:
                 continue
             opened.takers += 1
-            if tenant != tenants[0]:
-                await self._store.move(opened, tenants[0])
+            try:
+                if tenant != tenants[0]:
+                    await self._store.move(opened, tenants[0])
+                await asyncio.to_thread(_wait_written, opened)
+            except BaseException:
+                await self.give_back(opened)
+                raise
             return opened
         raise UploadNotFound(upload_id)
 
@@ -287,6 +292,12 @@ def _store(opened: OpenLog, batch: Sequence[bytes]) -> int:
         finally:
             log.sync()
         return len(log)
+
+
+def _wait_written(opened: OpenLog) -> None:
+    """Wait for inputs that were let in before the upload was taken."""
+    with opened.lock:
+        pass
 
 
 def _check_disk(directory: Path, size: int) -> None:

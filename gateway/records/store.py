@@ -6,13 +6,12 @@ import asyncio
 import shutil
 import threading
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from gateway.records.log import RecordLog, sync_directory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
 Kind: TypeAlias = Literal["uploads", "results"]
@@ -116,31 +115,31 @@ class DataStore:
     def __contains__(self, key: DataKey) -> bool:
         return key in self._stored
 
-    def is_open(self, key: DataKey) -> bool:
-        """Return whether a log is in use."""
-        return key in self._open
-
     def update(self, opened: OpenLog) -> None:
         """Count what was written to a log in use."""
         if opened.key in self._stored:
             self._set(opened.key, Stored(opened.log.bytes, self._clock()))
 
-    @asynccontextmanager
-    async def opened(self, key: DataKey, *, create: bool = False) -> AsyncGenerator[OpenLog]:
-        """Use a log; see `open`."""
-        opened = await self.open(key, create=create)
-        try:
-            yield opened
-        finally:
-            await asyncio.shield(asyncio.ensure_future(self.release(opened)))
-
     async def open(self, key: DataKey, *, create: bool = False) -> OpenLog:
         """Return a log to use until `release`.
+
+        The thread that opens it cannot be stopped, so a cancelled call waits for it. Otherwise it
+        might cut what is written to the log meanwhile.
 
         Raises:
             FileNotFoundError: there is none, and it is not to be created.
             OSError: it cannot be read or written.
         """
+        opening = asyncio.ensure_future(self._use(key, create=create))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])
+            if opening.exception() is None:
+                await self.release(opening.result())
+            raise
+
+    async def _use(self, key: DataKey, *, create: bool) -> OpenLog:
         async with self._opening:
             opened = self._open.get(key)
             if opened is None:

@@ -24,7 +24,7 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import AHEAD_BYTES, InputUploads
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
-from gateway.records.log import RecordLog
+from gateway.records.log import DamagedLog, RecordLog
 from gateway.records.store import DataKey, DataStore
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
@@ -40,10 +40,11 @@ from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from pathlib import Path
 
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.records.log import Record
     from synergai.scheduling.events import Assignment
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=0, upload_id="up")
@@ -259,6 +260,93 @@ async def test_worker_has_few_inputs_at_a_time(
     harness.report(worker, assignment, 40, responses=40 - done, outcome=hub_pb2.OUTCOME_COMPLETED)
     await harness.flush_journal()
     assert worker.input_bytes == 0
+
+
+async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_inputs, "WORKER_BYTES", 8000)
+    worker = harness.add_worker()
+    await harness.upload(20, size=1000)
+    await harness.upload(20, size=1000, upload_id="urgent")
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], _ = await harness.next_orders(worker)
+    assert worker.input_bytes > 8000
+    urgent = JobSpec(engine=SPEC.engine, queries=0, upload_id="urgent", priority=9)
+    await harness.jobs.submit(UNRESTRICTED, urgent)
+    harness.report(worker, assignment, 0, outcome=hub_pb2.OUTCOME_STOPPED)
+    assert worker.input_bytes == 0
+
+
+async def test_cancelled_use_of_a_log_waits_until_it_is_open(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is opened cuts what it does not know, such as what another use has written."""
+    opening, go_on = threading.Event(), threading.Event()
+    open_log = RecordLog._open
+
+    def slow(log: RecordLog) -> None:
+        opening.set()
+        assert go_on.wait(30)
+        open_log(log)
+
+    key = DataKey("", "uploads", "up")
+    monkeypatch.setattr(RecordLog, "_open", slow)
+    cancelled = asyncio.create_task(harness.store.open(key, create=True))
+    assert await asyncio.to_thread(opening.wait, 30)
+    cancelled.cancel()
+    other = asyncio.create_task(harness.store.open(key, create=True))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not cancelled.done()
+    assert not other.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    opened = await other
+    assert opened.users == 1
+    await harness.store.release(opened)
+    assert await harness.store.delete(key)
+
+
+async def test_job_has_the_inputs_that_were_being_written_when_it_was_submitted(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_worker()
+    await harness.upload(2)
+    writing, go_on = threading.Event(), threading.Event()
+    append = RecordLog.append
+
+    def slow(log: RecordLog, records: Iterable[Record]) -> None:
+        if new := list(records):
+            writing.set()
+            assert go_on.wait(30)
+            append(log, new)
+
+    monkeypatch.setattr(RecordLog, "append", slow)
+    receipts = asyncio.create_task(harness.upload(1, first=2))
+    assert await asyncio.to_thread(writing.wait, 30)
+    submitted = asyncio.create_task(harness.jobs.submit(UNRESTRICTED, SPEC))
+    await harness.flush_journal()
+    go_on.set()
+    assert (await receipts)[-1] == 3
+    assert (await submitted).spec.queries == 3
+
+
+async def test_logs_that_cannot_be_used_are_not_kept_open(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.add_worker()
+    await harness.upload(2)
+
+    def damaged(*_args: object) -> None:
+        raise DamagedLog("damaged")
+
+    monkeypatch.setattr(own_inputs, "ResultLog", damaged)
+    with pytest.raises(DamagedLog):
+        await harness.jobs.submit(UNRESTRICTED, SPEC)
+    for key in harness.store.stored():
+        assert await harness.store.delete(key)
 
 
 async def test_input_at_which_a_host_died_runs_alone_next(harness: OwnDataHarness) -> None:
