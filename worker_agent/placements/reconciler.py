@@ -138,7 +138,11 @@ class Reconciler:
         placed: set[str] = {each.digest for each in self._wanted}
         manifests: dict[str, Manifest] = {}
         for wanted in self._wanted:
-            if (manifest := await asyncio.to_thread(self._read_known, wanted.digest)) is not None:
+            try:
+                manifest = await asyncio.to_thread(self._read_known, wanted.digest)
+            except (InvalidInput, OSError):
+                continue  # reported with its version
+            if manifest is not None:
                 manifests[wanted.digest] = manifest
                 placed.update(manifest.contents)
         for wanted in list(self._wanted):

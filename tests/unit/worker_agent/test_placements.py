@@ -222,6 +222,19 @@ async def test_store_that_vanishes_fails_only_what_is_not_installed(
     await worker.stop()
 
 
+async def test_manifest_that_cannot_be_read_fails_its_version_only(
+    tmp_path: Path, gateway: Gateway
+) -> None:
+    worker = Worker(tmp_path, gateway)
+    data = b'{"format":2}'  # of a later release
+    gateway.contents[content_digest(data)] = data
+    newer = hub_pb2.Placement(engine="a", version=1, digest=content_digest(data), size=1)
+    assert await worker.place(newer) == ["failed"]
+    assert await worker.place(newer, gateway.version("b", 1)) == ["failed", "installed"]
+    assert "the manifest" in next(each.fault for each in worker.reports if each.engine == "a")
+    await worker.stop()
+
+
 async def test_version_that_is_no_longer_placed_is_removed_with_its_content(
     tmp_path: Path, gateway: Gateway
 ) -> None:
