@@ -91,6 +91,7 @@ class LocalFiles:
         try:
             shutil.move(file, new)
             new.chmod(0o600)
+            _sync(new)  # a copy is not on the disk yet
             new.replace(self.root / name)
         finally:
             new.unlink(missing_ok=True)
@@ -223,8 +224,8 @@ def open_files(location: str, state: Path) -> Files:
     return LocalFiles(Path(location) if location else state / "store")
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
