@@ -157,7 +157,8 @@ class EngineStore:
         self._now = now
         self._versions: dict[tuple[str, int], StoredVersion] = {}
         self._content: dict[str, int] = {}
-        self._pending: dict[str, _Pending] = {}
+        # By engine, version and digest: engines may have the same files.
+        self._pending: dict[tuple[str, int, str], _Pending] = {}
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="store")
         self._changes = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
@@ -262,15 +263,16 @@ class EngineStore:
         lacking = {each: size for each, size in contents.items() if each not in self._content}
         if stored is not None and not lacking:
             return digest, True, []
-        self._check_budget(digest, lacking)
+        pushed = engine, version, digest
+        self._check_budget(pushed, lacking)
         missing = await self._staged(partial(self._missing, lacking))
         await self._staged(
             partial(self._check_disk, sum(each.size - each.received for each in missing))
         )
-        self._pending.pop(digest, None)
+        self._pending.pop(pushed, None)
         while len(self._pending) >= _MAX_PENDING:
             del self._pending[next(iter(self._pending))]
-        self._pending[digest] = _Pending(data, manifest, contents)
+        self._pending[pushed] = _Pending(data, manifest, contents)
         return digest, False, missing
 
     async def append(self, sha256: str, offset: int, data: bytes) -> int:
@@ -380,12 +382,12 @@ class EngineStore:
                 return pending.contents[sha256]
         raise NotFound(f"content {sha256[:12]}… is not being uploaded: open its version first")
 
-    def _check_budget(self, digest: str, lacking: dict[str, int]) -> None:
+    def _check_budget(self, pushed: tuple[str, int, str], lacking: dict[str, int]) -> None:
         if not self.budget_bytes:
             return
         wanted = dict(lacking)
         for other, pending in self._pending.items():
-            if other != digest:
+            if other != pushed:
                 wanted |= pending.contents
         needed = sum(size for each, size in wanted.items() if each not in self._content)
         if self.used_bytes + needed > self.budget_bytes:
@@ -451,7 +453,7 @@ class EngineStore:
                 raise Conflict(
                     f"version {version} of {engine!r} was stored meanwhile with another digest"
                 )
-            pending = self._pending.get(digest)
+            pending = self._pending.get((engine, version, digest))
             if pending is None:
                 if stored is not None and not stored.fault:
                     return stored
@@ -482,7 +484,7 @@ class EngineStore:
             await self._write(key, record)
             stored = _stored(key, record, pending.manifest)
             self._versions[key] = stored
-            self._pending.pop(digest, None)
+            self._pending.pop((engine, version, digest), None)
         _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
         self._changed()
         return stored

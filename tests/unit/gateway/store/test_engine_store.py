@@ -269,6 +269,14 @@ async def test_budget_counts_content_once_and_uploads_in_progress(local: Fixture
     await push(store, "d", 1)  # shares all
 
 
+async def test_same_files_are_pushed_as_two_engines_at_the_same_time(local: Fixture) -> None:
+    store = await local.start()
+    await store.open("b", 1, folder().manifest)
+    digest = await push(store, "a", 1)
+    await store.publish("b", 1, digest, (), "me")
+    assert list(store.versions) == [("a", 1), ("b", 1)]
+
+
 async def test_uploads_leave_space_on_the_disk(
     local: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
