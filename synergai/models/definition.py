@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import MAX_BATCH
 from synergai.errors import InvalidInput
-from synergai.models.formats.model_files import DEFINITION_FILE
+from synergai.models.formats.model_files import DEFINITION_FILE, find_models
 from synergai.models.warmup import parse_warmup
 
 if TYPE_CHECKING:
@@ -81,6 +81,22 @@ def read_definition(path: Path) -> DefinitionFile:
         outputs=_name_list("outputs", table.get("outputs", [])),
         warmup=parse_warmup(table.get("warmup", {})),
     )
+
+
+def read_shared_definition(path: Path) -> DefinitionFile:
+    """Read the engine.toml of an engine's folder on behalf of a version's folder in it.
+
+    If the engine's folder has a model, this is version 1: the keys about that model are left out,
+    which are `file`, `sha256`, `source` and `accuracy`.
+
+    Raises:
+        InvalidInput: The file is not TOML, or a key is unknown or invalid.
+        OSError: The file cannot be read.
+    """
+    keys = read_definition(path)
+    if find_models(path.parent) or (keys.file and (path.parent / keys.file).exists()):
+        return replace(keys, file="", sha256="", source="", accuracy=None)
+    return keys
 
 
 def _read_table(path: Path) -> dict[str, Any]:

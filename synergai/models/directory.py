@@ -20,7 +20,8 @@ may be one of them. An ``engine.toml`` beside the model is optional; all of its 
     tokens = { shape = [1, 16] }
 
 A ``samples.npz`` beside it is the engine's sample set, see `synergai.models.samples`. A version
-without its own ``engine.toml`` or ``samples.npz`` uses that of the engine's folder.
+without its own ``engine.toml`` or ``samples.npz`` uses that of the engine's folder, but not the
+keys ``file``, ``sha256``, ``source`` and ``accuracy`` of a model that is in that folder itself.
 
 The contents of the directory are untrusted: every path is confined to it, and an invalid entry
 becomes a definition with a fault, without affecting the other engines.
@@ -46,7 +47,7 @@ from synergai.domain import (
     versioned,
 )
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
-from synergai.models.definition import read_definition
+from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
     MODEL_FORMATS,
@@ -254,7 +255,8 @@ class ModelDirectory:
             )
         engine, version = split_version(name)
         definition = self._own_or_shared(folder, engine, DEFINITION_FILE)
-        keys = read_definition(definition)
+        read = read_definition if definition.parent == folder else read_shared_definition
+        keys = read(definition)
         if keys.name not in ("", engine):
             raise InvalidInput(
                 f"{DEFINITION_FILE} names the engine {keys.name!r}, but the folder is "

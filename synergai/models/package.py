@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from synergai.errors import InvalidInput
-from synergai.models.definition import read_definition
+from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
     MAX_MODEL_FILES,
@@ -97,6 +97,14 @@ def _shared_files(folder: Path) -> dict[str, Path]:
 def _model_of(folder: Path, definition: Path, name: str, version: int) -> tuple[Path, str]:
     """Return the model in an engine's folder, and its backend."""
     keys = read_definition(definition)
+    if definition.parent != folder:
+        shared = read_shared_definition(definition)
+        if (keys.file, keys.sha256) != (shared.file, shared.sha256):
+            # The file is sent as it is, and would ask for the model of version 1.
+            raise InvalidInput(
+                f"{definition} has the file or sha256 of version 1: push the model file of "
+                f"{folder}, or give this folder an {DEFINITION_FILE} of its own"
+            )
     if keys.name not in ("", name):
         raise InvalidInput(
             f"{definition} names the engine {keys.name!r}: push it with --name {keys.name}, or "

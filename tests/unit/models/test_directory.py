@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SHA256 = "0" * 64
+
+
 def put(models: Path, name: str, definition: str = "", file: str = "model.onnx") -> Path:
     folder = models / name
     folder.mkdir()
@@ -434,6 +437,34 @@ def test_version_uses_the_definition_and_samples_of_its_engine_unless_it_has_its
     assert (first.title, second.title) == ("shared", "second")
     assert first.samples == tmp_path / "resnet" / "samples.npz"
     assert second.samples == tmp_path / "resnet" / "2" / "samples.npz"
+
+
+def test_version_beside_an_added_model_shares_all_but_its_file_and_digest(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        "resnet",
+        f'file = "model.onnx"\nsha256 = "{SHA256}"\ntitle = "shared"\naccuracy = 0.9',
+    )
+    put_version(tmp_path, "resnet", "2")
+    (tmp_path / "resnet" / "2" / "model.onnx").rename(tmp_path / "resnet" / "2" / "second.onnx")
+
+    first, second = ModelDirectory(tmp_path).engines()
+
+    assert (first.sha256, second.sha256) == (SHA256, "")
+    assert second.file == tmp_path / "resnet" / "2" / "second.onnx"
+    assert (second.fault, second.title) == ("", "shared")
+    assert (first.accuracy, second.accuracy) == (0.9, None)
+
+
+def test_file_and_digest_of_an_engine_without_a_model_of_its_own_hold_for_its_versions(
+    tmp_path: Path,
+) -> None:
+    put_version(tmp_path, "resnet", "1")
+    (tmp_path / "resnet" / "engine.toml").write_text(f'file = "model.onnx"\nsha256 = "{SHA256}"')
+
+    [engine] = ModelDirectory(tmp_path).engines()
+
+    assert (engine.fault, engine.sha256) == ("", SHA256)
 
 
 def test_definition_of_another_version_is_a_fault(tmp_path: Path) -> None:

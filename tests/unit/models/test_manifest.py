@@ -70,6 +70,15 @@ def test_version_is_packed_with_what_it_shares_and_without_other_versions(tmp_pa
         assert contents == [b'title = "Shared"', model, samples]
 
 
+def test_version_that_would_get_the_digest_of_version_1_is_not_packed(tmp_path: Path) -> None:
+    (tmp_path / "2").mkdir()
+    (tmp_path / "model.onnx").write_bytes(b"1")
+    (tmp_path / "2" / "model.onnx").write_bytes(b"2")
+    (tmp_path / "engine.toml").write_text(f'sha256 = "{"0" * 64}"')
+    with pytest.raises(InvalidInput, match="has the file or sha256 of version 1: push the model"):
+        pack(tmp_path / "2", "mine", 2)
+
+
 @pytest.mark.parametrize("nested", [True, False])
 def test_saved_model_has_the_digest_that_agents_compute(tmp_path: Path, *, nested: bool) -> None:
     folder = tmp_path / "engine"
