@@ -23,6 +23,7 @@ from synergai.cli.result_files import FailureList, fetch_results
 from synergai.data.inventory import Inventory
 from synergai.data.result_directory import Marker, ResultDirectory
 from synergai.domain import JobState
+from synergai.protocol.validation import check_output_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +74,7 @@ class OwnDataJob:
         """
         described = f"{self.engine}/{self.version}" if self.version else self.engine
         description = await self.client.engine(described)
+        check_output_names(self.outputs, description)  # before the directory is claimed
         with ExitStack() as stack:
             directory = stack.enter_context(ResultDirectory(self.output)) if self.output else None
             with count_progress() as progress:
@@ -107,8 +109,9 @@ class OwnDataJob:
             raise
         progress.remove_task(task)
         if inventory.skipped:
+            files = "file is not an input" if inventory.skipped == 1 else "files are not inputs"
             progress.console.print(
-                f"{inventory.skipped:,} other files of the directories are no inputs", markup=False
+                f"{inventory.skipped:,} other {files} of the engine, by the suffix", markup=False
             )
         return inventory
 

@@ -20,7 +20,7 @@ from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.arrays import datatype_of, to_raw
 from synergai.protocol.request_codec import field_prefix
-from synergai.protocol.validation import UNUSABLE, check_request
+from synergai.protocol.validation import UNUSABLE, check_output_names, check_request
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -91,9 +91,13 @@ class InputEncoder:
         engine: the engine.
         outputs: names of the requested outputs; all if empty.
         limit: bytes of the largest request.
+
+    Raises:
+        InvalidInput: the engine lacks an output. Otherwise each input would fail for it.
     """
 
     def __init__(self, engine: Engine, outputs: Sequence[str], limit: int) -> None:
+        check_output_names(outputs, engine)
         self._engine = engine
         self._specs = {spec.name: spec for spec in engine.inputs}
         self._outputs = outputs

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from synergai.domain import Engine, TensorSpec
     from synergai.oip.inference_pb2 import ModelInferRequest
@@ -280,16 +280,26 @@ def _check_typed(tensor: ModelInferRequest.InferInputTensor, count: int) -> None
             )
 
 
-def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:
+def check_output_names(names: Iterable[str], engine: Engine) -> None:
+    """Check that an engine has each of the requested outputs.
+
+    Raises:
+        InvalidInput: it has no output of a name, or a name is given twice.
+    """
     known = set(_output_names(engine))
-    for output in request.outputs:
-        if output.name not in known:
-            names = ", ".join(map(repr, _output_names(engine)))
+    for name in names:
+        if name not in known:
+            found = ", ".join(map(repr, _output_names(engine)))
             raise InvalidInput(
-                f"engine {engine.name!r} has no output {output.name!r}, or it is requested twice; "
-                f"it has {names}"
+                f"engine {engine.name!r} has no output {name!r}, or it is requested twice; "
+                f"it has {found}"
             )
-        known.remove(output.name)
+        known.remove(name)
+
+
+def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:
+    check_output_names((output.name for output in request.outputs), engine)
+    for output in request.outputs:
         if output.parameters and classification_count(output) and output.name == engine.postprocess:
             raise InvalidInput(
                 f"output {output.name!r} is derived by post-processing and cannot be classified"

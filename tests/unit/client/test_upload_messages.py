@@ -36,6 +36,11 @@ ROWS = an_engine(TensorSpec("x", "FP32", (-1, 2)))
 PAIRS = an_engine(TensorSpec("a", "INT64", (-1, 1)), TensorSpec("b", "BYTES", (-1, 1)))
 
 
+def test_output_that_the_engine_lacks_is_refused_before_any_input() -> None:
+    with pytest.raises(InvalidInput, match="has no output 'z', .* it has 'y'"):
+        InputEncoder(ROWS, ("y", "z"), LIMIT)
+
+
 def built(engine: Engine, *values: Any, outputs: tuple[str, ...] = ()) -> list[UploadMessage]:
     builder = MessageBuilder(InputEncoder(engine, outputs, LIMIT), 5)
     messages = [
