@@ -46,7 +46,7 @@ type: install  ## mypy --strict
 test: lint type  ## lint, types and the whole test suite; JOBS=2 runs two files at a time
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
-acceptance: install  ## long tests; three need root and Debian packages, see docs/contributing.md
+acceptance: install  ## long tests; five need root or Debian packages, see docs/contributing.md
 	$(BIN)/pytest tests/acceptance --timeout 3600
 
 bench: install  ## compare with bare grpc.aio and plain ONNX Runtime; writes docs/benchmarks.md

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from gateway.config import GatewayConfig
+from synergai.errors import InvalidInput
 from synergai.protocol.limits import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_MAX_UNREAD_BYTES,
@@ -22,11 +23,18 @@ _MIB = 1024 * 1024
 
 
 def parse_share(value: object) -> object:
-    """Return a percentage such as ``1%`` as a number; anything else as it is."""
-    if isinstance(value, str) and value.endswith("%"):
-        with suppress(ValueError):
-            return float(value[:-1]) / 100.0
-    return value
+    """Return a share, or a percentage such as ``1%``, as a number; other types as they are.
+
+    Raises:
+        InvalidInput: it is not from 0% to 100%.
+    """
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        share = float(value[:-1]) / 100.0 if value.endswith("%") else float(value)
+        if 0.0 <= share <= 1.0:
+            return share
+    raise InvalidInput(f"{value!r} is not a share from 0% to 100%, such as 1% or 0.01")
 
 
 class _Locations(Settings):

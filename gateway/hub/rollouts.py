@@ -174,7 +174,9 @@ class Rollouts:
         self._versions.selected(name)
         policy = self._versions.policy(name)
         if not policy.target:
-            raise InvalidInput(f"engine {name!r} is not being rolled out")
+            raise InvalidInput(
+                f"engine {name!r} is not being rolled out; pin the version that requests should get"
+            )
         return policy
 
     # --- policies -------------------------------------------------------------------------------

@@ -109,9 +109,8 @@ class OwnDataJob:
             raise
         progress.remove_task(task)
         if inventory.skipped:
-            files = "file is not an input" if inventory.skipped == 1 else "files are not inputs"
             progress.console.print(
-                f"{inventory.skipped:,} other {files} of the engine, by the suffix", markup=False
+                f"files that are not inputs by their suffix: {inventory.skipped:,}", markup=False
             )
         return inventory
 

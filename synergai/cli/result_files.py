@@ -65,7 +65,8 @@ class FailureList:
     def print(self) -> None:
         """Print the failed inputs on standard error; nothing without any."""
         if self.count:
-            typer.echo(f"{self.count:,} inputs failed:", err=True)
+            inputs = "input" if self.count == 1 else "inputs"
+            typer.echo(f"{self.count:,} {inputs} failed:", err=True)
         for line in self.lines():
             typer.echo(f"  {printable(line)}", err=True)
 

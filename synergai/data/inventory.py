@@ -141,7 +141,11 @@ class Inventory:
         self._file.flush()
         where = ", ".join(self._patterns)
         if not self.inputs:
-            skipped = f"; {self.skipped:,} other files were skipped" if self.skipped else ""
+            skipped = ""
+            if self.skipped:
+                skipped = f"; files skipped by their suffix: {self.skipped:,}"
+                if not takes_files(self._engine):
+                    skipped += f"; {_TENSORS_ONLY}"
             raise InvalidInput(
                 f"{where}: there are no inputs for engine {self._engine.name!r}{skipped}"
             )

@@ -100,7 +100,10 @@ class ResultDirectory:
             same_command = bool(found.submission) and found.submission == marker.submission
             same_job = bool(found.job_id) and found.job_id == marker.job_id
             if not (same_command or same_job):
-                raise Conflict(f"{self.path} has {_owner(found)}; choose another directory")
+                why = ""
+                if found.submission and marker.submission:
+                    why = ", since the options, the files or the engine's version differ"
+                raise Conflict(f"{self.path} has {_owner(found)}; choose another directory{why}")
             if marker.format not in (None, found.format):
                 raise Conflict(
                     f"{self.path} has {found.format} files; choose another directory for "

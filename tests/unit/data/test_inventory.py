@@ -145,8 +145,16 @@ def test_pattern_without_files_is_refused(pattern: str, tmp_path: Path) -> None:
 
 def test_empty_folder_is_refused_with_what_was_skipped(tmp_path: Path) -> None:
     photo(tmp_path / "notes.md")
-    with pytest.raises(InvalidInput, match=r"no inputs for engine 'engine'; 1 other files"):
+    with pytest.raises(InvalidInput, match=r"no inputs for engine 'engine'; .* suffix: 1$"):
         read(tmp_path, engine=IMAGES)
+
+
+def test_folder_of_images_for_an_engine_of_tensors_is_refused_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    photo(tmp_path / "a.jpg")
+    with pytest.raises(InvalidInput, match=r"suffix: 1; .* tensors only, .* set preprocess"):
+        read(tmp_path)
 
 
 def test_engine_without_preprocessing_takes_no_images(tmp_path: Path) -> None:

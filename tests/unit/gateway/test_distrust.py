@@ -86,5 +86,6 @@ def test_share_may_be_a_percentage(text: str, share: float) -> None:
 
 @pytest.mark.parametrize("text", ["101%", "-1%", "many", "%", "2"])
 def test_invalid_share_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="verify-share"):
+    expected = f"--verify-share: {text!r} is not a share from 0% to 100%"
+    with pytest.raises(InvalidInput, match=expected):
         GatewaySettings.load({"verify_share": text})
