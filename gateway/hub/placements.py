@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.store.pacer import Pacer
-    from gateway.store.store import EngineStore, StoredVersion
+    from gateway.store.storage import StoredVersion
+    from gateway.store.store import EngineStore
     from synergai.domain import Engine
 
 MAX_FETCHES: Final = 2

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from gateway.hub.placements import Placements
     from gateway.store.pacer import Pacer
-    from gateway.store.store import EngineStore, StoredVersion
+    from gateway.store.storage import StoredVersion
+    from gateway.store.store import EngineStore
     from synergai.protocol.rpc import Context
 
 

@@ -8,20 +8,18 @@ The records are kept in memory, so that only transfers and changes need the stor
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import secrets
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.store.selectors import parse_placement
-from synergai.domain import EngineName, split_version, validate_name, versioned
+from gateway.store.storage import Storage, StoredVersion
+from gateway.store.threads import Threads
+from synergai.domain import split_version, validate_name
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -38,7 +36,6 @@ from synergai.models.manifest import (
     validate_sha256,
     validate_version,
 )
-from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -46,6 +43,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.store.files import Files
+    from synergai.domain import EngineName
     from synergai.models.contents import Contents
 
 T = TypeVar("T")
@@ -57,52 +55,8 @@ _MAX_PENDING: Final = 64
 _THREADS: Final = 2
 _CHECK_S: Final = 30.0
 """Interval at which a store that cannot be reached is tried again, and old uploads are removed."""
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_ENGINES: Final = "engines"
-_CONTENT: Final = "content"
-_ID: Final = "store-id"
 
 _log = logging.getLogger(__name__)
-
-
-class _Record(Struct, frozen=True, kw_only=True):
-    """What is stored of a version beside its content."""
-
-    digest: str
-    placement: tuple[str, ...] = ()
-    pushed_at: str = ""
-    pushed_by: str = ""
-
-
-class StoredVersion(Struct, frozen=True, kw_only=True):
-    """A version of an engine in the store.
-
-    Attributes:
-        engine: name of the engine.
-        version: its version.
-        digest: SHA-256 of its manifest.
-        manifest: its files.
-        model_sha256: digest of its model, as workers report it.
-        placement: selectors of the workers that fetch it; none for every one with the backend.
-        pushed_at: when it was published, in ISO 8601.
-        pushed_by: name of the client that pushed it.
-        fault: why it cannot be fetched; empty if it can.
-    """
-
-    engine: str
-    version: int
-    digest: str
-    manifest: Manifest
-    model_sha256: str
-    placement: tuple[str, ...]
-    pushed_at: str
-    pushed_by: str
-    fault: str = ""
-
-    @property
-    def name(self) -> EngineName:
-        """What workers call it."""
-        return versioned(self.engine, str(self.version))
 
 
 class Missing(Struct, frozen=True):
@@ -149,17 +103,15 @@ class EngineStore:
         keep_free_bytes: int = KEEP_FREE_BYTES,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._files = files
+        self._storage = Storage(files, location, remembered)
         self._uploads = uploads
-        self._location = location
-        self._remembered = remembered
         self._keep_free_bytes = keep_free_bytes
         self._now = now
         self._versions: dict[tuple[str, int], StoredVersion] = {}
         self._content: dict[str, int] = {}
         # By engine, version and digest: engines may have the same files.
         self._pending: dict[tuple[str, int, str], _Pending] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="store")
+        self._threads = Threads(_THREADS, "store", location)
         self._changes = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._followers: list[Callable[[], object]] = []
@@ -191,8 +143,8 @@ class EngineStore:
                 if not self.loaded:
                     await self.load()
                 elif self.fault:
-                    await self._call(partial(self._files.sizes, _ENGINES))
-                await self._staged(self._uploads.expire)
+                    await self._call(self._storage.check)
+                await self._threads.run(self._uploads.expire)
             except SynergaiError as error:
                 _log.warning("trying again in %g s: %s", _CHECK_S, error)
             except Exception:  # noqa: BLE001 - a bug in one look must not end all others
@@ -208,7 +160,7 @@ class EngineStore:
         """Wait for changes in progress."""
         while self._running:
             await asyncio.wait(self._running)
-        await asyncio.to_thread(self._threads.shutdown)
+        await self._threads.close()
 
     async def load(self) -> None:
         """Read the versions, and remove content that none of them has.
@@ -217,7 +169,7 @@ class EngineStore:
             SynergaiError: the storage cannot be read, or is not the one that was used before.
         """
         async with self._changes:
-            versions, content = await self._call(self._load)
+            versions, content = await self._call(self._storage.load)
             self._versions, self._content = versions, content
             await self._collect()
             self.loaded = True
@@ -249,7 +201,7 @@ class EngineStore:
         self._check_loaded()
         validate_name(engine, "engine name")
         validate_version(version)
-        manifest = await self._staged(partial(read_manifest, data))
+        manifest = await self._threads.run(partial(read_manifest, data))
         digest = content_digest(data)
         stored = self._versions.get((engine, version))
         if stored is not None and stored.digest != digest:
@@ -265,8 +217,8 @@ class EngineStore:
             return digest, True, []
         pushed = engine, version, digest
         self._check_budget(pushed, lacking)
-        missing = await self._staged(partial(self._missing, lacking))
-        await self._staged(
+        missing = await self._threads.run(partial(self._missing, lacking))
+        await self._threads.run(
             partial(self._check_disk, sum(each.size - each.received for each in missing))
         )
         self._pending.pop(pushed, None)
@@ -287,8 +239,10 @@ class EngineStore:
             Overloaded: the disk is full.
         """
         size = self._expected(sha256)
-        received = await self._staged(partial(self._append, sha256, offset, data, size))
-        if received == size and not await self._staged(partial(self._uploads.verify, sha256, size)):
+        received = await self._threads.run(partial(self._append, sha256, offset, data, size))
+        if received == size and not await self._threads.run(
+            partial(self._uploads.verify, sha256, size)
+        ):
             raise InvalidInput(
                 f"the content that was uploaded as {sha256[:12]}… has another digest: the file "
                 "changed meanwhile, or was damaged on its way; push it again"
@@ -355,7 +309,7 @@ class EngineStore:
         """
         if sha256 not in self._content:
             raise NotFound(f"the store has no content {sha256[:12]}…")
-        return await self._call(partial(self._files.read, _content_name(sha256), offset, size))
+        return await self._call(partial(self._storage.read, sha256, offset, size))
 
     def content_size(self, sha256: str) -> int:
         """Return the size of a content in bytes.
@@ -462,27 +416,30 @@ class EngineStore:
             validate_version(version)
             self._check_sizes(pending.contents)
             lacking = {e: size for e, size in pending.contents.items() if e not in self._content}
-            paths = await self._staged(partial(self._complete, lacking))
+            paths = await self._threads.run(partial(self._complete, lacking))
             absent = [each for each, path in paths if path is None]
             if absent:
                 raise EngineUnusable(
                     f"{len(absent)} files of version {version} of {engine!r} were not uploaded"
                 )
-            await self._call(self._remember)
+            await self._call(self._storage.remember)
             for each, path in paths:
                 if path is not None:
-                    await self._call(partial(self._files.adopt, _content_name(each), path))
+                    await self._call(partial(self._storage.adopt, each, path))
                     self._content[each] = pending.contents[each]
-            await self._call(partial(self._files.write, _content_name(digest), pending.data))
+            await self._call(partial(self._storage.write, digest, pending.data))
             self._content[digest] = len(pending.data)
-            record = _Record(
+            stored = StoredVersion(
+                engine=engine,
+                version=version,
                 digest=digest,
+                manifest=pending.manifest,
+                model_sha256=pending.manifest.model_sha256,
                 placement=placement if stored is None else stored.placement,
                 pushed_at=self._now().isoformat(timespec="seconds"),
                 pushed_by=by,
             )
-            await self._write(key, record)
-            stored = _stored(key, record, pending.manifest)
+            await self._call(partial(self._storage.write_record, stored))
             self._versions[key] = stored
             self._pending.pop((engine, version, digest), None)
         _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
@@ -492,34 +449,22 @@ class EngineStore:
     async def _place(self, engine: str, version: int, placement: tuple[str, ...]) -> StoredVersion:
         async with self._changes:
             stored = replace(self.get(engine, version), placement=placement)
-            key = engine, version
-            record = _Record(
-                digest=stored.digest,
-                placement=placement,
-                pushed_at=stored.pushed_at,
-                pushed_by=stored.pushed_by,
-            )
-            await self._write(key, record)
-            self._versions[key] = stored
+            await self._call(partial(self._storage.write_record, stored))
+            self._versions[engine, version] = stored
         self._changed()
         return stored
 
     async def _remove(self, engine: str, version: int) -> int:
         async with self._changes:
             self.get(engine, version)
-            key = engine, version
-            await self._call(partial(self._files.remove, _record_name(*key)))
-            del self._versions[key]
+            await self._call(partial(self._storage.remove_record, engine, version))
+            del self._versions[engine, version]
             before = self.used_bytes
             await self._collect()
             freed = before - self.used_bytes
         _log.info("version %d of engine %s is removed from the store", version, engine)
         self._changed()
         return freed
-
-    async def _write(self, key: tuple[str, int], record: _Record) -> None:
-        data = msgspec.json.encode(record)
-        await self._call(partial(self._files.write, _record_name(*key), data))
 
     async def _collect(self) -> None:
         """Remove content that no version has; what cannot be removed is tried again later."""
@@ -528,7 +473,7 @@ class EngineStore:
             used |= stored.manifest.contents.keys()
         for sha256 in self._content.keys() - used:
             try:
-                await self._call(partial(self._files.remove, _content_name(sha256)))
+                await self._call(partial(self._storage.remove, sha256))
             except SynergaiError as error:
                 _log.warning("cannot remove content %s: %s", sha256[:12], error)
                 return
@@ -537,81 +482,6 @@ class EngineStore:
     def _changed(self) -> None:
         for on_change in self._followers:
             on_change()
-
-    def _load(self) -> tuple[dict[tuple[str, int], StoredVersion], dict[str, int]]:
-        self._check_id()
-        content = {
-            name.rpartition("/")[2]: size for name, size in self._files.sizes(_CONTENT).items()
-        }
-        versions = {}
-        for name in sorted(self._files.sizes(_ENGINES)):
-            try:
-                stored = self._read_version(name, content)
-            except (InvalidInput, msgspec.DecodeError, ValueError) as error:
-                _log.error("%s in the store of engines is damaged, and ignored: %s", name, error)
-                continue
-            if stored.fault:
-                _log.error("version %d of %s: %s", stored.version, stored.engine, stored.fault)
-            versions[stored.engine, stored.version] = stored
-        return versions, content
-
-    def _read_version(self, name: str, content: dict[str, int]) -> StoredVersion:
-        _, engine, file = name.split("/")
-        key = (
-            validate_name(engine, "engine name"),
-            validate_version(int(file.removesuffix(".json"))),
-        )
-        record = msgspec.json.decode(self._files.read(name), type=_Record)
-        if record.digest not in content:
-            raise InvalidInput(f"its manifest {record.digest[:12]}… is missing")
-        data = self._files.read(_content_name(record.digest))
-        if content_digest(data) != record.digest:
-            raise InvalidInput(f"its manifest {record.digest[:12]}… is damaged")
-        manifest = read_manifest(data)
-        stored = _stored(key, record, manifest)
-        absent = [file for file in manifest.files if content.get(file.sha256) != file.size]
-        if absent:
-            for each in absent:
-                content.pop(each.sha256, None)
-            return replace(
-                stored, fault=f"{absent[0].path} is missing in the store: push the version again"
-            )
-        return stored
-
-    def _check_id(self) -> None:
-        """Check that the storage is the one that was used before.
-
-        An empty one, such as a disk that is not mounted, would have all workers remove what they
-        have fetched.
-        """
-        try:
-            known = self._remembered.read_text().partition("\n")
-        except FileNotFoundError:
-            return
-        if known[0] != self._location:
-            return
-        if self._read_id() != known[2]:
-            raise Unavailable(
-                f"the store of engines in {self._location} is not the one that was used before; "
-                f"is it mounted? To start with an empty one, remove {self._remembered}"
-            )
-
-    def _remember(self) -> None:
-        """Give the storage an id, and remember it."""
-        own = self._read_id()
-        if not own:
-            own = secrets.token_hex(16)
-            self._files.write(_ID, own.encode())
-        remembered = f"{self._location}\n{own}"
-        if not self._remembered.exists() or self._remembered.read_text() != remembered:
-            write_atomic(self._remembered, remembered, mode=0o600)
-
-    def _read_id(self) -> str:
-        """Return the id of the storage; empty for a new one."""
-        try:
-            return self._files.read(_ID).decode()
-        except FileNotFoundError:
-            return ""
 
     async def _change(self, change: Coroutine[Any, Any, T]) -> T:
         """Run a change to its end, even if the caller is cancelled."""
@@ -625,25 +495,6 @@ class EngineStore:
         if not task.cancelled():
             task.exception()  # avoids asyncio's warning if the caller has gone
 
-    async def _staged(self, operation: Callable[[], T]) -> T:
-        """Run a blocking operation of the uploads in a thread.
-
-        Raises:
-            Overloaded: the disk is full.
-            Unavailable: the directory cannot be used.
-        """
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._threads, operation)
-        except OSError as error:
-            if error.errno in _FULL:
-                raise Overloaded(
-                    "the disk of the store of engines is full: remove versions with "
-                    "'synergai engines remove', or free space"
-                ) from error
-            fault = f"{error.filename or self._location}: {error.strerror or error}"
-            raise Unavailable(f"the store of engines cannot be used: {fault}") from error
-
     async def _call(self, operation: Callable[[], T]) -> T:
         """Run a blocking operation of the storage in a thread, and keep its fault.
 
@@ -652,7 +503,7 @@ class EngineStore:
             Unavailable: it cannot be used.
         """
         try:
-            result = await self._staged(operation)
+            result = await self._threads.run(operation)
         except Unavailable as error:
             self.fault = str(error)
             raise
@@ -660,26 +511,5 @@ class EngineStore:
         return result
 
 
-def _stored(key: tuple[str, int], record: _Record, manifest: Manifest) -> StoredVersion:
-    return StoredVersion(
-        engine=key[0],
-        version=key[1],
-        digest=record.digest,
-        manifest=manifest,
-        model_sha256=manifest.model_sha256,
-        placement=record.placement,
-        pushed_at=record.pushed_at,
-        pushed_by=record.pushed_by,
-    )
-
-
 def _wrong_size(sha256: str, size: int) -> str:
     return f"the manifest is wrong: the content {sha256[:12]}… does not have {size:,} bytes"
-
-
-def _content_name(sha256: str) -> str:
-    return f"{_CONTENT}/{sha256[:2]}/{sha256}"
-
-
-def _record_name(engine: str, version: int) -> str:
-    return f"{_ENGINES}/{engine}/{version}.json"
