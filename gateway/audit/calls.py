@@ -27,7 +27,7 @@ class AuditedCall:
         peer: address of the connection's other end.
 
     Attributes:
-        object: the engine or job concerned, once it is known.
+        object: the engine, job or upload concerned, once it is known.
         tenant: the tenant concerned, if it is not the caller's own.
         worker: id of the worker that calls; empty if a client does.
         credential: how the worker has proved its identity.

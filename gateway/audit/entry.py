@@ -25,7 +25,7 @@ class Entry(Struct, frozen=True, kw_only=True):
             or ``none``.
         peer: address of the connection's other end.
         call: full name of the gRPC method, or HTTP method and route.
-        object: the engine, job or worker concerned.
+        object: the engine, job, upload or worker concerned.
         result: name of the gRPC status code.
         reason: why it was refused; empty if it was not.
         quota: name of the quota that refused it.

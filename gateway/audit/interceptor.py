@@ -124,6 +124,10 @@ def _describe_engine(_call: AuditedCall, _request: Any, _response: Any) -> None:
     """Do nothing: the request names the engine."""
 
 
+def _describe_upload(_call: AuditedCall, _request: Any, _response: Any) -> None:
+    """Do nothing: the service names the upload, as the first message of the stream does."""
+
+
 def _describe_version(call: AuditedCall, request: Any, _response: Any) -> None:
     call.object = f"{request.engine}:{request.version}"
 
@@ -132,6 +136,7 @@ _CHANGES: Final[dict[str, Callable[[AuditedCall, Any, Any], None]]] = {
     f"{_JOBS}/Submit": _describe_job,
     f"{_JOBS}/Cancel": _describe_job,
     f"{_JOBS}/Run": _describe_streamed_job,
+    f"{_JOBS}/Upload": _describe_upload,
     f"{_OIP}/RepositoryModelLoad": _describe_engine,
     f"{_OIP}/RepositoryModelUnload": _describe_engine,
     "/synergai.v1.Fleet/PutDictionary": _describe_entries,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
+from gateway.audit.calls import current_call
 from gateway.jobs.store import StoreFull
 from gateway.records.log import Record, is_out_of_space
 from gateway.records.store import DataKey
@@ -140,6 +141,8 @@ class InputUploads:
             raise InvalidInput("the first message must name the upload")
         first = await asyncio.to_thread(parse, opening)
         key = DataKey(tenant, "uploads", validate_name(first.upload_id, "upload id"))
+        if (call := current_call()) is not None:
+            call.object = key.name
         self._admission.check_open()
         if self._open >= self._most_open:
             raise Overloaded(f"{self._open:,} uploads are open, the limit; try later")

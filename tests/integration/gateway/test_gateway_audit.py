@@ -136,6 +136,15 @@ async def test_changes_are_recorded_with_caller_and_object(
     opened = await run.read()
     assert isinstance(opened, jobs_pb2.RunResponse)
     run.cancel()
+    inputs = [jobs_pb2.Input(name="a", url="file:///a")]
+    upload = caller.jobs.Upload(metadata=boss)
+    for first in range(2):
+        message = jobs_pb2.UploadRequest(upload_id="photos", first=first, inputs=inputs)
+        await upload.write(message)
+        receipt = await upload.read()
+        assert isinstance(receipt, jobs_pb2.UploadReceipt)
+        assert receipt.stored == first + 1
+    await upload.done_writing()
     for method in ("Unload", "Load"):
         request = getattr(repository_pb2, f"RepositoryModel{method}Request")(model_name="echo")
         call = raw_unary(caller.channel, f"{OIP}/RepositoryModel{method}")
@@ -146,13 +155,14 @@ async def test_changes_are_recorded_with_caller_and_object(
         assert await asyncio.to_thread(post, gateway, path, "boss") == 200
     await caller.jobs.List(jobs_pb2.ListRequest(), metadata=boss)
     await caller.oip.ModelInfer(infer_request(), metadata=boss)
-    found = await entries(log, lambda entry: entry["caller"] == "boss", 9)
+    found = await entries(log, lambda entry: entry["caller"] == "boss", 10)
     route = "POST /v2/repository/models/{name}/"
     assert [(entry["call"], *summary(entry)[1:]) for entry in found] == [
         ("/synergai.v1.Jobs/Submit", "lab", "token", job.id, "OK"),
         ("/synergai.v1.Jobs/Cancel", "lab", "token", job.id, "OK"),
         ("/synergai.v1.Jobs/Cancel", "boss", "token", "missing", "NOT_FOUND"),
         ("/synergai.v1.Jobs/Run", "boss", "token", opened.job.id, "OK"),
+        ("/synergai.v1.Jobs/Upload", "boss", "token", "photos", "OK"),
         (f"{OIP}/RepositoryModelUnload", "boss", "token", "echo", "OK"),
         (f"{OIP}/RepositoryModelLoad", "boss", "token", "echo", "OK"),
         ("/synergai.v1.Fleet/PutDictionary", "boss", "token", "", "OK"),
