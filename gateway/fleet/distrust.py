@@ -87,7 +87,7 @@ class Distrust:
             return set()
         readmitted = before - present
         for worker_id in readmitted:
-            del self._reasons[worker_id]
+            self._reasons.pop(worker_id, None)  # it may have been evicted meanwhile
         return readmitted
 
 

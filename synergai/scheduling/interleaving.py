@@ -30,6 +30,8 @@ MAX_INTERRUPTIONS: Final = 8
 MARGIN: Final = 0.05
 """Part of a job's remaining time that interruptions leave as a reserve for its deadline."""
 
+PROBE_S: Final = 10.0
+"""Time to allow a request whose engine is unprofiled, with loading it."""
 SIMILAR: Final = 1.25
 """Workers that would answer a request within this multiple of the least time take turns."""
 
@@ -118,8 +120,7 @@ class Interleaver:
         """Yield where a request may run next, and the seconds until that worker turns to it."""
         for worker in self._view.serving(request.job.engine):
             estimate = self._estimator.estimate(request.job.engine, worker)
-            # A probe takes a time that is not known: no job with a deadline yields to it.
-            cost_s = math.inf if estimate is None else estimate.seconds(1, with_tensors=True)
+            cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
             if worker.index in available and estimate is not None:
                 wait_s = worker.free_at(self._view.now) - self._view.now
                 yield wait_s, Interruption(request, worker, estimate, ())

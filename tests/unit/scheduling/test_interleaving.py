@@ -32,7 +32,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.interleaving import MAX_INTERRUPTIONS
+from synergai.scheduling.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state import MAX_REQUESTS
@@ -447,10 +447,13 @@ def test_requests_in_flight_count_together_against_a_jobs_deadline() -> None:
     assert [len(each) for each in answered] == [1, 1, 0, 0]
 
 
-def test_job_with_a_deadline_does_not_yield_to_a_probe() -> None:
+@pytest.mark.parametrize(("slack_s", "yields"), [(PROBE_S - 1.0, False), (PROBE_S + 2.0, True)])
+def test_job_with_a_deadline_yields_to_a_probe_if_it_has_time_for_one(
+    slack_s: float, *, yields: bool
+) -> None:
     core = make_core(policy="synergai", profiled=[BATCH])
-    core.handle(make_job("job", queries=100, deadline=1000.0), 0.0)
-    assert core.handle(make_request("r", 1.0), 1.0) == []
+    core.handle(make_job("job", queries=100, deadline=10.0 + slack_s), 0.0)
+    assert bool(stopped(core.handle(make_request("r", 1.0), 1.0))) is yields
 
 
 # --- expected answer --------------------------------------------------------------------
