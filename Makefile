@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 VENV   := .venv
 BIN    := $(VENV)/bin
-JOBS   ?= 0
+JOBS   ?= 2
 PROTOS := $(shell find proto -name '*.proto')
 
 help:  ## list the targets
@@ -43,7 +43,7 @@ lint: install  ## ruff, format and rules
 type: install  ## mypy --strict
 	$(BIN)/mypy
 
-test: lint type  ## lint, types and the whole test suite; JOBS=2 runs two files at a time
+test: lint type  ## lint, types and the whole test suite, JOBS=2 files at a time
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
 acceptance: install  ## long tests; five need root or Debian packages, see docs/contributing.md
