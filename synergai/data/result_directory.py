@@ -51,7 +51,7 @@ class ResultDirectory:
 
     Attributes:
         path: the directory.
-        marker: whose results it has; None if nobody's yet.
+        marker: whose results it has; None if it has none yet.
         cursor: where the results continue after its last shard.
         total: number of results in its shards.
 

@@ -1,6 +1,6 @@
 """How a shard describes itself: the job, the outputs, and the cursor after its last result.
 
-Whoever has the shards of a job can therefore continue where they end.
+Fetching therefore continues where the shards of a job end.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from synergai.models.formats.model_files import (
 
 MAX_MANIFEST_BYTES: Final = 8 << 20
 MAX_ENGINE_BYTES: Final = 2 * MAX_MODEL_BYTES
-"""Limit of the files of a version: the model, its samples and whatever else is in the folder."""
+"""Limit of the files of a version: the model, its samples and other files of its folder."""
 MAX_VERSION: Final = (1 << 31) - 1
 _MAX_PATH: Final = 1024
 _MAX_DEPTH: Final = 16
