@@ -158,7 +158,7 @@ def serve(
 ) -> list[dict[str, Any]]:
     """Let a gateway choose; return what it chose, by the measured profile and by its opposite.
 
-    Engines that OpenVINO cannot run have to run on the CPU, whatever their profile says.
+    Engines that OpenVINO cannot run have to run on the CPU, even if profiled faster elsewhere.
     """
     with LocalFleet(directory / "fleet") as fleet:
         fleet.start_gateway(("--dictionary", str(dictionary)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Unpack
 
 import pytest
@@ -99,14 +98,8 @@ def test_overload_is_served_up_to_the_capacity_without_expired_dispatches(tmp_pa
     overload.write_engine(tmp_path)
     with LocalFleet(tmp_path / "run") as fleet:
         overload.start(fleet, tmp_path, log, workers=1)
-        deadline = time.monotonic() + 60
-        # Half, for a busy machine; without any rejection it would be lower still.
-        # Other processes may take the time of one run, but not of all.
-        goodput = 0.0
-        while goodput <= 0.5 / overload.QUERY_S:
-            assert time.monotonic() < deadline, goodput
-            rate = str(2 / overload.QUERY_S)
-            found = overload.load(fleet.address, "--rate", rate, "--duration", "2")
-            goodput = found["goodput"]
-            assert found["rejected"] > 0
+        found = overload.load(fleet.address, "--rate", str(2 / overload.QUERY_S), "--duration", "2")
     assert overload.dispatched_expired(log) == []
+    assert found["rejected"] > 0
+    # Half, for a busy machine; without any rejection it would be lower still.
+    assert found["goodput"] > 0.5 / overload.QUERY_S

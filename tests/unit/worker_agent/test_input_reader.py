@@ -1,4 +1,4 @@
-"""Inputs by URL: only from below the allowed roots, whatever the path looks like."""
+"""Inputs by URL: only from below the allowed roots."""
 
 from __future__ import annotations
 
