@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from synergai.client.channel import CALL_TIMEOUT_S, GatewayChannel
 from synergai.client.deadlines import normalize_deadline, seconds_until
 from synergai.client.descriptions import EngineDescriptions
+from synergai.client.engine_operations import EngineOperations
 from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.jobs import JobHandle
 from synergai.client.priority_semaphore import PrioritySemaphore
@@ -42,7 +43,6 @@ from synergai.client.streaming import (
     stream_queries,
 )
 from synergai.client.target import DEFAULT_TARGET
-from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
 from synergai.domain import (
     Engine,
     EngineName,
@@ -63,21 +63,20 @@ from synergai.protocol.tls import Identity, channel_credentials
 from synergai.v1 import fleet_pb2, jobs_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from datetime import datetime
     from pathlib import Path
     from types import TracebackType
 
     from synergai.client.input_sources import JobInputs
     from synergai.client.requests import Parameters
-    from synergai.client.store import StoreContent, StoredEngine
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
     from synergai.jobs import JobStatus
     from synergai.profiles.dictionary import ProfileEntry
 
 
-class Client:
+class Client(EngineOperations):
     """Asynchronous client of a gateway; use it as an asynchronous context manager.
 
     Args:
@@ -502,231 +501,6 @@ class Client:
         request = inference_pb2.ModelMetadataRequest(name=engine, version=version)
         described = engine_from_metadata(await self._channel.call(method, request))
         return replace(described, name=EngineName(name)) if version else described
-
-    async def load(self, engine: str, *, deadline: float | None = None) -> None:
-        """Load an engine on every worker that has it; put it back in service if it was unloaded.
-
-        Returns when the first worker is ready.
-
-        Args:
-            engine: name of the engine, or ``NAME/N`` for version N of it; a name alone stands for
-                all its versions.
-            deadline: seconds to wait for the first worker; loading continues afterwards. None
-                means the gateway's default.
-
-        Raises:
-            NotFound: there is no such engine.
-            EngineUnusable: no worker can load it.
-            DeadlineExceeded: no worker was ready before the deadline.
-            Unavailable: no worker is registered.
-        """
-        method = self._channel.oip.RepositoryModelLoad
-        from synergai.oip import repository_pb2
-
-        request = repository_pb2.RepositoryModelLoadRequest(model_name=engine)
-        await self._channel.call(method, request, timeout=normalize_deadline(deadline))
-
-    async def unload(self, engine: str) -> None:
-        """Take an engine out of service until it is loaded again.
-
-        Work accepted before is completed; idle sessions are then evicted.
-
-        Raises:
-            NotFound: there is no such engine.
-            SynergaiError: the call failed.
-        """
-        method = self._channel.oip.RepositoryModelUnload
-        from synergai.oip import repository_pb2
-
-        request = repository_pb2.RepositoryModelUnloadRequest(model_name=engine)
-        await self._channel.call(method, request)
-
-    async def forget(self, engine: str) -> None:
-        """Forget which description of an engine clients have relied on.
-
-        Workers that offer another one under its name, and were not used for that reason, may then
-        serve it.
-
-        Raises:
-            NotFound: there is no such engine.
-            SynergaiError: the call failed.
-        """
-        method = self._channel.fleet.ForgetEngine
-        from synergai.v1 import fleet_pb2
-
-        await self._channel.call(method, fleet_pb2.ForgetEngineRequest(engine=engine))
-
-    # --- the store of engines -----------------------------------------------------------
-
-    async def push_engine(
-        self,
-        engine: str,
-        version: int,
-        manifest: bytes,
-        paths: Mapping[str, Path],
-        *,
-        place: Sequence[str] = (),
-        on_progress: Callable[[int, int], object] = lambda _done, _total: None,
-    ) -> StoredEngine:
-        """Push a version of an engine into the gateway's store.
-
-        Content that the store has is not sent, and an interrupted push is continued by the next
-        one. The same version with the same files again changes nothing.
-
-        Args:
-            engine: name of the engine.
-            version: its version, from 1.
-            manifest: its manifest, see `synergai.models.package.pack`.
-            paths: a file with each content of the manifest, by SHA-256.
-            place: selectors of the workers that should fetch it, such as ``class=agx-xavier``; by
-                default, all that have its backend.
-            on_progress: called with the bytes that the store has and those of all files.
-
-        Raises:
-            InvalidInput: a name, selector or file is not valid.
-            Conflict: the version is stored with other files.
-            Overloaded: the store has no room for it.
-            SynergaiError: the call failed.
-        """
-        from synergai.client.store import EnginePush
-
-        push = EnginePush(self._channel, engine, version, manifest, paths, on_progress)
-        return await push.run(place)
-
-    async def stored_engines(self) -> StoreContent:
-        """Return what the gateway's store has, and which workers have fetched it.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
-        method = self._channel.store.List
-        from synergai.client.store import StoreContent, stored_from_proto
-        from synergai.v1 import store_pb2
-
-        response = await self._channel.call(method, store_pb2.ListStoredRequest())
-        return StoreContent(
-            tuple(map(stored_from_proto, response.engines)),
-            response.used_bytes,
-            response.budget_bytes,
-        )
-
-    async def place_engine(self, engine: str, version: int, place: Sequence[str]) -> StoredEngine:
-        """Change which workers fetch a version; without selectors, all that have its backend.
-
-        Raises:
-            InvalidInput: a selector is not valid.
-            NotFound: the store has no such version.
-            SynergaiError: the call failed.
-        """
-        method = self._channel.store.Place
-        from synergai.client.store import stored_from_proto
-        from synergai.v1 import store_pb2
-
-        request = store_pb2.PlaceRequest(engine=engine, version=version, placement=place)
-        return stored_from_proto(await self._channel.call(method, request))
-
-    async def remove_engine(self, engine: str, version: int) -> int:
-        """Remove a version from the store and from the workers that have fetched it.
-
-        Returns:
-            The bytes of content that no other version has.
-
-        Raises:
-            NotFound: the store has no such version.
-            SynergaiError: the call failed.
-        """
-        method = self._channel.store.Remove
-        from synergai.v1 import store_pb2
-
-        request = store_pb2.RemoveRequest(engine=engine, version=version)
-        return (await self._channel.call_once(method, request, CALL_TIMEOUT_S)).freed_bytes
-
-    async def version_policy(self, engine: str) -> VersionPolicy:
-        """Return which version of an engine requests get that name none, and figures of each.
-
-        Raises:
-            NotFound: there is no such engine.
-            SynergaiError: the call failed.
-        """
-        method = self._channel.fleet.GetVersionPolicy
-        request = fleet_pb2.GetVersionPolicyRequest(engine=engine)
-        return version_policy_from_proto(await self._channel.call(method, request))
-
-    async def roll_out(
-        self, engine: str, version: str, share: float, *, deadline: float | None = None
-    ) -> VersionPolicy:
-        """Give a version a share of the requests that name none, or change its share.
-
-        Returns once a worker has loaded the version. If none can, the rollout is rolled back.
-
-        Args:
-            engine: name of the engine.
-            version: the new version.
-            share: share of the requests, 0 to 1.
-            deadline: seconds to wait for the first worker; the rollout goes on afterwards. None
-                means the gateway's default.
-
-        Raises:
-            NotFound: there is no such engine, or not this version of it.
-            InvalidInput: the share is invalid, or there is no other version.
-            Conflict: a rollout to another version is under way.
-            EngineUnusable: no worker can load the version.
-            SynergaiError: the call failed.
-        """
-        rollout = fleet_pb2.Rollout(version=version, share=share)
-        change = fleet_pb2.SetVersionPolicyRequest(engine=engine, rollout=rollout)
-        return await self._set_version_policy(change, deadline)
-
-    async def promote(self, engine: str) -> VersionPolicy:
-        """End a rollout: all requests that name no version get the new one.
-
-        Raises:
-            InvalidInput: there is no rollout.
-            SynergaiError: the call failed.
-        """
-        return await self._set_version_policy(
-            fleet_pb2.SetVersionPolicyRequest(engine=engine, promote=True)
-        )
-
-    async def roll_back(self, engine: str) -> VersionPolicy:
-        """End a rollout: all requests that name no version get the old one.
-
-        Raises:
-            InvalidInput: there is no rollout.
-            SynergaiError: the call failed.
-        """
-        return await self._set_version_policy(
-            fleet_pb2.SetVersionPolicyRequest(engine=engine, roll_back=True)
-        )
-
-    async def pin(
-        self, engine: str, version: str, *, deadline: float | None = None
-    ) -> VersionPolicy:
-        """Give all requests that name no version this one, once a worker has loaded it.
-
-        Args:
-            engine: name of the engine.
-            version: the version; empty for the highest usable one, the default.
-            deadline: seconds to wait for the first worker; None means the gateway's default.
-
-        Raises:
-            NotFound: there is no such engine, or not this version of it.
-            EngineUnusable: no worker can load the version.
-            SynergaiError: the call failed.
-        """
-        change = fleet_pb2.SetVersionPolicyRequest(engine=engine)
-        if version:
-            change.pin = version
-        else:
-            change.latest = True
-        return await self._set_version_policy(change, deadline)
-
-    async def _set_version_policy(
-        self, change: fleet_pb2.SetVersionPolicyRequest, deadline: float | None = None
-    ) -> VersionPolicy:
-        method = self._channel.fleet.SetVersionPolicy
-        response = await self._channel.call(method, change, timeout=normalize_deadline(deadline))
-        return version_policy_from_proto(response)
 
     async def ready(self, engine: str = "") -> bool:
         """Return whether the gateway, or one of its engines, is ready.
