@@ -409,7 +409,10 @@ async def test_open_stream_ends_once_its_certificate_is_revoked(
         await asyncio.to_thread(authority.revoke, crl, revoked[0])
         failure = await caller.failure(asyncio.ensure_future(streams[1].read()))
         assert failure.code() is grpc.StatusCode.UNAVAILABLE
-        refused = await caller.failure(caller.oip.ServerReady(oip.ServerReadyRequest()))
+        # A call on the closed connection is UNAVAILABLE until the client's channel has noticed.
+        again = Caller(running.address, ClientTls.read(authority.file, *revoked))
+        await stack.enter_async_context(again.channel)
+        refused = await again.failure(again.oip.ServerReady(oip.ServerReadyRequest()))
         assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
         await streams[0].write(a_request())
         assert await streams[0].read() is not grpc.aio.EOF
