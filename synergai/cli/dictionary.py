@@ -124,7 +124,8 @@ def import_(
 ) -> None:
     """Add a file's entries to the dictionary, replacing entries for the same configuration.
 
-    A measured entry is not replaced by one that was measured on a busy machine.
+    A measured entry is not replaced by one that was measured on a busy machine, and only a
+    predicted one by a prediction.
     """
     from synergai.errors import InvalidInput
     from synergai.profiles.files import add_to_dictionary, load_dictionary
@@ -139,7 +140,9 @@ def import_(
     )
     if kept:
         typer.echo(
-            f"{len(kept)} undisturbed entries stay; --accept-disturbed replaces them", err=True
+            f"{len(kept)} entries stay, which are better; --accept-disturbed replaces undisturbed "
+            "ones, but none is replaced by a prediction",
+            err=True,
         )
     imported = len(entries) - len(kept)
     if as_json:

@@ -6,6 +6,7 @@ The profiler writes one entry per engine, worker class and configuration; the es
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,8 @@ DISTURBED: Final = "disturbed"
 """Label of an entry of the profiler during which other processes took CPU time."""
 OBSERVED: Final = "observed"
 """Label of an entry measured on queries in service."""
+PREDICTED: Final = "predicted"
+"""Label of an entry that was not measured, but follows from the measurements of others."""
 _EMPTY: Mapping[Configuration, ProfileEntry] = MappingProxyType({})
 
 
@@ -41,6 +44,9 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
 
     Attributes:
         qps: throughput in queries per second, one query at a time (MLPerf Single Stream).
+        error: standard error of the logarithm of `qps`, nearly a share of it: of the mean of
+            several measurements, or of a prediction; 0 if not known.
+        repeats: number of measurements that `qps` is the mean of; 0 if not known.
         backend_start_s: time to start the engine's process and runtime.
         model_load_s: time to load and warm up the model.
         data_preparation_s: time to load the sample set into memory.
@@ -48,16 +54,27 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         latency_p90_s: 90th percentile of the latency.
         latency_p99_s: 99th percentile of the latency.
         watts: mean power of the machine while the engine ran.
+        idle_watts: its power before the engine was started.
+        clock_mhz: mean clock of its cores while the engine ran.
+        lowest_clock_mhz: lowest mean clock of its cores within that time.
+        temperature_c: highest temperature of its processor within that time, in degrees Celsius.
+        throttled: share of that time in which the machine limited its clocks because of heat or
+            power, 0 to 1.
+        background: share of the machine's CPU time that other processes took, 0 to 1.
         queries: number of measured queries.
         label: origin: ``measured``, ``disturbed`` (measured while the machine was busy),
-            ``observed`` in service, ``reconstructed`` or ``emulated``.
+            ``observed`` in service, ``predicted`` from other measurements, ``reconstructed`` or
+            ``emulated``.
         measured_at: ISO 8601, UTC.
+        digest: SHA-256 of the model file, hexadecimal; empty if not known, as below.
+        runtime: inference runtime and its version, such as ``onnxruntime 1.31.1``.
+        agent: version of SynergAI whose engine host ran the engine.
         batch_qps: throughput with batches of 2, 4, 8, … queries, in this order; empty if not
             measured, which disables batching.
 
     Raises:
-        InvalidInput: on construction, if a figure is negative or beyond `MAX_FIGURE`, or `qps` is
-            0.
+        InvalidInput: on construction, if a figure is negative or beyond `MAX_FIGURE`, `qps` is 0,
+            or a share is above 1.
     """
 
     engine: EngineName
@@ -75,6 +92,17 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     label: str = MEASURED
     measured_at: str = ""
     batch_qps: tuple[float, ...] = ()
+    error: float = 0.0
+    repeats: int = 0
+    idle_watts: float = 0.0
+    clock_mhz: float = 0.0
+    lowest_clock_mhz: float = 0.0
+    temperature_c: float = 0.0
+    throttled: float = 0.0
+    background: float = 0.0
+    digest: str = ""
+    runtime: str = ""
+    agent: str = ""
 
     def __post_init__(self) -> None:
         if self.engine != (engine := validate_engine(self.engine)):
@@ -98,16 +126,46 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
             "latency_p99_s",
             "watts",
             "queries",
+            "error",
+            "repeats",
+            "idle_watts",
+            "clock_mhz",
+            "lowest_clock_mhz",
+            "temperature_c",
+            "throttled",
+            "background",
         ):
             value = getattr(self, name)
-            if not 0 <= value <= MAX_FIGURE:
+            most = 1.0 if name in {"throttled", "background"} else MAX_FIGURE
+            if not 0 <= value <= most:
                 raise InvalidInput(
-                    f"{where}: {name} must be 0 or more, at most {MAX_FIGURE:g}, not {value}"
+                    f"{where}: {name} must be 0 or more, at most {most:g}, not {value}"
                 )
 
-    def may_replace(self, known: ProfileEntry) -> bool:
-        """Return whether it is no worse than `known`, the entry of the same configuration."""
-        return not (self.label == DISTURBED and known.label == MEASURED)
+    def may_replace(self, known: ProfileEntry, *, keep_undisturbed: bool = True) -> bool:
+        """Return whether it is no worse than `known`, the entry of the same configuration.
+
+        A prediction replaces only another prediction.
+
+        Args:
+            known: the entry that would be replaced.
+            keep_undisturbed: whether a disturbed entry is worse than a measured one.
+        """
+        if self.label == PREDICTED:
+            return known.label == PREDICTED
+        return not (keep_undisturbed and self.label == DISTURBED and known.label == MEASURED)
+
+    def is_stale(self, digest: str, runtime: str) -> bool:
+        """Return whether it is of another model file or inference runtime than these.
+
+        What is not known, on either side, differs from nothing.
+
+        Args:
+            digest: SHA-256 of the engine's model file.
+            runtime: inference runtime and its version.
+        """
+        pairs = ((self.digest, digest), (self.runtime, runtime))
+        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
 
     @property
     def t_pre_s(self) -> float:
@@ -123,9 +181,21 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         return BatchTimes(tuple((1 << power) / rate for power, rate in enumerate(rates)))
 
     @property
+    def planned_qps(self) -> float:
+        """The QPS to plan with: that of a prediction is one standard error lower."""
+        return self.qps * math.exp(-self.error) if self.label == PREDICTED else self.qps
+
+    @property
     def joules(self) -> float:
         """Energy of the machine per query; 0 if not measured."""
         return self.watts / self.qps
+
+    @property
+    def net_joules(self) -> float:
+        """Energy per query beyond that of the idle machine; 0 if either was not measured."""
+        if not (self.watts and self.idle_watts):
+            return 0.0
+        return max(0.0, self.watts - self.idle_watts) / self.qps
 
 
 class ConfigurationDictionary:

@@ -115,10 +115,11 @@ def add_to_dictionary(
         path: the file.
         entries: what to add.
         keep_undisturbed: whether measured entries stay rather than be replaced by disturbed ones.
+            Predicted ones never replace others.
         max_entries: most entries that the file may grow to; None for any number.
 
     Returns:
-        The measured entries that stay.
+        The entries that stay.
 
     Raises:
         InvalidInput: the file is not a dictionary, is damaged, cannot be written or would have too
@@ -142,7 +143,7 @@ def add_to_dictionary(
     kept = []
     for entry in entries:
         known = dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
-        if keep_undisturbed and known is not None and not entry.may_replace(known):
+        if known and not entry.may_replace(known, keep_undisturbed=keep_undisturbed):
             kept.append(known)
         else:
             dictionary.put(entry)

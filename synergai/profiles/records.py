@@ -11,7 +11,9 @@ from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    import apsw
 
 CONFIGURATION: Final = Configuration.__struct_fields__
 COLUMNS: Final = tuple(
@@ -46,6 +48,14 @@ def from_record(record: Mapping[str, Any]) -> ProfileEntry:
     if "batch_qps" in values:
         values["batch_qps"] = _parse_rates(values["batch_qps"])
     return ProfileEntry(configuration=Configuration(**configuration), **values)
+
+
+def read_rows(rows: apsw.Cursor) -> Iterator[dict[str, Any]]:
+    """Yield rows of a database as values by column, of the columns that it has."""
+    names: list[str] | None = None
+    for row in rows:
+        names = names or [name for name, _ in rows.get_description()]
+        yield dict(zip(names, row, strict=True))
 
 
 def _parse_rates(text: str) -> tuple[float, ...]:

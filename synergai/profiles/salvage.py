@@ -9,13 +9,13 @@ import apsw
 
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
-from synergai.profiles.records import COLUMNS, KEY, from_record
+from synergai.profiles.records import KEY, from_record, read_rows
 from synergai.runtime.database import connect
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_READ: Final = f"SELECT {', '.join(COLUMNS)} FROM profile ORDER BY "  # noqa: S608  # our own column names
+_READ: Final = "SELECT * FROM profile ORDER BY "
 
 
 def salvage(path: Path) -> ConfigurationDictionary:
@@ -31,9 +31,10 @@ def salvage(path: Path) -> ConfigurationDictionary:
     for order in ("ASC", "DESC"):
         # Neither the first nor any later row may be readable.
         with suppress(apsw.Error), closing(connect(path)) as connection:
-            for row in connection.execute(_READ + ", ".join(f"{name} {order}" for name in KEY)):
+            read = _READ + ", ".join(f"{name} {order}" for name in KEY)
+            for record in read_rows(connection.execute(read)):
                 with suppress(InvalidInput):
-                    found.put(from_record(dict(zip(COLUMNS, row, strict=True))))
+                    found.put(from_record(record))
     if not len(found):
         raise InvalidInput(
             f"nothing of {path} can be read; move it away, and profile again or import a copy"

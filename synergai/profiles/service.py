@@ -69,7 +69,7 @@ class ProfileService:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._store = DictionaryStore(path)
-        self._add_checksums()
+        self._upgrade()
         self._write_lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._observed_at: dict[Key, str] = {}
@@ -181,14 +181,14 @@ class ProfileService:
                 removed.append(known)
         return ProfileChanges(look.put, removed)
 
-    def _add_checksums(self) -> None:
-        """Add checksums to a file of an earlier version, or try again at the next start."""
+    def _upgrade(self) -> None:
+        """Upgrade a file of an earlier version, or try again at the next start."""
         try:
-            self._store.add_checksums()
+            self._store.upgrade()
         except DictionaryDamaged:
             raise
         except SynergaiError as error:
-            _log.warning("the dictionary gets no checksums yet: %s", error)
+            _log.warning("the dictionary is not upgraded yet: %s", error)
 
     def _plausible(self, entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
         plausible = []

@@ -1,8 +1,8 @@
 """Configuration dictionary in a SQLite database with one row per entry.
 
-Several processes use the database at once. Version 3 has checksums on its pages. Only a gateway
-adds them to a file of version 2, which has the same table: a gateway of the version before, which
-would write without checksums, may be running when a command of this version uses its file.
+Several processes use the database at once. A file of an earlier version is read as it is, and gets
+the columns that it lacks before something is written to it. Only a gateway adds checksums to one
+that has none: a gateway that would write without them may be running when a command uses its file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import apsw
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
-from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED, ConfigurationDictionary
+from synergai.profiles.dictionary import (
+    DISTURBED,
+    MEASURED,
+    OBSERVED,
+    PREDICTED,
+    ConfigurationDictionary,
+)
 from synergai.profiles.plausibility import check_size
-from synergai.profiles.records import COLUMNS, KEY, from_record, to_record
+from synergai.profiles.records import COLUMNS, KEY, from_record, read_rows, to_record
 from synergai.runtime import database
 
 if TYPE_CHECKING:
@@ -25,13 +31,29 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 APPLICATION_ID: Final = 0x53594E44  # "SYND"; identifies our databases
-SCHEMA_VERSION: Final = 3
-WITHOUT_CHECKSUMS: Final = 2
-"""The latest version without checksums."""
+SCHEMA_VERSION: Final = 5
+_WITH_ITS_COLUMNS: Final = 4
+"""Version with all columns of the current one, but without checksums."""
+WITHOUT_CHECKSUMS: Final = frozenset((1, 2, _WITH_ITS_COLUMNS))
 BUSY_TIMEOUT_MS: Final = 30_000
 """A lock is held for milliseconds, but by a process that a busy machine may not run for seconds;
 what would be lost is minutes of measurement."""
 
+_ADDED: Final = {
+    "batch_qps": "TEXT NOT NULL DEFAULT ''",
+    "error": "REAL NOT NULL DEFAULT 0",
+    "repeats": "INTEGER NOT NULL DEFAULT 0",
+    "idle_watts": "REAL NOT NULL DEFAULT 0",
+    "clock_mhz": "REAL NOT NULL DEFAULT 0",
+    "lowest_clock_mhz": "REAL NOT NULL DEFAULT 0",
+    "temperature_c": "REAL NOT NULL DEFAULT 0",
+    "throttled": "REAL NOT NULL DEFAULT 0",
+    "background": "REAL NOT NULL DEFAULT 0",
+    "digest": "TEXT NOT NULL DEFAULT ''",
+    "runtime": "TEXT NOT NULL DEFAULT ''",
+    "agent": "TEXT NOT NULL DEFAULT ''",
+}
+"""Columns that earlier versions lack: version 1 all of them, versions 2 and 3 all but the first."""
 _SCHEMA: Final = f"""
 CREATE TABLE profile (
     engine TEXT NOT NULL,
@@ -50,34 +72,28 @@ CREATE TABLE profile (
     queries INTEGER NOT NULL,
     label TEXT NOT NULL,
     measured_at TEXT NOT NULL,
-    batch_qps TEXT NOT NULL,
-    PRIMARY KEY (engine, worker_class, threads, power_mode, execution_provider)
+    {", ".join(f"{name} {kind}" for name, kind in _ADDED.items())},
+    PRIMARY KEY ({", ".join(KEY)})
 ) STRICT, WITHOUT ROWID;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
-_FROM_1: Final = """
-ALTER TABLE profile ADD COLUMN batch_qps TEXT NOT NULL DEFAULT '';
-PRAGMA user_version = 2;
-"""
-"""Migration from version 1, which had no batches."""
 _HEADER_BYTES: Final = 100
-_PUT: Final = f"INSERT OR REPLACE INTO profile VALUES (:{', :'.join(COLUMNS)})"  # noqa: S608  # our own column names
 _PUT_IF: Final = (
-    f"INSERT INTO profile VALUES (:{', :'.join(COLUMNS)}) "  # noqa: S608  # our own column names
+    f"INSERT INTO profile ({', '.join(COLUMNS)}) VALUES (:{', :'.join(COLUMNS)}) "  # noqa: S608  # our own column names
     f"ON CONFLICT ({', '.join(KEY)}) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in KEY)
     + " WHERE "
 )
-_PUT_OBSERVED: Final = _PUT_IF + f"profile.label = '{OBSERVED}'"
+_PUT: Final = _PUT_IF + f"NOT (excluded.label = '{PREDICTED}' AND profile.label <> '{PREDICTED}')"
 _PUT_IF_NO_WORSE: Final = (
-    _PUT_IF + f"NOT (excluded.label = '{DISTURBED}' AND profile.label = '{MEASURED}')"
+    _PUT + f" AND NOT (excluded.label = '{DISTURBED}' AND profile.label = '{MEASURED}')"
 )
 """See `ProfileEntry.may_replace`."""
-_GET: Final = f"SELECT * FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in KEY)}"  # noqa: S608  # our own column names
-
-
-_DELETE: Final = f"DELETE FROM profile WHERE {' AND '.join(f'{name} = :{name}' for name in KEY)}"  # noqa: S608  # our own column names
+_PUT_OBSERVED: Final = _PUT_IF + f"profile.label IN ('{OBSERVED}', '{PREDICTED}')"
+_IS_KEY: Final = " AND ".join(f"{name} = :{name}" for name in KEY)
+_GET: Final = f"SELECT * FROM profile WHERE {_IS_KEY}"  # noqa: S608  # our own column names
+_DELETE: Final = f"DELETE FROM profile WHERE {_IS_KEY}"  # noqa: S608  # our own column names
 
 
 class DictionaryDamaged(InvalidInput):
@@ -120,7 +136,7 @@ class DictionaryStore:
         try:
             with self._translated():
                 self._connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-                self._create_or_migrate()
+                self._create()
                 self.check()
                 self._data_version = self._connection.pragma("data_version")
         except SynergaiError:
@@ -153,14 +169,14 @@ class DictionaryStore:
             Unavailable: another process keeps it locked.
         """
         with self._translated():
-            expected = self._connection.pragma("user_version") > WITHOUT_CHECKSUMS
+            expected = self._connection.pragma("user_version") not in WITHOUT_CHECKSUMS
             if fault := database.find_damage(
                 self._connection, checksums=expected, thorough=thorough
             ):
                 raise DictionaryDamaged(self._path, fault)
 
-    def add_checksums(self) -> None:
-        """Upgrade a file without checksums to the current version, which has them.
+    def upgrade(self) -> None:
+        """Upgrade a file of an earlier version to the current one, with checksums.
 
         Raises:
             DictionaryDamaged: it is damaged.
@@ -168,9 +184,11 @@ class DictionaryStore:
             Unavailable: another process keeps it locked.
         """
         with self._translated():
-            if self._connection.pragma("user_version") > WITHOUT_CHECKSUMS:
+            if self._connection.pragma("user_version") == SCHEMA_VERSION:
                 return
             self.check(thorough=True)
+            with database.transaction(self._connection, writes=True):
+                self._add_columns()
             # The version last: the file would otherwise seem to have lost its checksums.
             database.add_checksums(self._connection)
             self._connection.pragma("user_version", SCHEMA_VERSION)
@@ -186,11 +204,9 @@ class DictionaryStore:
         with self._translated():
             # Before the rows: a change in between is reported again rather than lost.
             version = self._connection.pragma("data_version")
-            rows = self._connection.execute("SELECT * FROM profile").fetchall()
+            records = list(read_rows(self._connection.execute("SELECT * FROM profile")))
         try:
-            dictionary = ConfigurationDictionary(
-                from_record(dict(zip(COLUMNS, row, strict=True))) for row in rows
-            )
+            dictionary = ConfigurationDictionary(map(from_record, records))
         except InvalidInput as error:
             raise InvalidInput(f"{self._path}: {error}") from error
         self._data_version = version
@@ -208,11 +224,11 @@ class DictionaryStore:
         Args:
             entries: what to add.
             keep_undisturbed: whether measured entries stay rather than be replaced by disturbed
-                ones.
+                ones. Predicted ones never replace others.
             max_entries: most entries that the file may grow to; None for any number.
 
         Returns:
-            The measured entries that stay.
+            The entries that stay.
 
         Raises:
             InvalidInput: the file cannot be written, or would have too many entries.
@@ -220,15 +236,15 @@ class DictionaryStore:
         """
         with self._writing():
             before = self._count()
-            records = [to_record(entry) for entry in entries]
-            self._connection.executemany(_PUT_IF_NO_WORSE if keep_undisturbed else _PUT, records)
+            kept = []
+            for entry in entries:
+                record = to_record(entry)
+                put = _PUT_IF_NO_WORSE if keep_undisturbed else _PUT
+                self._connection.execute(put, record)
+                if not self._connection.changes():
+                    kept.append(self._get(record))
             check_size(before, self._count(), max_entries, self._path)
-            disturbed = [record for record in records if record["label"] == DISTURBED]
-            return [
-                entry
-                for entry in map(self._get, disturbed if keep_undisturbed else ())
-                if entry.label == MEASURED
-            ]
+            return kept
 
     def delete(self, selects: Callable[[ProfileEntry], bool]) -> list[ProfileEntry]:
         """Delete the entries that `selects` returns True for, in one transaction; return them.
@@ -245,7 +261,7 @@ class DictionaryStore:
         return selected
 
     def put_observed(self, entry: ProfileEntry) -> None:
-        """Add an entry observed in service, unless there is one of another origin.
+        """Add an entry observed in service, unless there is a measured one.
 
         Raises:
             InvalidInput: the file cannot be written.
@@ -271,19 +287,30 @@ class DictionaryStore:
 
     def _get(self, record: Mapping[str, Any]) -> ProfileEntry:
         """Return the entry of the same engine, worker class and configuration."""
-        [row] = self._connection.execute(_GET, {name: record[name] for name in KEY})
-        return from_record(dict(zip(COLUMNS, row, strict=True)))
+        found = self._connection.execute(_GET, {name: record[name] for name in KEY})
+        return from_record(next(read_rows(found)))
 
-    def _create_or_migrate(self) -> None:
+    def _create(self) -> None:
+        """Create the table in an empty file."""
         with database.transaction(self._connection, writes=False):
             version = self._read_version()
         if version == 0:
             database.expect_checksums(self._connection)
-        if version < WITHOUT_CHECKSUMS:
             with database.transaction(self._connection, writes=True):
-                version = self._read_version()  # another process may have been first
-                if version < WITHOUT_CHECKSUMS:
-                    self._connection.execute(_FROM_1 if version else _SCHEMA)
+                if self._read_version() == 0:  # another process may have been first
+                    self._connection.execute(_SCHEMA)
+
+    def _add_columns(self) -> None:
+        """Add the columns that a file of an earlier version lacks."""
+        version = self._connection.pragma("user_version")
+        if version >= _WITH_ITS_COLUMNS:
+            return
+        known = {row[1] for row in self._connection.execute("PRAGMA table_info(profile)")}
+        for name, kind in _ADDED.items():
+            if name not in known:
+                self._connection.execute(f"ALTER TABLE profile ADD COLUMN {name} {kind}")
+        upgraded = _WITH_ITS_COLUMNS if version in WITHOUT_CHECKSUMS else SCHEMA_VERSION
+        self._connection.pragma("user_version", upgraded)
 
     def _read_version(self) -> int:
         """Return the version of the file; 0 if it is empty."""
@@ -305,6 +332,7 @@ class DictionaryStore:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with self._translated(), database.transaction(self._connection, writes=True):
+            self._add_columns()
             yield
 
     @contextmanager

@@ -18,10 +18,15 @@ from synergai.profiles.records import COLUMNS, CONFIGURATION, KEY, from_record, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-JSON_VERSION: Final = 1
+JSON_VERSION: Final = 2
+_READABLE: Final = (1, JSON_VERSION)
+"""Versions of JSON that are read; entries of version 1 lack some fields."""
 
-_TEXTS: Final = ("engine", "worker_class", "label", "measured_at", "batch_qps", *CONFIGURATION[1:])
-_WHOLE: Final = {"threads": 1024, "queries": 1 << 53}
+_TEXTS: Final = (
+    *("engine", "worker_class", "label", "measured_at", "batch_qps", "digest", "runtime", "agent"),
+    *CONFIGURATION[1:],
+)
+_WHOLE: Final = {"threads": 1024, "queries": 1 << 53, "repeats": 1 << 53}
 """Integer columns and their upper bounds."""
 _REQUIRED: Final = ("engine", "worker_class", "qps")
 _THESIS: Final = ("engine", "worker", "config", "qps", "t_pre_s", "t_infer_3900_s", "label")
@@ -91,7 +96,7 @@ def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
     entries = document.get("entries") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(entries, list):
         raise InvalidInput(f'{where}: expected an object with "version" and "entries"')
-    if document.get("version") != JSON_VERSION:
+    if document.get("version") not in _READABLE:
         raise InvalidInput(
             f"{where} is of version {document.get('version')}, but this program reads "
             f"version {JSON_VERSION}"

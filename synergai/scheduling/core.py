@@ -20,6 +20,7 @@ import math
 from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.profiles.dictionary import PREDICTED
 from synergai.scheduling.checks import Checks
 from synergai.scheduling.completion import expected_completion
 from synergai.scheduling.estimator import Estimator
@@ -456,7 +457,7 @@ class SchedulerCore:
         """Return whether the profiler measured what was only observed, while it was observed."""
         row = self._dictionary.row(entry.engine, entry.worker_class)
         known = row.get(entry.configuration)
-        return known is not None and known.label != entry.label
+        return known is not None and known.label not in {entry.label, PREDICTED}
 
     def _add_profiles(self, entries: Sequence[ProfileEntry]) -> None:
         """Put entries into the dictionary; paces relative to a replaced one are void."""

@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
         return Estimate(
             self.configuration,
             self.setup_s,
-            pace / self.entry.qps,
+            pace / self.entry.planned_qps,
             transfer_s,
             self.joules,
             self.entry,
@@ -50,7 +50,7 @@ class Estimate(NamedTuple):
         profiled = self.entry.batch_times
         if profiled is None:
             return None
-        pace = self.per_query_s * self.entry.qps
+        pace = self.per_query_s * self.entry.planned_qps
         return BatchTimes(tuple(pace * seconds for seconds in profiled.by_size))
 
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:

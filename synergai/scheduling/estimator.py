@@ -2,7 +2,8 @@
 
 ``T_estimated = T_pre + q / QPS`` (thesis, Eq. 6.2), with two refinements for resident sessions
 and drifting machines: only the outstanding part of T_pre is charged, and the profiled QPS is
-scaled by the worker's observed pace.
+scaled by the worker's observed pace. A predicted entry counts with one standard error less, so that
+a measured one is not given up for a prediction that is no better for sure.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Estimator:
     def _compute(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
         row = self._dictionary.row(engine, worker.worker.worker_class)
         entries = [row[c] for c in worker.configurations(engine) if c in row]
-        entries.sort(key=lambda entry: -entry.qps)
+        entries.sort(key=lambda entry: -entry.planned_qps)
         pace, transfer_s = self._pace_and_transfer_s(engine, worker)
         found: list[Estimate] = []
         for entry in entries:
@@ -102,7 +103,7 @@ class Estimator:
                 Estimate(
                     entry.configuration,
                     self._setup_s(entry, session, worker),
-                    pace / entry.qps,
+                    pace / entry.planned_qps,
                     transfer_s,
                     entry.watts / entry.qps if entry.watts > 0 else math.inf,
                     entry,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.profiles.dictionary import OBSERVED, ProfileEntry
+from synergai.profiles.dictionary import OBSERVED, PREDICTED, ProfileEntry
 from synergai.scheduling.state import Phase
 
 if TYPE_CHECKING:
@@ -216,17 +216,22 @@ class Probes:
             label=OBSERVED,
         )
 
-    @staticmethod
-    def refined_profile(lease: Lease, now: float) -> ProfileEntry | None:
+    def refined_profile(self, lease: Lease, now: float) -> ProfileEntry | None:
         """Return a better profile if the lease's own rests on fewer queries in service.
 
         A probe is short and includes an engine's first queries, so it gives only the order of
-        magnitude. Entries measured by the profiler are never replaced.
+        magnitude. A prediction is refined by as many queries as a probe has. Entries measured by
+        the profiler are never replaced.
         """
         if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
             return None
         entry = lease.estimate.entry
         seconds = now - lease.first_query_at
-        if entry.label != OBSERVED or lease.done <= entry.queries or seconds <= 0:
+        if entry.label not in {OBSERVED, PREDICTED} or seconds <= 0:
             return None
-        return replace(entry, qps=lease.done / seconds, queries=lease.done)
+        known = self._queries - 1 if entry.label == PREDICTED else entry.queries
+        if lease.done <= known:
+            return None
+        return replace(
+            entry, qps=lease.done / seconds, queries=lease.done, label=OBSERVED, error=0.0
+        )

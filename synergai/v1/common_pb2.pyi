@@ -244,6 +244,17 @@ class ProfileEntry(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     MEASURED_AT_FIELD_NUMBER: _builtins.int
     BATCH_QPS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    REPEATS_FIELD_NUMBER: _builtins.int
+    IDLE_WATTS_FIELD_NUMBER: _builtins.int
+    CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    LOWEST_CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_C_FIELD_NUMBER: _builtins.int
+    THROTTLED_FIELD_NUMBER: _builtins.int
+    BACKGROUND_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    RUNTIME_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     worker_class: _builtins.str
     qps: _builtins.float
@@ -260,9 +271,30 @@ class ProfileEntry(_message.Message):
     queries: _builtins.int
     """number of measured queries"""
     label: _builtins.str
-    """measured, disturbed, observed, reconstructed or emulated"""
+    """measured, disturbed, observed, predicted, reconstructed or emulated"""
     measured_at: _builtins.str
     """ISO 8601, UTC"""
+    error: _builtins.float
+    """standard error of log(qps); 0: not known, as for all below"""
+    repeats: _builtins.int
+    """number of measurements that qps is the mean of"""
+    idle_watts: _builtins.float
+    """power of the machine before the engine was started"""
+    clock_mhz: _builtins.float
+    """mean clock of the cores during the measurement"""
+    lowest_clock_mhz: _builtins.float
+    temperature_c: _builtins.float
+    """highest temperature of the processor"""
+    throttled: _builtins.float
+    """share of the time with limited clocks, 0 to 1"""
+    background: _builtins.float
+    """share of the machine that other processes took, 0 to 1"""
+    digest: _builtins.str
+    """SHA-256 of the model file"""
+    runtime: _builtins.str
+    """inference runtime and its version"""
+    agent: _builtins.str
+    """version of SynergAI"""
     @_builtins.property
     def configuration(self) -> Global___Configuration: ...
     @_builtins.property
@@ -287,10 +319,21 @@ class ProfileEntry(_message.Message):
         label: _builtins.str = ...,
         measured_at: _builtins.str = ...,
         batch_qps: _abc.Iterable[_builtins.float] | None = ...,
+        error: _builtins.float = ...,
+        repeats: _builtins.int = ...,
+        idle_watts: _builtins.float = ...,
+        clock_mhz: _builtins.float = ...,
+        lowest_clock_mhz: _builtins.float = ...,
+        temperature_c: _builtins.float = ...,
+        throttled: _builtins.float = ...,
+        background: _builtins.float = ...,
+        digest: _builtins.str = ...,
+        runtime: _builtins.str = ...,
+        agent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_start_s", b"backend_start_s", "batch_qps", b"batch_qps", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "engine", b"engine", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "backend_start_s", b"backend_start_s", "background", b"background", "batch_qps", b"batch_qps", "clock_mhz", b"clock_mhz", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "digest", b"digest", "engine", b"engine", "error", b"error", "idle_watts", b"idle_watts", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "lowest_clock_mhz", b"lowest_clock_mhz", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "repeats", b"repeats", "runtime", b"runtime", "temperature_c", b"temperature_c", "throttled", b"throttled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -33,7 +33,7 @@ class BestEffort(ArrivalOrder):
             candidates,
             key=lambda c: (
                 self._order.get(c.worker.worker.worker_class, last),
-                -c.estimate.entry.qps,
+                -c.estimate.entry.planned_qps,
                 c.worker.index,
             ),
         )

@@ -112,7 +112,7 @@ def test_connections_that_were_open_before_follow_the_upgrade(old: Path) -> None
     with DictionaryStore(old) as reader, DictionaryStore(old) as writer:
         reader.load()
         with DictionaryStore(old) as upgrading:
-            upgrading.add_checksums()
+            upgrading.upgrade()
         writer.put_all([an_entry("later")])
         assert an_entry("later") in content(reader.load())
         assert reader.has_checksums
@@ -129,7 +129,7 @@ async def test_older_file_in_use_gets_its_checksums_at_a_later_start(
         rows = reader.execute("SELECT * FROM profile")
         next(rows)
         profiles = ProfileService(old)
-        assert "gets no checksums yet" in caplog.text
+        assert "is not upgraded yet" in caplog.text
         assert len(profiles.dictionary) == 2
         await profiles.close()
         rows.close()
@@ -184,7 +184,7 @@ def test_crash_during_the_upgrade_leaves_the_older_file_or_the_new_one(
         mock.patch.object(database, "_CHECKSUM_VFS", "snapshotting"),
         DictionaryStore(old) as store,
     ):
-        store.add_checksums()
+        store.upgrade()
     vfs.unregister()
 
     upgraded = set()
@@ -197,7 +197,7 @@ def test_crash_during_the_upgrade_leaves_the_older_file_or_the_new_one(
         assert content(load_dictionary(copy)) == entries
         upgraded.add(has_checksums(copy))
         with DictionaryStore(copy) as store:
-            store.add_checksums()
+            store.upgrade()
         assert has_checksums(copy)
         assert content(load_dictionary(copy)) == entries
     assert upgraded == {False, True}

@@ -18,7 +18,13 @@ from typer.testing import CliRunner
 from synergai.cli.dictionary import app
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
-from synergai.profiles.dictionary import DISTURBED, ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import (
+    DISTURBED,
+    OBSERVED,
+    PREDICTED,
+    ConfigurationDictionary,
+    ProfileEntry,
+)
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
@@ -27,6 +33,10 @@ from synergai.runtime.database import connect
 
 OLD_DICTIONARY = Path(__file__).with_name("dictionary_0.1.db")
 """Written by the program of November 2025, before entries could be disturbed."""
+DICTIONARY_3 = Path(__file__).with_name("dictionary_3.db")
+"""Written by the program of November 2026, before entries had an error, clocks and a digest."""
+TEXTS_1 = [Path(__file__).with_name(f"dictionary_1.{suffix}") for suffix in ("csv", "json")]
+"""Exported by that program from the same entries."""
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
 FIGURES = st.floats(min_value=0, max_value=1e12)
@@ -47,6 +57,17 @@ ENTRIES = st.builds(
     label=TEXTS,
     measured_at=TEXTS,
     batch_qps=st.lists(st.floats(min_value=1e-6, max_value=1e9), max_size=6).map(tuple),
+    error=FIGURES,
+    repeats=st.integers(0, 1 << 53),
+    idle_watts=FIGURES,
+    clock_mhz=FIGURES,
+    lowest_clock_mhz=FIGURES,
+    temperature_c=FIGURES,
+    throttled=st.floats(min_value=0, max_value=1),
+    background=st.floats(min_value=0, max_value=1),
+    digest=TEXTS,
+    runtime=TEXTS,
+    agent=TEXTS,
 )
 DICTIONARIES = st.lists(ENTRIES, max_size=5).map(ConfigurationDictionary)
 THESIS = (
@@ -165,7 +186,7 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
         ("{\n]", r"f\.json, line 2, column 1"),
         ("[" * 100_000, "nested too deeply"),
         ("[]", "expected an object"),
-        ('{"version": 2, "entries": []}', "is of version 2, but this program reads version 1"),
+        ('{"version": 3, "entries": []}', "is of version 3, but this program reads version 2"),
         ('{"version": 1, "entries": [3]}', "entry 0: expected an object"),
         ('{"version": 1, "entries": [{"engine": "e"}]}', "entry 0: the column"),
         (
@@ -238,7 +259,7 @@ def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     add_to_dictionary(path, [an_entry()])
     change(path, "PRAGMA user_version = 7")
 
-    with pytest.raises(InvalidInput, match="version 7, but this program reads version 3"):
+    with pytest.raises(InvalidInput, match="version 7, but this program reads version 5"):
         load_dictionary(path)
 
 
@@ -250,6 +271,131 @@ def test_dictionary_of_version_1_is_migrated(tmp_path: Path) -> None:
     newer = replace(an_entry("newer"), batch_qps=(12.5, 20.0))
     add_to_dictionary(path, [newer])
     assert content(load_dictionary(path)) == {an_entry("older"), newer}
+
+
+def new_columns(path: Path) -> ProfileEntry:
+    """An entry with a value in each column that files of version 3 lack."""
+    given = {name: f"a {name}" for name in ("digest", "runtime", "agent")}
+    return replace(
+        an_entry("newer"),
+        label=PREDICTED,
+        error=0.04,
+        repeats=3,
+        idle_watts=2.5,
+        clock_mhz=1800.0,
+        lowest_clock_mhz=1200.0,
+        temperature_c=71.5,
+        throttled=0.25,
+        background=0.01,
+        measured_at=path.suffix,
+        **given,
+    )
+
+
+@pytest.mark.parametrize("old", [DICTIONARY_3, *TEXTS_1], ids=lambda path: path.name)
+def test_older_file_is_read_as_it_is_and_upgraded_by_the_first_entry(
+    tmp_path: Path, old: Path
+) -> None:
+    path = Path(shutil.copy(old, tmp_path))
+    before = path.read_bytes()
+    known = {
+        (e.engine, e.label, e.qps, e.batch_qps, e.watts, e.error) for e in load_dictionary(path)
+    }
+    assert known == {
+        ("onnx_digits", "measured", 151234.5, (2e5, 3e5), 21.5, 0.0),
+        ("onnx_digits", "disturbed", 120000.0, (), 0.0, 0.0),
+        ("resnet50/2", "observed", 9.5, (), 0.0, 0.0),
+        ("resnet50", "measured", 900.0, (), 0.0, 0.0),
+    }
+    assert path.read_bytes() == before
+
+    newer = new_columns(path)
+    entries = content(load_dictionary(path))
+    add_to_dictionary(path, [newer])
+    assert content(load_dictionary(path)) == entries | {newer}
+
+
+@pytest.mark.parametrize(("old", "version"), [(OLD_DICTIONARY, 4), (DICTIONARY_3, 5)])
+def test_command_upgrades_the_columns_and_a_gateway_the_rest(
+    tmp_path: Path, old: Path, version: int
+) -> None:
+    path = Path(shutil.copy(old, tmp_path))
+    add_to_dictionary(path, [])
+    with closing(connect(path)) as connection:
+        assert connection.pragma("user_version") == version
+    entries = content(load_dictionary(path))
+    with DictionaryStore(path) as store:
+        store.upgrade()
+        store.upgrade()
+    with closing(connect(path)) as connection:
+        assert connection.pragma("user_version") == 5
+    assert content(load_dictionary(path)) == entries
+
+
+def test_store_that_was_open_before_follows_an_upgrade(tmp_path: Path) -> None:
+    path = Path(shutil.copy(DICTIONARY_3, tmp_path))
+    with DictionaryStore(path) as before, DictionaryStore(path) as after:
+        entries = content(before.load())
+        after.put_all([new_columns(path)])
+        assert content(before.load()) == entries | {new_columns(path)}
+        before.put_observed(replace(new_columns(path), label=OBSERVED, qps=7.0))
+        assert len(content(after.load())) == len(entries) + 1
+
+
+@pytest.mark.parametrize("name", ["d.db", "d.csv", "d.json"])
+def test_prediction_replaces_only_a_prediction(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    others = [
+        replace(an_entry(label), label=label)
+        for label in ("measured", "disturbed", "observed", "reconstructed", "emulated")
+    ]
+    predicted = [replace(entry, label=PREDICTED, qps=5.0) for entry in others]
+    add_to_dictionary(path, others)
+    assert add_to_dictionary(path, predicted) == others
+    assert content(load_dictionary(path)) == set(others)
+
+    newer = [replace(an_entry("p"), label=PREDICTED, qps=qps) for qps in (5.0, 6.0)]
+    for entry in newer:
+        assert add_to_dictionary(path, [entry]) == []
+    assert newer[1] in content(load_dictionary(path))
+
+
+def test_observation_replaces_a_prediction_and_no_measurement(tmp_path: Path) -> None:
+    predicted, measured = replace(an_entry("p"), label=PREDICTED), an_entry("m")
+    observed = [replace(entry, label=OBSERVED, qps=3.0) for entry in (predicted, measured)]
+    with DictionaryStore(tmp_path / "d.db") as store:
+        store.put_all([predicted, measured])
+        for entry in observed:
+            store.put_observed(entry)
+        assert content(store.load()) == {observed[0], measured}
+
+
+def test_prediction_is_planned_with_one_standard_error_less() -> None:
+    entry = replace(an_entry(qps=100.0), error=0.1)
+    assert entry.planned_qps == 100.0
+    assert replace(entry, label=PREDICTED).planned_qps == pytest.approx(100.0 / math.exp(0.1))
+
+
+def test_entry_is_stale_if_the_model_or_the_runtime_is_known_to_differ() -> None:
+    entry = replace(an_entry(), digest="d1", runtime="onnxruntime 1.31.1")
+    assert not entry.is_stale("d1", "onnxruntime 1.31.1")
+    assert entry.is_stale("d2", "onnxruntime 1.31.1")
+    assert entry.is_stale("d1", "onnxruntime 1.32.0")
+    assert not entry.is_stale("", "")
+    assert not an_entry().is_stale("d1", "onnxruntime 1.31.1")
+
+
+def test_share_above_one_is_rejected() -> None:
+    for name in ("throttled", "background"):
+        with pytest.raises(InvalidInput, match=f"{name} must be 0 or more, at most 1, not 1.5"):
+            replace(an_entry(), **{name: 1.5})
+
+
+def test_net_energy_needs_the_power_of_the_idle_machine() -> None:
+    entry = replace(an_entry(qps=10.0), watts=25.0)
+    assert entry.joules == 2.5
+    assert entry.net_joules == 0.0
+    assert replace(entry, idle_watts=5.0).net_joules == 2.0
 
 
 def test_dictionary_of_the_first_release_is_used_and_takes_new_labels(tmp_path: Path) -> None:
@@ -355,7 +501,7 @@ def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
-    assert len(set(COLUMNS)) == len(COLUMNS) == 17
+    assert len(set(COLUMNS)) == len(COLUMNS) == 28
 
 
 def test_unbounded_figures_are_rejected() -> None:
@@ -388,7 +534,7 @@ def test_import_keeps_undisturbed_entries_unless_told_otherwise(tmp_path: Path) 
     run = CliRunner().invoke
 
     first = run(app, ["import", str(source), "--dictionary", str(dictionary)])
-    assert "1 undisturbed entries stay" in first.output
+    assert "1 entries stay, which are better" in first.output
     assert "imported 1 entries" in first.output
     assert content(load_dictionary(dictionary)) == {measured, an_entry("b")}
     run(app, ["import", str(source), "--dictionary", str(dictionary), "--accept-disturbed"])

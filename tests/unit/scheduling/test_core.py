@@ -19,7 +19,12 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import (
+    OBSERVED,
+    PREDICTED,
+    ConfigurationDictionary,
+    ProfileEntry,
+)
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -305,6 +310,42 @@ def test_profiler_measurements_are_not_replaced_by_service() -> None:
     core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
     commands = core.handle(AssignmentEnded(assignment.id, 1000, Outcome.COMPLETED), 1.0)
     assert commands == [Finish(JobId("a"))]
+
+
+def make_prediction(qps: float, error: float, configuration: Configuration = ONE) -> ProfileEntry:
+    entry = make_entry(FAST, qps, configuration)
+    return replace(entry, label=PREDICTED, error=error, batch_qps=())
+
+
+def test_prediction_is_planned_with_its_error_and_not_probed() -> None:
+    core = make_core(make_prediction(100.0, 0.1))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
+    assert not assignment.probe
+    assert math.isclose(assignment.estimate_s, math.exp(0.1))
+
+
+def test_measured_configuration_is_preferred_to_a_prediction_within_its_error() -> None:
+    core = make_core(make_entry(FAST, 100.0, ONE), make_prediction(104.0, 0.1, TWO))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
+    assert assignment.configuration == ONE
+
+
+def test_prediction_is_replaced_by_what_service_shows() -> None:
+    core = make_core(make_prediction(100.0, 0.1), probe_queries=16)
+    core.handle(make_worker(FAST), 0.0)
+    [short] = dispatched(core.handle(make_job("a", 15), 0.0))
+    core.handle(AssignmentStarted(short.id, 0.0), 0.0)
+    commands = core.handle(AssignmentEnded(short.id, 15, Outcome.COMPLETED), 1.0)
+    assert commands == [Finish(JobId("a"))]
+
+    [longer] = dispatched(core.handle(make_job("b", 16), 1.0))
+    core.handle(AssignmentStarted(longer.id, 0.0), 1.0)
+    [learned, *_] = core.handle(AssignmentEnded(longer.id, 16, Outcome.COMPLETED), 1.2)
+    assert isinstance(learned, Learned)
+    assert (learned.entry.label, learned.entry.queries, learned.entry.error) == (OBSERVED, 16, 0.0)
+    assert math.isclose(learned.entry.qps, 80.0)
 
 
 def test_bad_input_fails_the_job_without_retry() -> None:
