@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from gateway.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey, wrong_size
 from gateway.store.selectors import parse_placement
 from gateway.store.storage import Storage, StoredVersion
 from gateway.store.threads import Threads
@@ -25,17 +25,10 @@ from synergai.errors import (
     EngineUnusable,
     InvalidInput,
     NotFound,
-    Overloaded,
     SynergaiError,
     Unavailable,
 )
-from synergai.models.manifest import (
-    Manifest,
-    content_digest,
-    read_manifest,
-    validate_sha256,
-    validate_version,
-)
+from synergai.models.manifest import content_digest, read_manifest, validate_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -48,31 +41,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-KEEP_FREE_BYTES: Final = 512 << 20
-"""Space that uploads leave on the disk of the state directory, which has the journal as well."""
-_MAX_PENDING: Final = 64
-"""Versions that clients are uploading."""
 _THREADS: Final = 2
 _CHECK_S: Final = 30.0
 """Interval at which a store that cannot be reached is tried again, and old uploads are removed."""
 
 _log = logging.getLogger(__name__)
-
-
-class Missing(Struct, frozen=True):
-    """Content that the store lacks: its SHA-256, size, and the bytes received so far."""
-
-    sha256: str
-    size: int
-    received: int
-
-
-class _Pending(Struct, frozen=True):
-    """A version that a client is uploading."""
-
-    data: bytes
-    manifest: Manifest
-    contents: dict[str, int]
 
 
 class EngineStore:
@@ -104,14 +77,13 @@ class EngineStore:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._storage = Storage(files, location, remembered)
-        self._uploads = uploads
-        self._keep_free_bytes = keep_free_bytes
         self._now = now
         self._versions: dict[tuple[str, int], StoredVersion] = {}
         self._content: dict[str, int] = {}
-        # By engine, version and digest: engines may have the same files.
-        self._pending: dict[tuple[str, int, str], _Pending] = {}
         self._threads = Threads(_THREADS, "store", location)
+        self._pushes = Pushes(
+            uploads, self._threads, budget_bytes=budget_bytes, keep_free_bytes=keep_free_bytes
+        )
         self._changes = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._followers: list[Callable[[], object]] = []
@@ -144,7 +116,7 @@ class EngineStore:
                     await self.load()
                 elif self.fault:
                     await self._call(self._storage.check)
-                await self._threads.run(self._uploads.expire)
+                await self._pushes.expire()
             except SynergaiError as error:
                 _log.warning("trying again in %g s: %s", _CHECK_S, error)
             except Exception:  # noqa: BLE001 - a bug in one look must not end all others
@@ -201,8 +173,10 @@ class EngineStore:
         self._check_loaded()
         validate_name(engine, "engine name")
         validate_version(version)
-        manifest = await self._threads.run(partial(read_manifest, data))
-        digest = content_digest(data)
+        # Manifests may be large.
+        push, digest = await self._threads.run(
+            lambda: (Push(data, read_manifest(data)), content_digest(data))
+        )
         stored = self._versions.get((engine, version))
         if stored is not None and stored.digest != digest:
             raise Conflict(
@@ -210,49 +184,28 @@ class EngineStore:
                 f"{stored.digest[:12]}…, and versions do not change: push {digest[:12]}… as "
                 "another version, or remove it first with 'synergai engines remove'"
             )
-        contents = manifest.contents
-        self._check_sizes(contents)
-        lacking = {each: size for each, size in contents.items() if each not in self._content}
-        if stored is not None and not lacking:
+        self._check_sizes(push.contents)
+        if stored is not None and push.contents.keys() <= self._content.keys():
             return digest, True, []
-        pushed = engine, version, digest
-        self._check_budget(pushed, lacking)
-        missing = await self._threads.run(partial(self._missing, lacking))
-        await self._threads.run(
-            partial(self._check_disk, sum(each.size - each.received for each in missing))
-        )
-        self._pending.pop(pushed, None)
-        while len(self._pending) >= _MAX_PENDING:
-            del self._pending[next(iter(self._pending))]
-        self._pending[pushed] = _Pending(data, manifest, contents)
-        return digest, False, missing
+        key = PushKey(engine, version, digest)
+        return digest, False, await self._pushes.begin(key, push, self._content)
 
     async def append(self, sha256: str, offset: int, data: bytes) -> int:
-        """Append to content that is being uploaded; return the bytes received so far.
-
-        The digest is verified with the last byte.
-
-        Raises:
-            NotFound: no version that was opened lacks it.
-            InvalidInput: it is larger than it should be, or has another digest.
-            Unavailable: another call has appended meanwhile.
-            Overloaded: the disk is full.
-        """
-        size = self._expected(sha256)
-        received = await self._threads.run(partial(self._append, sha256, offset, data, size))
-        if received == size and not await self._threads.run(
-            partial(self._uploads.verify, sha256, size)
-        ):
-            raise InvalidInput(
-                f"the content that was uploaded as {sha256[:12]}… has another digest: the file "
-                "changed meanwhile, or was damaged on its way; push it again"
-            )
-        return received
+        """Append to content that is being uploaded; see `Pushes.append`."""
+        return await self._pushes.append(sha256, offset, data)
 
     async def publish(
         self, engine: str, version: int, digest: str, placement: Sequence[str], by: str
     ) -> StoredVersion:
         """Make an uploaded version visible.
+
+        Args:
+            engine: name of the engine.
+            version: its version.
+            digest: digest of its manifest.
+            placement: selectors of its workers. None stand for all workers, or for those of a
+                version that is stored already.
+            by: name of the client.
 
         Raises:
             InvalidInput: a selector is invalid.
@@ -327,30 +280,6 @@ class EngineStore:
         if not self.loaded:
             raise Unavailable(f"the store of engines is not available: {self.fault or 'loading'}")
 
-    def _expected(self, sha256: str) -> int:
-        """Return the size of content that is to be uploaded."""
-        validate_sha256(sha256)
-        # The last first: a manifest with a wrong size must not hinder those opened after it.
-        for pending in reversed(self._pending.values()):
-            if sha256 in pending.contents:
-                return pending.contents[sha256]
-        raise NotFound(f"content {sha256[:12]}… is not being uploaded: open its version first")
-
-    def _check_budget(self, pushed: tuple[str, int, str], lacking: dict[str, int]) -> None:
-        if not self.budget_bytes:
-            return
-        wanted = dict(lacking)
-        for other, pending in self._pending.items():
-            if other != pushed:
-                wanted |= pending.contents
-        needed = sum(size for each, size in wanted.items() if each not in self._content)
-        if self.used_bytes + needed > self.budget_bytes:
-            raise Overloaded(
-                f"the store of engines has {self.used_bytes:,} of {self.budget_bytes:,} bytes and "
-                f"has no room for {needed:,} more: remove versions with 'synergai engines remove', "
-                "or start the gateway with a larger --store-budget"
-            )
-
     def _check_sizes(self, contents: Mapping[str, int]) -> None:
         """Check that a manifest has the sizes of the content that is stored already.
 
@@ -362,39 +291,7 @@ class EngineStore:
         """
         for sha256, size in contents.items():
             if self._content.get(sha256, size) != size:
-                raise InvalidInput(_wrong_size(sha256, size))
-
-    def _append(self, sha256: str, offset: int, data: bytes, size: int) -> int:
-        # Versions that are opened at the same time may have more content than fits on the disk.
-        self._check_disk(len(data))
-        return self._uploads.append(sha256, offset, data, size)
-
-    def _check_disk(self, needed: int) -> None:
-        free = self._uploads.free_bytes()
-        if needed and free - needed < self._keep_free_bytes:
-            raise Overloaded(
-                f"the gateway's disk has {free:,} bytes free, of which uploads leave "
-                f"{self._keep_free_bytes:,}, and has no room for {needed:,} more: remove versions "
-                "with 'synergai engines remove', or free space in its state directory"
-            )
-
-    def _missing(self, lacking: dict[str, int]) -> list[Missing]:
-        """Return what is to be uploaded of content that the storage lacks."""
-        return [
-            Missing(sha256, size, self._uploads.received(sha256))
-            for sha256, size in lacking.items()
-            if not self._uploads.verify(sha256, size)
-        ]
-
-    def _complete(self, lacking: Mapping[str, int]) -> list[tuple[str, Path | None]]:
-        """Return the files of uploaded content; None for one that is not complete."""
-        found = []
-        for sha256, size in lacking.items():
-            path = self._uploads.complete(sha256)
-            if path is not None and path.stat().st_size != size:
-                raise InvalidInput(_wrong_size(sha256, size))
-            found.append((sha256, path))
-        return found
+                raise InvalidInput(wrong_size(sha256, size))
 
     async def _publish(
         self, engine: str, version: int, digest: str, placement: tuple[str, ...], by: str
@@ -407,16 +304,16 @@ class EngineStore:
                 raise Conflict(
                     f"version {version} of {engine!r} was stored meanwhile with another digest"
                 )
-            pending = self._pending.get((engine, version, digest))
-            if pending is None:
+            pushed = PushKey(engine, version, digest)
+            push = self._pushes.get(pushed)
+            if push is None:
                 if stored is not None and not stored.fault:
-                    return stored
-                raise NotFound(f"no version with the digest {digest[:12]}… is being uploaded")
-            validate_name(engine, "engine name")
-            validate_version(version)
-            self._check_sizes(pending.contents)
-            lacking = {e: size for e, size in pending.contents.items() if e not in self._content}
-            paths = await self._threads.run(partial(self._complete, lacking))
+                    return await self._replace(stored, placement or stored.placement)
+                raise NotFound(
+                    f"no version with the digest {digest[:12]}… is being uploaded: push it again"
+                )
+            self._check_sizes(push.contents)
+            paths = await self._pushes.complete(push, self._content)
             absent = [each for each, path in paths if path is None]
             if absent:
                 raise EngineUnusable(
@@ -426,31 +323,37 @@ class EngineStore:
             for each, path in paths:
                 if path is not None:
                     await self._call(partial(self._storage.adopt, each, path))
-                    self._content[each] = pending.contents[each]
-            await self._call(partial(self._storage.write, digest, pending.data))
-            self._content[digest] = len(pending.data)
+                    self._content[each] = push.contents[each]
+            await self._call(partial(self._storage.write, digest, push.data))
+            self._content[digest] = len(push.data)
             stored = StoredVersion(
                 engine=engine,
                 version=version,
                 digest=digest,
-                manifest=pending.manifest,
-                model_sha256=pending.manifest.model_sha256,
-                placement=placement if stored is None else stored.placement,
+                manifest=push.manifest,
+                model_sha256=push.manifest.model_sha256,
+                placement=placement or (stored.placement if stored is not None else ()),
                 pushed_at=self._now().isoformat(timespec="seconds"),
                 pushed_by=by,
             )
             await self._call(partial(self._storage.write_record, stored))
             self._versions[key] = stored
-            self._pending.pop((engine, version, digest), None)
+            self._pushes.end(pushed)
         _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
         self._changed()
         return stored
 
     async def _place(self, engine: str, version: int, placement: tuple[str, ...]) -> StoredVersion:
         async with self._changes:
-            stored = replace(self.get(engine, version), placement=placement)
-            await self._call(partial(self._storage.write_record, stored))
-            self._versions[engine, version] = stored
+            return await self._replace(self.get(engine, version), placement)
+
+    async def _replace(self, stored: StoredVersion, placement: tuple[str, ...]) -> StoredVersion:
+        """Give a version another placement; the lock is held."""
+        if placement == stored.placement:
+            return stored
+        stored = replace(stored, placement=placement)
+        await self._call(partial(self._storage.write_record, stored))
+        self._versions[stored.engine, stored.version] = stored
         self._changed()
         return stored
 
@@ -509,7 +412,3 @@ class EngineStore:
             raise
         self.fault = ""
         return result
-
-
-def _wrong_size(sha256: str, size: int) -> str:
-    return f"the manifest is wrong: the content {sha256[:12]}… does not have {size:,} bytes"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 KEPT_S: Final = 24 * 3600.0
@@ -96,21 +96,24 @@ class Contents:
             found = hashlib.file_digest(file, "sha256").hexdigest()
             os.fsync(file.fileno())
         if found != sha256:
-            part.unlink()
+            part.unlink(missing_ok=True)
             return False
-        part.replace(self._complete(sha256))
-        return True
+        with suppress(FileNotFoundError):  # another call has verified it meanwhile
+            part.replace(self._complete(sha256))
+        return self._complete(sha256).exists()
 
     def complete(self, sha256: str) -> Path | None:
         """Return the file of a verified content; None if there is none."""
         path = self._complete(sha256)
         return path if path.exists() else None
 
-    def expire(self) -> None:
-        """Remove what has not been continued for a long time."""
+    def expire(self, kept: Collection[str] = ()) -> None:
+        """Remove what has not been continued for a long time, and is not to be kept."""
         if not self.folder.exists():
             return
         for path in self.folder.iterdir():
+            if path.name.removesuffix(_COMPLETE) in kept:
+                continue
             with suppress(FileNotFoundError):
                 if self._now() - path.stat().st_mtime > KEPT_S:
                     path.unlink()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pytest
@@ -16,7 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.store.files import Files, FsspecFiles, LocalFiles, open_files
+from gateway.store.pushes import ABANDONED_S, Push, Pushes, PushKey
 from gateway.store.store import EngineStore
+from gateway.store.threads import Threads
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -26,7 +29,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.contents import KEPT_S, Contents
-from synergai.models.manifest import Manifest, ManifestFile, content_digest
+from synergai.models.manifest import Manifest, ManifestFile, content_digest, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -162,7 +165,7 @@ async def test_same_digest_again_is_a_no_op_and_another_one_is_refused(at: Fixtu
     digest = await push(store)
     assert await store.open("a", 1, folder().manifest) == (digest, True, [])
     before = store.get("a", 1)
-    assert await store.publish("a", 1, digest, ("class=x",), "you") == before
+    assert await store.publish("a", 1, digest, (), "you") == before
     with pytest.raises(Conflict, match="engines remove"):
         await store.open("a", 1, folder(b"other").manifest)
     await store.remove("a", 1)
@@ -267,6 +270,60 @@ async def test_budget_counts_content_once_and_uploads_in_progress(local: Fixture
     with pytest.raises(Overloaded, match="--store-budget"):
         await store.open("c", 1, folder(b"y" * 400).manifest)
     await push(store, "d", 1)  # shares all
+
+
+async def test_pushes_at_the_same_time_do_not_get_the_same_room(local: Fixture) -> None:
+    store = await local.start(budget=len(MODEL) + len(SAMPLES) + 100)
+    opened = await asyncio.gather(
+        store.open("a", 1, folder().manifest),
+        store.open("b", 1, folder(b"b" * len(MODEL)).manifest),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(each, Overloaded) for each in opened) == 1
+
+
+async def test_abandoned_push_gives_its_room_back(tmp_path: Path) -> None:
+    now = 0.0
+    threads = Threads(1, "test", "test")
+    pushes = Pushes(
+        Contents(tmp_path),
+        threads,
+        budget_bytes=len(MODEL) + len(SAMPLES),
+        keep_free_bytes=0,
+        clock=lambda: now,
+    )
+
+    async def begin(engine: str, pushed: Folder) -> None:
+        push = Push(pushed.manifest, read_manifest(pushed.manifest))
+        await pushes.begin(PushKey(engine, 1, content_digest(pushed.manifest)), push, {})
+
+    await begin("a", folder())
+    now = ABANDONED_S - 1
+    await pushes.append(content_digest(MODEL), 0, MODEL[:10])
+    now += ABANDONED_S
+    await pushes.expire()
+    with pytest.raises(Overloaded):
+        await begin("b", folder(b"b"))
+    now += 1
+    await pushes.expire()
+    await begin("b", folder(b"b"))
+    await threads.close()
+
+
+async def test_manifest_is_read_and_hashed_in_a_thread(
+    local: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await local.start()
+    threads = []
+
+    def digest(data: bytes) -> str:
+        threads.append(threading.current_thread())
+        return content_digest(data)
+
+    monkeypatch.setattr("gateway.store.store.content_digest", digest)
+    await store.open("a", 1, folder().manifest)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_same_files_are_pushed_as_two_engines_at_the_same_time(local: Fixture) -> None:
@@ -375,11 +432,17 @@ async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> 
     digest = await upload(store, "a", 1, folder())
     await store.publish("a", 1, digest, ("label=x, class=y", "edge-1"), "me")
     assert store.get("a", 1).placement == ("class=y,label=x", "worker=edge-1")
+    await store.publish("a", 1, digest, (), "me")  # again, which changes nothing
+    assert store.get("a", 1).placement == ("class=y,label=x", "worker=edge-1")
+    await store.publish("a", 1, digest, ("edge-2",), "me")
+    assert (await at.start()).get("a", 1).placement == ("worker=edge-2",)
+    store = at.store
+    store.follow(lambda: calls.append(len(store.versions)))
     await store.place("a", 1, ())
     with pytest.raises(InvalidInput, match="select"):
         await store.place("a", 1, ("colour=red",))
     await store.remove("a", 1)
-    assert calls == [1, 1, 0]
+    assert calls == [1, 1, 1, 0]
 
 
 async def test_change_completes_although_its_caller_has_gone(local: Fixture) -> None:
@@ -402,6 +465,8 @@ def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None:
     uploads.expire()
     assert uploads.received("a" * 64) == 1
     now += 2
+    uploads.expire({"a" * 64})  # its push goes on
+    assert uploads.received("a" * 64) == 1
     uploads.expire()
     assert uploads.received("a" * 64) == 0
 
@@ -463,6 +528,23 @@ async def test_pushes_at_the_same_time_leave_the_space_of_the_journal(
     with pytest.raises(Overloaded, match="no room"):
         await store.append(content_digest(MODEL), 0, MODEL[:10])
     await store.append(content_digest(MODEL), 0, MODEL[:9])
+
+
+def test_content_that_is_verified_twice_at_the_same_time_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents, sha256 = Contents(tmp_path), content_digest(MODEL)
+    contents.append(sha256, 0, MODEL, len(MODEL))
+    both, file_digest = threading.Barrier(2), hashlib.file_digest
+
+    def slow(*args: Any) -> Any:
+        both.wait(30)
+        return file_digest(*args)
+
+    monkeypatch.setattr(hashlib, "file_digest", slow)
+    with ThreadPoolExecutor(2) as threads:
+        calls = [threads.submit(contents.verify, sha256, len(MODEL)) for _ in range(2)]
+        assert [each.result() for each in calls] == [True, True]
 
 
 def test_appends_at_the_same_time_do_not_both_succeed(
