@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.version_policy import LATEST, VersionPolicy
-from synergai.domain import split_version, validate_version
+from synergai.domain import split_version, validate_version, versioned
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
@@ -89,22 +89,10 @@ class Rollouts:
             Unavailable: no connected worker has the version, or the policy cannot be recorded.
             EngineUnusable: no worker can load it; the rollout has been rolled back.
         """
-        before = self._versions.policy(name)
-        if before.target not in ("", version):
-            raise Conflict(
-                f"engine {name!r} is being rolled out to version {before.target}: promote it or "
-                "roll it back first"
-            )
-        target = self._usable(name, version)
-        base = before.base or self._old_version(name, version)
-        if base == version:
-            raise InvalidInput(
-                f"engine {name!r} is pinned to version {version} already; roll out another one"
-            )
-        policy = VersionPolicy(base=base, target=version, share=share)
-        await self._set(name, policy)
+        async with self._changing:
+            await self._apply(name, self._begun(name, version, share))
         _log.info("engine %s: version %s gets %.6g %% of requests", name, version, share * 100)
-        await self._prepared(target)
+        await self._prepared(versioned(name, version))
 
     async def pin(self, name: str, version: str) -> None:
         """Give all requests a version, once a worker has loaded it. This ends a rollout.
@@ -112,21 +100,26 @@ class Rollouts:
         Raises:
             SynergaiError: as for `start`; nothing has changed then.
         """
-        target = self._usable(name, version)
-        if not self._versions.is_prepared(target):
-            await self._loader.load(target)
-            self._versions.set_prepared(target)
-        await self._set(name, VersionPolicy(base=version))
+        await self._load_now(name, version)
+        async with self._changing:
+            await self._apply(name, VersionPolicy(base=version))
         _log.info("engine %s: pinned to version %s", name, version)
 
     async def promote(self, name: str) -> None:
         """End a rollout: all requests get the new version.
 
         Raises:
-            InvalidInput: there is no rollout.
+            InvalidInput: there is no rollout (any more).
+            Conflict: another one has begun meanwhile.
             SynergaiError: as for `start`; nothing has changed then.
         """
-        await self.pin(name, self._rollout(name).target)
+        version = self._rollout(name).target
+        await self._load_now(name, version)
+        async with self._changing:
+            if (other := self._rollout(name).target) != version:
+                raise Conflict(f"a rollout of engine {name!r} to version {other} began meanwhile")
+            await self._apply(name, VersionPolicy(base=version))
+        _log.info("engine %s: promoted version %s", name, version)
 
     async def roll_back(self, name: str) -> None:
         """End a rollout: all requests get the old version.
@@ -135,8 +128,9 @@ class Rollouts:
             InvalidInput: there is no rollout.
             Unavailable: the policy cannot be recorded.
         """
-        policy = self._rollout(name)
-        await self._set(name, VersionPolicy(base=policy.base))
+        async with self._changing:
+            policy = self._rollout(name)
+            await self._apply(name, VersionPolicy(base=policy.base))
         _log.info("engine %s: rolled back to version %s", name, policy.base)
 
     async def follow_latest(self, name: str) -> None:
@@ -147,10 +141,27 @@ class Rollouts:
             Unavailable: the policy cannot be recorded.
         """
         self._versions.selected(name)
-        await self._set(name, LATEST)
+        async with self._changing:
+            await self._apply(name, LATEST)
         _log.info("engine %s: the highest usable version gets all requests", name)
 
     # --- checks ---------------------------------------------------------------------------------
+
+    def _begun(self, name: str, version: str, share: float) -> VersionPolicy:
+        """Return the policy of a rollout that may begin, or go on with another share."""
+        before = self._versions.policy(name)
+        if before.target not in ("", version):
+            raise Conflict(
+                f"engine {name!r} is being rolled out to version {before.target}: promote it or "
+                "roll it back first"
+            )
+        self._usable(name, version)
+        base = before.base or self._old_version(name, version)
+        if base == version:
+            raise InvalidInput(
+                f"engine {name!r} is pinned to version {version} already; roll out another one"
+            )
+        return VersionPolicy(base=base, target=version, share=share)
 
     def _usable(self, name: str, version: str) -> EngineName:
         target = self._versions.resolve(name, validate_version(version))
@@ -181,13 +192,14 @@ class Rollouts:
 
     # --- policies -------------------------------------------------------------------------------
 
-    async def _set(self, name: str, policy: VersionPolicy) -> None:
-        """Record a policy and apply it; it is not applied if it cannot be recorded."""
-        # A change that is being recorded is not among the policies yet.
-        async with self._changing:
-            policies = self._versions.policies | {name: policy}
-            await self._store.write({each: p for each, p in policies.items() if p != LATEST})
-            self._versions.set_policy(name, policy)
+    async def _apply(self, name: str, policy: VersionPolicy) -> None:
+        """Record a policy and apply it; it is not applied if it cannot be recorded.
+
+        The lock is held: a change that is being recorded is not among the policies yet.
+        """
+        policies = self._versions.policies | {name: policy}
+        await self._store.write({each: p for each, p in policies.items() if p != LATEST})
+        self._versions.set_policy(name, policy)
 
     def _fall_back(self, name: str, reason: str) -> None:
         """Roll back a rollout whose version cannot be used."""
@@ -206,6 +218,13 @@ class Rollouts:
             _log.error("the version policies hold until the next restart only: %s", error)
 
     # --- versions -------------------------------------------------------------------------------
+
+    async def _load_now(self, name: str, version: str) -> None:
+        """Load a version, unless requests may switch to it already."""
+        target = self._usable(name, version)
+        if not self._versions.is_prepared(target):
+            await self._loader.load(target)
+            self._versions.set_prepared(target)
 
     def _on_unusable(self, engine: EngineName) -> None:
         name, version = split_version(engine)

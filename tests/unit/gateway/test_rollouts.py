@@ -125,6 +125,25 @@ async def test_changes_at_the_same_time_are_all_recorded(fleet: Fleet) -> None:
     }
 
 
+async def test_of_two_rollouts_that_begin_at_the_same_time_one_is_refused(fleet: Fleet) -> None:
+    fleet.serve("2", "3")
+    began = await asyncio.gather(
+        *(fleet.rollouts.start(ECHO, each, 0.1) for each in ("2", "3")), return_exceptions=True
+    )
+    assert [type(each) for each in began] == [type(None), Conflict]
+    assert fleet.policy.target == "2"
+
+
+async def test_rollout_that_is_rolled_back_meanwhile_is_not_promoted(fleet: Fleet) -> None:
+    fleet.serve("2")
+    await fleet.rollouts.start(ECHO, "2", 0.1)
+    ended = await asyncio.gather(
+        fleet.rollouts.roll_back(ECHO), fleet.rollouts.promote(ECHO), return_exceptions=True
+    )
+    assert [type(each) for each in ended] == [type(None), InvalidInput]
+    assert fleet.policy == VersionPolicy(base="1")
+
+
 # --- shares -------------------------------------------------------------------------------------
 
 
