@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gateway.jobs.permissions import check_visible
 from gateway.records.store import DataKey
-from synergai.errors import InvalidInput, NotFound, WrongState
+from synergai.errors import InvalidInput, NotFound, Unavailable, WrongState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -59,6 +59,7 @@ class JobResults:
         Raises:
             JobNotFound: the id is unknown, or the job is not, or no longer, for the caller to see.
             NotFound: the results have been deleted.
+            Unavailable: they cannot be read now.
             WrongState: the job has no inputs of its own.
             InvalidInput: the cursor is beyond the results.
         """
@@ -71,6 +72,10 @@ class JobResults:
             opened = await self._store.open(key)
         except FileNotFoundError:
             raise NotFound(f"the results of job {job_id} are no longer kept") from None
+        except OSError as error:
+            raise Unavailable(
+                f"the results of job {job_id} cannot be read now: {error.strerror}; try later"
+            ) from error
         try:
             if cursor > len(opened.log):
                 raise InvalidInput(
@@ -97,4 +102,4 @@ class JobResults:
                     else:
                         await changed.wait()
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._store.release(opened)))
+            await self._store.release(opened)

@@ -7,12 +7,13 @@ import logging
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from gateway.records.store import DataKey
+from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gateway.jobs.record import UploadUse
-    from gateway.records.store import DataStore
+    from gateway.records.store import DataStore, Stored
 
 _INTERVAL_S: Final = 60.0
 
@@ -59,26 +60,48 @@ class Retention:
     async def run(self) -> NoReturn:
         """Delete what is due, again and again, until cancelled."""
         while True:
-            await self.sweep()
+            try:
+                await self.sweep()
+            except (SynergaiError, OSError) as error:
+                _log.warning("cannot delete old data, trying again in a minute: %s", error)
             await asyncio.sleep(_INTERVAL_S)
 
     async def sweep(self) -> None:
         """Delete what is due now; what is in use is left for later."""
         uses = await self._journal.jobs_over_uploads()
-        used = {key for use in uses for key in _keys(use)}
-        now = self._now()
-        for key, stored in self._store.stored().items():
-            # A job that is being accepted holds its files open.
-            if key not in used and now - stored.used_at > self._uploads_kept_s:
-                await self._delete(key, "no job used it")
+        # There may be very many.
+        unused, expired = await asyncio.to_thread(self._find_due, uses, self._store.stored())
+        for key in unused:
+            await self._delete(key, "no job used it")
+        for key in expired:
+            await self._delete(key, "its job ended long ago")
         for use in uses:
-            if use.finished_at is None:
-                break
             over_budget = self._budget_bytes is not None and self._store.bytes > self._budget_bytes
-            if over_budget or now - use.finished_at > self._results_kept_s:
-                for key in _keys(use):
-                    reason = "the budget is used up" if over_budget else "its job ended long ago"
-                    await self._delete(key, reason)
+            if use.finished_at is None or not over_budget:
+                break
+            for key in _keys(use):
+                await self._delete(key, "the budget is used up")
+
+    def _find_due(
+        self, uses: Sequence[UploadUse], stored: Mapping[DataKey, Stored]
+    ) -> tuple[list[DataKey], list[DataKey]]:
+        """Return the uploads that no job used in time, and the data of jobs that ended long ago."""
+        now = self._now()
+        used = {key for use in uses for key in _keys(use)}
+        # A job that is being accepted holds its files open.
+        unused = [
+            key
+            for key, each in stored.items()
+            if key not in used and now - each.used_at > self._uploads_kept_s
+        ]
+        expired = [
+            key
+            for use in uses
+            if use.finished_at is not None and now - use.finished_at > self._results_kept_s
+            for key in _keys(use)
+            if key in stored
+        ]
+        return unused, expired
 
     async def _delete(self, key: DataKey, reason: str) -> None:
         if key in self._store and await self._store.delete(key):

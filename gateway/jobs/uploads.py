@@ -19,7 +19,14 @@ from gateway.jobs.store import StoreFull
 from gateway.records.log import Record, is_out_of_space
 from gateway.records.store import DataKey
 from synergai.domain import MAX_QUERIES, validate_name
-from synergai.errors import InternalError, InvalidInput, Overloaded, UploadNotFound, UploadUsed
+from synergai.errors import (
+    InternalError,
+    InvalidInput,
+    Overloaded,
+    Unavailable,
+    UploadNotFound,
+    UploadUsed,
+)
 from synergai.protocol.request_codec import split_fields
 from synergai.v1.jobs_pb2 import UploadRequest
 
@@ -38,6 +45,10 @@ MEMORY_BYTES: Final = 512 * 1024 * 1024
 """Memory of all open uploads by default."""
 FREE_BYTES: Final = 64 * 1024 * 1024
 """Room on the disk that uploads leave to the journal and to results."""
+IDLE_S: Final = 300.0
+"""Time without a message after which an upload is ended; its client may continue it."""
+MAX_UPLOADS: Final = 100_000
+"""Uploads of one tenant, those included that are kept for ended jobs."""
 _NO_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE))
 _MAX_INPUTS: Final = 65_536
 """Inputs of one message."""
@@ -95,6 +106,7 @@ class InputUploads:
         budget_bytes: limit on all uploads and results; None for none.
         memory_bytes: limit on the memory of open uploads. It is not that of requests: uploads
             whose clients send slowly, or nothing, must not keep requests from being accepted.
+        idle_s: time without a message after which an upload is ended.
 
     Attributes:
         stored_bytes: bytes stored since the start.
@@ -109,6 +121,7 @@ class InputUploads:
         *,
         budget_bytes: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._store = store
         self._journal = journal
@@ -116,6 +129,7 @@ class InputUploads:
         self._quotas = quotas
         self._budget_bytes = budget_bytes
         self._most_open = max(1, memory_bytes // AHEAD_BYTES)
+        self._idle_s = idle_s
         self._open = 0
         self.stored_bytes = 0
 
@@ -133,8 +147,9 @@ class InputUploads:
             InvalidInput: a message is not valid, or leaves a gap.
             UploadUsed: a job uses the upload, and there are further inputs.
             QuotaExceeded: the tenant has used up its quota of stored bytes.
-            StoreFull, Overloaded: the disk or the budget is full, or too many uploads are open.
-            Unavailable: the gateway is stopping.
+            StoreFull, Overloaded: the disk or the budget is full, or too many uploads are open, or
+                kept of this tenant.
+            Unavailable: the gateway is stopping, or no message has arrived for long.
         """
         opening = await anext(messages, None)
         if opening is None:
@@ -149,18 +164,16 @@ class InputUploads:
         self._open += 1
         try:
             user = await self._journal.upload_user(key.tenant, key.name)
-            if user is not None:
-                async for stored in _repeated(user, opening, messages):
-                    yield stored
-                return
-            async with (
-                self._opened(key) as opened,
-                aclosing(_Ahead(messages).batches(opening)) as batches,
-            ):
-                async for batch in batches:
-                    check_caller()
-                    self._check_room(tenant, sum(map(len, batch)))
-                    yield await self._write(opened, batch)
+            async with aclosing(_Ahead(messages, self._idle_s).batches(opening)) as batches:
+                if user is not None:
+                    async for batch in batches:
+                        yield await asyncio.to_thread(_repeated, user, batch)
+                    return
+                async with self._opened(key) as opened:
+                    async for batch in batches:
+                        check_caller()
+                        self._check_room(tenant, sum(map(len, batch)))
+                        yield await self._write(opened, batch)
         finally:
             self._open -= 1
 
@@ -197,6 +210,12 @@ class InputUploads:
 
     @asynccontextmanager
     async def _opened(self, key: DataKey) -> AsyncGenerator[OpenLog]:
+        kept = self._store.count(key.tenant, key.kind)
+        if key not in self._store and kept >= MAX_UPLOADS:
+            raise Overloaded(
+                f"{kept:,} uploads of the tenant are kept, the limit; those of ended jobs go after "
+                "the time of --results-kept-s"
+            )
         try:
             opened = await self._store.open(key, create=True)
         except OSError as error:
@@ -204,7 +223,7 @@ class InputUploads:
         try:
             yield opened
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._store.release(opened)))
+            await self._store.release(opened)
 
     async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> int:
         """Store the inputs of messages durably, and return the number of stored inputs.
@@ -246,22 +265,18 @@ class InputUploads:
         return InternalError(f"the upload cannot be written: {error.strerror}")
 
 
-async def _repeated(
-    user: JobRecord, opening: bytes, messages: AsyncIterator[bytes]
-) -> AsyncGenerator[int, None]:
-    """Acknowledge inputs that a job uses already.
+def _repeated(user: JobRecord, batch: Sequence[bytes]) -> int:
+    """Return the number of stored inputs to a client that sends what a job uses already.
 
     Raises:
-        UploadUsed: there are further ones.
+        InvalidInput: a message is not valid.
+        UploadUsed: there are further inputs.
     """
     stored = user.spec.queries
-    data: bytes | None = opening
-    while data is not None:
-        message = await asyncio.to_thread(parse, data)
+    for message in map(parse, batch):
         if message.first + len(message.inputs) > stored:
             raise UploadUsed(user.spec.upload_id, user.id)
-        yield stored
-        data = await anext(messages, None)
+    return stored
 
 
 def _store(opened: OpenLog, batch: Sequence[bytes]) -> int:
@@ -314,23 +329,36 @@ class _Ahead:
 
     Args:
         messages: the client's messages.
+        idle_s: time to wait for a message.
     """
 
-    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+    def __init__(self, messages: AsyncIterator[bytes], idle_s: float) -> None:
         self._messages = messages
+        self._idle_s = idle_s
         self._read: list[bytes] = []
         self._bytes = 0
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
 
     async def batches(self, first: bytes) -> AsyncGenerator[list[bytes], None]:
-        """Yield `first`, and then always all messages that have been read meanwhile."""
+        """Yield `first`, and then always all messages that have been read meanwhile.
+
+        Raises:
+            Unavailable: no message has arrived for long.
+        """
         reader = asyncio.create_task(self._read_all())
         reader.add_done_callback(lambda _: self._arrived.set())
         try:
             yield [first]
             while True:
-                await self._arrived.wait()
+                try:
+                    async with asyncio.timeout(self._idle_s):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    raise Unavailable(
+                        f"no message has arrived for {self._idle_s:g} s; continue the upload with "
+                        "the next one"
+                    ) from None
                 self._arrived.clear()
                 batch, self._read, self._bytes = self._read, [], 0
                 self._room.set()

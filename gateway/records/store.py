@@ -6,12 +6,14 @@ import asyncio
 import shutil
 import threading
 import time
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from gateway.records.log import RecordLog, sync_directory
+from synergai.errors import Conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
 Kind: TypeAlias = Literal["uploads", "results"]
@@ -67,6 +69,19 @@ class OpenLog:
         self.takers = 0
 
 
+class _Usage(NamedTuple):
+    """Size and number of the logs of one kind that a tenant has."""
+
+    bytes: int
+    logs: int
+
+
+class _KeyLock(asyncio.Lock):
+    """Lock of one log, and the number of those who use it."""
+
+    users = 0
+
+
 class DataStore:
     """Owner of the logs.
 
@@ -79,9 +94,11 @@ class DataStore:
         self._directory = directory
         self._clock = clock
         self._stored: dict[DataKey, Stored] = {}
-        self._bytes: dict[str, int] = {}
+        self._usage: dict[tuple[str, Kind], _Usage] = {}
         self._open: dict[DataKey, OpenLog] = {}
-        self._opening = asyncio.Lock()
+        # One for each log, as a large one takes long to open.
+        self._locks: dict[DataKey, _KeyLock] = {}
+        self._releasing: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
         """Find the logs that are on disk."""
@@ -90,23 +107,29 @@ class DataStore:
 
     async def close(self) -> None:
         """Close all logs."""
-        async with self._opening:
-            for each in self._open.values():
-                await asyncio.to_thread(_close, each)
-            self._open.clear()
+        if self._releasing:
+            await asyncio.wait(self._releasing)
+        for opened in list(self._open.values()):
+            async with self._locked(opened.key):
+                if self._open.pop(opened.key, None) is not None:
+                    await asyncio.to_thread(_close, opened)
 
     def bytes_of(self, tenant: str) -> int:
         """Return the bytes of a tenant."""
-        return self._bytes.get(tenant, 0)
+        return sum(self._used(tenant, kind).bytes for kind in _KINDS)
 
     def bytes_in(self, kind: Kind) -> int:
         """Return the bytes of all logs of a kind."""
-        return sum(stored.bytes for key, stored in self._stored.items() if key.kind == kind)
+        return sum(usage.bytes for (_, each), usage in self._usage.items() if each == kind)
+
+    def count(self, tenant: str, kind: Kind) -> int:
+        """Return the number of logs of a kind that a tenant has."""
+        return self._used(tenant, kind).logs
 
     @property
     def bytes(self) -> int:
         """Bytes of all logs."""
-        return sum(self._bytes.values())
+        return sum(usage.bytes for usage in self._usage.values())
 
     def stored(self) -> dict[DataKey, Stored]:
         """Return all logs."""
@@ -140,7 +163,7 @@ class DataStore:
             raise
 
     async def _use(self, key: DataKey, *, create: bool) -> OpenLog:
-        async with self._opening:
+        async with self._locked(key):
             opened = self._open.get(key)
             if opened is None:
                 if key not in self._stored and not create:
@@ -153,41 +176,101 @@ class DataStore:
             return opened
 
     async def release(self, opened: OpenLog) -> None:
-        """End a use of a log."""
-        async with self._opening:
-            opened.users -= 1
-            if not opened.users and self._open.get(opened.key) is opened:
-                del self._open[opened.key]
-                await asyncio.to_thread(_close, opened)
+        """End a use of a log, also if the call is cancelled; delete an upload without inputs."""
+        releasing = asyncio.ensure_future(self._release(opened))
+        self._releasing.add(releasing)
+        releasing.add_done_callback(self._releasing.discard)
+        await asyncio.shield(releasing)
+
+    async def _release(self, opened: OpenLog) -> None:
+        released = False
+        while not released:
+            key = opened.key
+            async with self._locked(key):
+                if opened.key == key:  # it was not moved while the lock was awaited
+                    await self._end_use(opened)
+                    released = True
+
+    async def _end_use(self, opened: OpenLog) -> None:
+        opened.users -= 1
+        if not opened.users and self._open.get(opened.key) is opened:
+            del self._open[opened.key]
+            await asyncio.to_thread(_close, opened)
+            if opened.key.kind == "uploads" and not len(opened.log):
+                await self._remove(opened.key)
 
     async def delete(self, key: DataKey) -> bool:
         """Delete a log; return False if it is in use."""
-        async with self._opening:
+        async with self._locked(key):
             if key in self._open:
                 return False
-            if key in self._stored:
-                await asyncio.to_thread(self._remove, key)
-                self._bytes[key.tenant] -= self._stored.pop(key).bytes
+            await self._remove(key)
             return True
 
     async def move(self, opened: OpenLog, tenant: str) -> None:
-        """Give a log in use to another tenant, which must not have one of its name."""
-        async with self._opening:
-            before = opened.key
+        """Give a log in use to another tenant.
+
+        Raises:
+            Conflict: the tenant has one of this name.
+            OSError: it cannot be moved.
+        """
+        while (before := opened.key).tenant != tenant:
             after = before._replace(tenant=tenant)
-            await asyncio.to_thread(self._rename, opened, after)
-            stored = self._stored.pop(before)
-            self._bytes[before.tenant] -= stored.bytes
-            self._set(after, stored)
-            del self._open[before]
-            opened.key = after
-            self._open[after] = opened
+            async with AsyncExitStack() as stack:
+                # In one order, so that moves in both directions do not wait for each other.
+                for key in sorted((before, after)):
+                    await stack.enter_async_context(self._locked(key))
+                if opened.key == before:
+                    await self._move(opened, after)
+
+    async def _move(self, opened: OpenLog, after: DataKey) -> None:
+        if after in self._stored:
+            raise Conflict(
+                f"tenant {after.tenant!r} has an upload {after.name!r} of its own: upload the "
+                "inputs under another id"
+            )
+        before = opened.key
+        await asyncio.to_thread(self._rename, opened, after)
+        self._set(after, self._stored[before])
+        self._unset(before)
+        del self._open[before]
+        opened.key = after
+        self._open[after] = opened
+
+    @asynccontextmanager
+    async def _locked(self, key: DataKey) -> AsyncGenerator[None]:
+        """Let one operation at a time open, close, move or delete a log."""
+        lock = self._locks.setdefault(key, _KeyLock())
+        lock.users += 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock.users -= 1
+            if not lock.users:
+                del self._locks[key]
+
+    async def _remove(self, key: DataKey) -> None:
+        if key in self._stored:
+            await asyncio.to_thread(shutil.rmtree, self._path(key), ignore_errors=True)
+            self._unset(key)
 
     def _set(self, key: DataKey, stored: Stored) -> None:
-        before = self._stored.get(key)
+        self._unset(key)
         self._stored[key] = stored
-        change = stored.bytes - (before.bytes if before else 0)
-        self._bytes[key.tenant] = self._bytes.get(key.tenant, 0) + change
+        used = self._used(key.tenant, key.kind)
+        self._usage[key.tenant, key.kind] = _Usage(used.bytes + stored.bytes, used.logs + 1)
+
+    def _unset(self, key: DataKey) -> None:
+        before = self._stored.pop(key, None)
+        if before is not None:
+            used = self._usage.pop((key.tenant, key.kind))
+            if used.logs > 1:
+                left = _Usage(used.bytes - before.bytes, used.logs - 1)
+                self._usage[key.tenant, key.kind] = left
+
+    def _used(self, tenant: str, kind: Kind) -> _Usage:
+        return self._usage.get((tenant, kind), _Usage(0, 0))
 
     # --- files ----------------------------------------------------------------------------
 
@@ -207,9 +290,6 @@ class DataStore:
                     key = DataKey(folder.name.removeprefix(_TENANT), kind, log.name)
                     found[key] = Stored(size, used_at)
         return found
-
-    def _remove(self, key: DataKey) -> None:
-        shutil.rmtree(self._path(key), ignore_errors=True)
 
     def _rename(self, opened: OpenLog, after: DataKey) -> None:
         before, target = self._path(opened.key), self._path(after)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.store.files import Files
+    from gateway.store.pushes import Missing
     from synergai.domain import EngineName
     from synergai.models.contents import Contents
 

@@ -92,12 +92,15 @@ class Upload:
         unavailable_since: float | None = None
         try:
             while True:
-                stored = self._progress.stored
+                stored, called_at = self._progress.stored, time.monotonic()
                 try:
                     await self._send()
                 except Unavailable:
                     now = time.monotonic()
-                    if unavailable_since is None or self._progress.stored > stored:
+                    progressed = self._progress.stored > stored
+                    # A call that has lasted was connected, and waited for inputs.
+                    lasted = now - called_at > self._patience
+                    if unavailable_since is None or progressed or lasted:
                         delays, unavailable_since = Backoff().delays(), now
                     delay = next(delays)
                     if now + delay - unavailable_since > self._patience:

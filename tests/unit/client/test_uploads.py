@@ -139,6 +139,38 @@ def test_every_input_is_stored_once_and_in_order(
     assert spool.names == names
 
 
+def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    async def read(_start: int) -> AsyncGenerator[UploadMessage, None]:
+        await asyncio.Event().wait()
+        yield UploadMessage(0, 0, b"", ())
+
+    class IdleCall(Call):
+        async def write(self, data: bytes) -> None:
+            await super().write(data)
+            nonlocal now
+            now += 61.0
+            self.broken = True
+            self.receipts.put_nowait(None)
+
+    class IdleSpool(Spool):
+        calls = 0
+
+        def call(self) -> Call:
+            self.calls += 1
+            return IdleCall(self, 10**6, 0) if self.calls < 5 else Call(self, 0, 0)
+
+    monkeypatch.setattr("synergai.client.uploads.time.monotonic", lambda: now)
+    spool = IdleSpool([])
+    monkeypatch.setattr(
+        uploads, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] + [100.0] * 9))
+    )
+    with pytest.raises(Unavailable):
+        run(spool, read, patience=60.0)
+    assert spool.calls == 5  # four that lasted, and one that did not
+
+
 def test_error_of_the_inputs_ends_the_upload() -> None:
     async def read(start: int) -> AsyncGenerator[UploadMessage, None]:
         if start == 0:

@@ -7,7 +7,7 @@ import errno
 import gc
 import threading
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,10 +28,12 @@ from gateway.records.log import DamagedLog, RecordLog
 from gateway.records.store import DataKey, DataStore
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
+    Conflict,
     InvalidInput,
     NotFound,
     Overloaded,
     QuotaExceeded,
+    Unavailable,
     UploadNotFound,
     UploadUsed,
 )
@@ -521,6 +523,73 @@ async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) ->
     assert await anext(uploads.upload("", idle("third"), lambda: None)) == 0
 
 
+async def test_idle_upload_is_ended_and_keeps_its_inputs(harness: OwnDataHarness) -> None:
+    uploads = InputUploads(
+        harness.store, harness.journal, Admission(1, 1000), harness.quotas, idle_s=0.0
+    )
+    await harness.upload(3)
+    opening = jobs_pb2.UploadRequest(upload_id="up").SerializeToString()
+
+    async def idle() -> AsyncIterator[bytes]:
+        yield opening
+        await asyncio.Event().wait()
+
+    receipts = uploads.upload("", idle(), lambda: None)
+    assert await anext(receipts) == 3
+    with pytest.raises(Unavailable, match="continue the upload"):
+        await anext(receipts)
+    assert await harness.upload(0) == [3]
+
+
+async def test_empty_uploads_are_not_kept(harness: OwnDataHarness) -> None:
+    for number in range(3):
+        assert await harness.upload(0, upload_id=f"u{number}") == [0]
+    assert not harness.store.stored()
+    assert not list((harness.directory / "tenant-/uploads").iterdir())
+
+
+async def test_number_of_uploads_of_a_tenant_is_limited(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "MAX_UPLOADS", 2)
+    await harness.upload(1, upload_id="a")
+    await harness.upload(1, upload_id="b")
+    with pytest.raises(Overloaded, match="2 uploads of the tenant"):
+        await harness.upload(1, upload_id="c")
+    await harness.upload(1, first=1, upload_id="b")
+    await harness.upload(1, upload_id="c", tenant="lab")
+
+
+async def test_large_log_that_is_opened_does_not_delay_others(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+    open_log = RecordLog._open
+
+    def slow(log: RecordLog) -> None:
+        if log.directory.name == "large":
+            opening.set()
+            assert go_on.wait(30)
+        open_log(log)
+
+    monkeypatch.setattr(RecordLog, "_open", slow)
+    large = asyncio.create_task(harness.upload(1, upload_id="large"))
+    assert await asyncio.to_thread(opening.wait, 30)
+    assert (await harness.upload(1))[-1] == 1
+    go_on.set()
+    assert (await large)[-1] == 1
+
+
+async def test_upload_is_not_moved_onto_another_one(harness: OwnDataHarness) -> None:
+    await harness.upload(1)
+    await harness.upload(2, tenant="lab")
+    opened = await harness.store.open(DataKey("", "uploads", "up"))
+    with pytest.raises(Conflict, match="another id"):
+        await harness.store.move(opened, "lab")
+    await harness.store.release(opened)
+    assert (await harness.upload(0), await harness.upload(0, tenant="lab")) == ([1], [2])
+
+
 async def test_lack_of_descriptors_does_not_break_the_journal(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,6 +644,36 @@ async def test_data_is_deleted_when_it_is_no_longer_kept(harness: OwnDataHarness
     assert harness.store.bytes == 0
     with pytest.raises(NotFound, match="no longer kept"):
         await harness.read(status.id)
+
+
+async def test_retention_goes_on_after_a_failure(
+    harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.upload(1)
+    monkeypatch.setattr("gateway.jobs.retention._INTERVAL_S", 0.0)
+    uses, failing = harness.journal.jobs_over_uploads, [StoreFull(), OSError(errno.EIO, "failed")]
+
+    def jobs_over_uploads() -> Any:
+        if failing:
+            raise failing.pop()
+        return uses()
+
+    monkeypatch.setattr(harness.journal, "jobs_over_uploads", jobs_over_uploads)
+    retention = Retention(
+        harness.store, harness.journal, lambda: 1e12, uploads_kept_s=1.0, results_kept_s=1.0
+    )
+    running = asyncio.create_task(retention.run())
+    deleted, delete = asyncio.Event(), harness.store.delete
+
+    async def tell(key: DataKey) -> bool:
+        deleted.set()
+        return await delete(key)
+
+    monkeypatch.setattr(harness.store, "delete", tell)
+    async with asyncio.timeout(30):
+        await deleted.wait()
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_budget_deletes_the_data_of_ended_jobs_early(harness: OwnDataHarness) -> None:
