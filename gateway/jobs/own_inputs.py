@@ -22,7 +22,7 @@ from gateway.jobs.submitted_job import SubmittedJob, execution_so_far
 from gateway.records.log import DamagedLog, is_out_of_space
 from gateway.records.results import InputResult, ResultLog
 from gateway.records.store import DataKey
-from synergai.errors import InvalidInput, UploadUsed
+from synergai.errors import InvalidInput, Unavailable, UploadUsed
 from synergai.protocol.job_inputs import split_input
 
 if TYPE_CHECKING:
@@ -359,7 +359,18 @@ class OwnInputs:
             UploadNotFound: there is no such upload.
             UploadUsed: another job uses it.
             InvalidInput: it is empty, or has another number of inputs than the specification.
+            StoreFull: the disk is full.
+            Unavailable: the files cannot be opened now.
         """
+        try:
+            return await self._prepare(tenant, record)
+        except OSError as error:
+            raise Unavailable(
+                f"the files of upload {record.spec.upload_id!r} cannot be opened now: "
+                f"{error.strerror}; submit the job again later"
+            ) from error
+
+    async def _prepare(self, tenant: str, record: JobRecord) -> tuple[JobRecord, JobData]:
         spec = record.spec
         if user := await self._journal.upload_user(spec.tenant, spec.upload_id):
             raise UploadUsed(spec.upload_id, user.id)
@@ -385,6 +396,7 @@ class OwnInputs:
         Raises:
             UploadNotFound: its upload is missing.
             DamagedLog: a result is missing that was counted.
+            OSError, StoreFull: they cannot be opened now.
         """
         inputs = await self._uploads.take((record.spec.tenant,), record.spec.upload_id)
         try:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from gateway.jobs.own_inputs import OwnInputsJob
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
+from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening, UnopenedJob
 from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted_job import SubmittedJob, new_job_record, record_job_end, scheduler_job
 from gateway.jobs.tracker import JobTracker
-from gateway.records.log import DamagedLog
 from synergai.domain import Fault, JobId, JobState
 from synergai.errors import (
     InvalidInput,
@@ -24,7 +24,6 @@ from synergai.errors import (
     NotSupported,
     Overloaded,
     SynergaiError,
-    UploadNotFound,
 )
 
 if TYPE_CHECKING:
@@ -90,6 +89,7 @@ class SubmittedJobs:
         self._clock = clock
         self._max_jobs = max_jobs
         self._own_inputs = own_inputs
+        self._reopening = None if own_inputs is None else Reopening(own_inputs, self._opened, clock)
         self._closing: set[asyncio.Task[None]] = set()
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
@@ -101,16 +101,20 @@ class SubmittedJobs:
         for record in unfinished:
             try:
                 data = await self._restore_data(record)
-            except (UploadNotFound, DamagedLog, OSError) as error:
+            except DAMAGED as error:
                 _log.error("job %s cannot continue: %s", record.id, error)
                 await self._journal.record_end(
                     replace(
                         record,
                         state=JobState.FAILED,
                         finished_at=self._unix_now(),
-                        reason="its inputs or results were damaged or are missing",
+                        reason=DAMAGE,
                     )
                 )
+                continue
+            except UNREADABLE as error:
+                _log.error("job %s waits until its files can be opened: %s", record.id, error)
+                self._wait_for_files(record)
                 continue
             usage = self._quotas.restore_job(record.spec.tenant)
             self._start(self._tracker(record), usage, data)
@@ -118,6 +122,8 @@ class SubmittedJobs:
 
     async def close(self) -> None:
         """Wait until the files of ended jobs are closed."""
+        if self._reopening is not None:
+            await self._reopening.close()
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -278,6 +284,18 @@ class SubmittedJobs:
         if not record.spec.upload_id:
             return None
         return await self._required_own_inputs().restore(record)
+
+    def _wait_for_files(self, record: JobRecord) -> None:
+        usage = self._quotas.restore_job(record.spec.tenant)
+        job = UnopenedJob(self, self._journal, self._tracker(record), usage)
+        self._unfinished[record.id] = job
+        if self._reopening is not None:
+            self._reopening.add(job)
+
+    def _opened(self, job: UnopenedJob, data: JobData) -> None:
+        """Run a job whose files could not be opened before."""
+        self.pauses.discard(job.tracker.id)
+        self._start(job.tracker, job.usage, data)
 
     async def _discard(self, data: JobData | None) -> None:
         if data is not None:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import gc
 import threading
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +15,8 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.limits import Admission
 from gateway.fleet.worker import RunAssignment, SendInputs
-from gateway.jobs import own_inputs, uploads
-from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs import own_inputs, reopening, uploads
+from gateway.jobs.own_inputs import OwnInputs, OwnInputsJob
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
 from gateway.jobs.store import StoreFull
@@ -26,7 +26,7 @@ from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, RecordLog
 from gateway.records.store import DataKey, DataStore
-from synergai.domain import EngineName, JobSpec, JobState
+from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import (
     Conflict,
     InvalidInput,
@@ -38,6 +38,7 @@ from synergai.errors import (
     UploadUsed,
 )
 from synergai.oip import inference_pb2 as oip
+from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import ConnectedWorker
     from gateway.records.log import Record
+    from gateway.records.store import OpenLog
     from synergai.scheduling.events import Assignment
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=0, upload_id="up")
@@ -152,7 +154,8 @@ async def own_data(directory: Path) -> AsyncIterator[OwnDataHarness]:
     finally:
         harness.dispatcher.close()
         for job in list(harness.jobs._unfinished.values()):
-            await job.close()  # type: ignore[attr-defined]  # all are over uploads
+            if isinstance(job, OwnInputsJob):
+                await job.close()
         await harness.jobs.close()
         await journal.close()
         await harness.store.close()
@@ -434,6 +437,80 @@ async def test_job_whose_counted_results_are_missing_fails(tmp_path: Path) -> No
         assert await harness.jobs.restore() == 0
         ended = await harness.jobs.get(UNRESTRICTED, status.id)
         assert (ended.state, "missing" in ended.reason) == (JobState.FAILED, True)
+
+
+class UnreadableStore:
+    """Makes logs fail to open while it is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: OSError | None = None
+        self.tried = asyncio.Event()
+        open_log = DataStore.open
+
+        async def open_or_fail(store: DataStore, key: DataKey, *, create: bool = False) -> OpenLog:
+            if self.error is not None:
+                self.tried.set()
+                raise self.error
+            return await open_log(store, key, create=create)
+
+        monkeypatch.setattr(DataStore, "open", open_or_fail)
+        monkeypatch.setattr(reopening, "RETRY", Backoff(0.0, 0.0))
+
+
+@pytest.fixture
+async def waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[OwnDataHarness, str, UnreadableStore]]:
+    """Yield a gateway with a job whose files could not be opened at its start."""
+    async with own_data(tmp_path) as harness:
+        harness.add_worker()
+        await harness.upload(2)
+        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    disk = UnreadableStore(monkeypatch)
+    disk.error = OSError(errno.EIO, "Input/output error")
+    async with own_data(tmp_path) as harness:
+        assert await harness.jobs.restore() == 1
+        yield harness, status.id, disk
+
+
+async def test_job_whose_files_cannot_be_opened_runs_once_they_can(
+    waiting: tuple[OwnDataHarness, str, UnreadableStore],
+) -> None:
+    harness, job_id, disk = waiting
+    worker = harness.add_worker()
+    async with asyncio.timeout(30):
+        await disk.tried.wait()
+    harness.jobs.pauses.pause(JobId(job_id))
+    assert not (await harness.jobs.get(UNRESTRICTED, job_id)).state.ended
+    with pytest.raises(Unavailable, match="cannot be read now"):
+        await harness.read(job_id)
+    disk.error = None
+    [assignment], [inputs] = await harness.next_orders(worker)
+    assert len(inputs.inputs) == 2
+    harness.report(worker, assignment, 2, outcome=hub_pb2.OUTCOME_COMPLETED)
+    await harness.flush_journal()
+    assert (await harness.jobs.get(UNRESTRICTED, job_id)).state is JobState.SUCCEEDED
+
+
+async def test_job_whose_files_cannot_be_opened_can_be_cancelled(
+    waiting: tuple[OwnDataHarness, str, UnreadableStore],
+) -> None:
+    harness, job_id, disk = waiting
+    assert (await harness.jobs.cancel(UNRESTRICTED, job_id)).state is JobState.CANCELLED
+    disk.error = None
+    await harness.flush_journal()
+    assert await harness.jobs.list(UNRESTRICTED, [JobState.QUEUED, JobState.RUNNING], 9) == []
+    assert await harness.jobs.restore() == 0
+
+
+async def test_job_whose_files_turn_out_to_be_missing_fails(
+    waiting: tuple[OwnDataHarness, str, UnreadableStore],
+) -> None:
+    harness, job_id, disk = waiting
+    disk.error = FileNotFoundError()
+    async with aclosing(harness.jobs.watch(UNRESTRICTED, job_id)) as statuses:
+        states = [status.state async for status in statuses]
+    assert states[-1] is JobState.FAILED
 
 
 async def test_full_disk_pauses_the_job_until_its_results_fit(

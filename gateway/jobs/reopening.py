@@ -1,0 +1,103 @@
+"""Jobs whose inputs or results could not be opened when the gateway started.
+
+Such a job is not lost: the files may be readable again later, as those of a disk with errors or
+after a shortage of file descriptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from gateway.jobs.store import StoreFull
+from gateway.jobs.submitted_job import SubmittedJob
+from gateway.records.log import DamagedLog
+from synergai.domain import Fault, JobState
+from synergai.errors import UploadNotFound
+from synergai.runtime.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.jobs.own_inputs import JobData, OwnInputs
+    from synergai.runtime.clock import Clock
+
+DAMAGED: Final = (UploadNotFound, DamagedLog)
+"""What is wrong with files for good; the job fails."""
+UNREADABLE: Final = (OSError, StoreFull)
+"""What is wrong with files for now; the job waits."""
+DAMAGE: Final = "its inputs or results were damaged or are missing"
+RETRY: Final = Backoff(initial_s=1.0, max_s=60.0)
+"""Pauses between attempts."""
+
+_log = logging.getLogger(__name__)
+
+
+class UnopenedJob(SubmittedJob):
+    """A job whose files cannot be opened: it can be watched and cancelled, but does not run."""
+
+    def resume(self) -> None:
+        """Record the end, if there is one; another job takes its place once it can run."""
+        if self._end is not None:
+            self._record_end(self._end)
+
+
+class Reopening:
+    """Tries again to open the files of jobs.
+
+    Args:
+        own_inputs: opens them.
+        on_opened: called with a job and its files, to run it.
+        clock: the gateway's clock.
+    """
+
+    def __init__(
+        self,
+        own_inputs: OwnInputs,
+        on_opened: Callable[[UnopenedJob, JobData], object],
+        clock: Clock,
+    ) -> None:
+        self._own_inputs = own_inputs
+        self._on_opened = on_opened
+        self._clock = clock
+        self._jobs: list[UnopenedJob] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, job: UnopenedJob) -> None:
+        """Try again to open the files of a job, until they are open or it has ended."""
+        self._jobs.append(job)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop trying; the jobs stay in the journal."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        delays = RETRY.delays()
+        while self._jobs:
+            await asyncio.sleep(next(delays))
+            for job in list(self._jobs):
+                if job.ending is not None or await self._open(job):
+                    self._jobs.remove(job)
+
+    async def _open(self, job: UnopenedJob) -> bool:
+        """Run a job if its files can be opened; return whether nothing is left to do."""
+        try:
+            data = await self._own_inputs.restore(job.tracker.record)
+        except DAMAGED as error:
+            _log.error("job %s cannot continue: %s", job.tracker.id, error)
+            job.on_ended(JobState.FAILED, DAMAGE, Fault.UNSPECIFIED, self._clock.now())
+            return True
+        except UNREADABLE as error:
+            _log.warning("job %s still waits for its files: %s", job.tracker.id, error)
+            return False
+        if job.ending is not None:  # it was cancelled meanwhile
+            await self._own_inputs.close(data)
+            return True
+        _log.info("job %s continues: its files are open", job.tracker.id)
+        self._on_opened(job, data)
+        return True
