@@ -94,15 +94,15 @@ class InputReader:
         return any(os.path.commonpath((root, path)) == root for root in self._directories)
 
     def _read_other(self, url: str, scheme: str) -> bytes:
-        # fsspec takes what follows "::" for another URL, which no root allows.
-        if (
-            "::" in url
-            or ".." in unquote(url).split("/")
-            or not url.startswith(tuple(self._prefixes))
-        ):
+        if not self._allows_url(url):
             raise InvalidInput(
                 f"{url!r} is not below a URL that this worker may read (--input-roots)"
             )
+        if scheme in ("http", "https"):
+            # Imported here to keep HTTP out of agents without such inputs.
+            from worker_agent.hub_client.http_inputs import HttpInputs
+
+            return self._checked(url, HttpInputs(self._allows_url).read(url, self._max_bytes + 1))
         try:
             import fsspec  # type: ignore[import-untyped, import-not-found, unused-ignore]  # optional
         except ModuleNotFoundError:
@@ -117,6 +117,14 @@ class InputReader:
             raise
         except Exception as error:  # noqa: BLE001 - each implementation has its own exceptions
             raise InvalidInput(f"{url!r} cannot be read: {error}") from None
+
+    def _allows_url(self, url: str) -> bool:
+        # fsspec takes what follows "::" for another URL, which no root allows.
+        return (
+            "::" not in url
+            and ".." not in unquote(url).split("/")
+            and url.startswith(tuple(self._prefixes))
+        )
 
     def _checked(self, url: str, data: bytes) -> bytes:
         if len(data) > self._max_bytes:

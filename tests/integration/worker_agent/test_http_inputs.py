@@ -1,0 +1,96 @@
+"""Inputs by HTTP, from a server on loopback that redirects."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.errors import InvalidInput
+from synergai.oip.inference_pb2 import ModelInferRequest
+from worker_agent.hub_client.input_reader import InputReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TEXTS = Engine(
+    name=EngineName("texts"),
+    version="1",
+    backend="test",
+    inputs=(TensorSpec("text", "BYTES", (-1,)),),
+    outputs=(TensorSpec("y", "FP32", (-1,)),),
+)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Serves ``/allowed``, has a secret elsewhere, and redirects to the hexadecimal ``to``."""
+
+    def do_GET(self) -> None:
+        _, _, target = self.path.partition("?to=")
+        if target:
+            self.send_response(302)
+            own = f"http://{self.headers['Host']}"
+            self.send_header("Location", bytes.fromhex(target).decode().format(own))
+            self.end_headers()
+            return
+        contents = {"/allowed/a%20b": b"allowed", "/secret": b"secret"}
+        data = contents.get(self.path)
+        self.send_response(200 if data else 404)
+        self.end_headers()
+        self.wfile.write(data or b"")
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def redirect(target: str) -> str:
+    """Return a path below the root that redirects; ``{}`` in the target is the server."""
+    return f"/allowed/x?to={target.encode().hex()}"
+
+
+def read(server: str, path: str, limit: int = 100) -> bytes:
+    data = InputReader([f"{server}/allowed"], limit).read(f"{server}{path}", TEXTS)
+    [content] = ModelInferRequest.FromString(data).raw_input_contents
+    return content[4:]
+
+
+@pytest.mark.parametrize(
+    "path", ["/allowed/a b", "/allowed/a%20b", redirect("{}/allowed/a%20b"), redirect("a%20b")]
+)
+def test_input_and_redirect_below_a_root_are_read(server: str, path: str) -> None:
+    assert read(server, path) == b"allowed"
+
+
+@pytest.mark.parametrize(
+    "target", ["{}/secret", "/secret", "../secret", "{}/allowed/../secret", "file:///etc/hostname"]
+)
+def test_redirect_that_leaves_the_roots_is_refused(server: str, target: str) -> None:
+    with pytest.raises(InvalidInput, match=r"redirects to|Redirection to .* is not allowed"):
+        read(server, redirect(target))
+
+
+def test_input_that_cannot_be_read_says_why(server: str) -> None:
+    with pytest.raises(InvalidInput, match="404"):
+        read(server, "/allowed/missing")
+    with pytest.raises(InvalidInput, match="limit"):
+        read(server, "/allowed/a b", limit=3)
+    with pytest.raises(InvalidInput, match="refused"):
+        InputReader(["http://127.0.0.1:1/"], 9).read("http://127.0.0.1:1/x", TEXTS)
