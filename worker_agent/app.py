@@ -66,6 +66,7 @@ class Agent:
         # As the inventory describes them; each worker has those that it can run.
         self._engines: dict[EngineName, Engine] = {}
         self._inventory: Inventory | None = None
+        self._watch: ModelDirectoryWatch | None = None
         self._memory = HostMemory(config.memory_limit_bytes)
         self._idle = asyncio.Event()
         # Removed from the environment, which engine hosts inherit.
@@ -77,6 +78,7 @@ class Agent:
             FetchedEngines(config.state / FOLDER, config.disk_budget),
             self._find_own,
             self._send_placed,
+            self._installed,
         )
         self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
@@ -116,6 +118,9 @@ class Agent:
                 agent_version=self._config.agent_version,
                 fetched=self._config.state / FOLDER,
             )
+            self._watch = watch = ModelDirectoryWatch(
+                inventory, self._config.models_look_s, self._engine_changed
+            )
             for engine in (await inventory.discover()).values():
                 self._set_engine(engine)
             # A gateway holds requests for engines under inspection; our own server does not.
@@ -144,7 +149,7 @@ class Agent:
                 *(worker.hub.run() for worker in self._workers),
                 *(worker.hosts.enforce_memory_budget() for worker in self._workers),
                 self._reconciler.run(),
-                self._track_engines(inventory),
+                self._track_engines(inventory, watch),
             ):
                 stack.callback(self._start_task(loop).cancel)
             self._exit_stack = stack.pop_all()
@@ -266,14 +271,17 @@ class Agent:
     def _send_placed(self, placed: common_pb2.Placed) -> None:
         self._workers[0].hub.send_placed(placed)
 
-    def _find_own(self, engine: EngineName) -> Path | None:
-        """Return the model of an engine in the user's model directory; None if it has none."""
-        for definition in ModelDirectory(self._config.models).engines():
-            if definition.name == engine:
-                return definition.file
-        return None
+    def _find_own(self) -> dict[EngineName, Path]:
+        """Return the models of the engines in the user's model directory."""
+        definitions = ModelDirectory(self._config.models).engines()
+        return {definition.name: definition.file for definition in definitions}
 
-    async def _track_engines(self, inventory: Inventory) -> None:
+    def _installed(self, engine: EngineName) -> None:
+        """Describe an engine that was fetched."""
+        if self._watch is not None:
+            self._watch.look_at(engine)
+
+    async def _track_engines(self, inventory: Inventory, watch: ModelDirectoryWatch) -> None:
         """Describe the discovered engines, then watch the directory for changes."""
         pending = [engine.name for engine in self._engines.values() if engine.pending]
         await inventory.describe(pending, self._update_engine)
@@ -290,7 +298,6 @@ class Agent:
             usable,
             len(self._engines),
         )
-        watch = ModelDirectoryWatch(inventory, self._config.models_look_s, self._engine_changed)
         await watch.run()
 
     def _read_tls(self) -> ClientTls:

@@ -34,7 +34,7 @@ from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
@@ -131,11 +131,16 @@ class Inventory:
         if name in self._described:
             await self._describe({name: self._described[name]}, on_described, again=True)
 
-    async def poll_changes(self) -> dict[EngineName, Engine | None]:
+    async def poll_changes(
+        self, complete: Collection[EngineName] = ()
+    ) -> dict[EngineName, Engine | None]:
         """Return the engines changed since they were described; None for removed engines.
 
         A changed engine is returned once two consecutive calls find it in the same state, because
         copying a large file takes a while.
+
+        Args:
+            complete: engines that are known to be complete, and returned at once.
 
         Raises:
             NotFound: the model directory does not exist.
@@ -145,7 +150,8 @@ class Inventory:
         changed = {
             name: snapshot
             for name, snapshot in scanned.items()
-            if snapshot == before.get(name) and snapshot != self._described.get(name)
+            if (name in complete or snapshot == before.get(name))
+            and snapshot != self._described.get(name)
         }
         removed = self._described.keys() - scanned.keys() - before.keys()
         kept = {name: each for name, each in self._described.items() if name not in removed}

@@ -23,7 +23,7 @@ from synergai.runtime.backoff import Backoff
 from synergai.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from pathlib import Path
 
     from synergai.v1 import hub_pb2
@@ -61,22 +61,25 @@ class Reconciler:
 
     Args:
         fetched: the fetched engines.
-        find_own: returns the model of a version in the user's model directory; None if it is not
-            there. Called in a thread.
+        find_own: returns the models of the versions in the user's model directory. Called in a
+            thread.
         report: sends a report to the gateway.
+        on_installed: called with each version that has been installed.
         backoff: pauses between attempts.
     """
 
     def __init__(
         self,
         fetched: FetchedEngines,
-        find_own: Callable[[EngineName], Path | None],
+        find_own: Callable[[], Mapping[EngineName, Path]],
         report: Callable[[common_pb2.Placed], object],
+        on_installed: Callable[[EngineName], object],
         backoff: Backoff = RETRY,
     ) -> None:
         self._fetched = fetched
         self._find_own = find_own
         self._report = report
+        self._on_installed = on_installed
         self._backoff = backoff
         self._wanted: list[_Wanted] = []
         self._fetch: Fetch
@@ -131,10 +134,17 @@ class Reconciler:
         """Make the fetched engines what is wanted, and return whether nothing is left to do."""
         complete = True
         try:
-            await asyncio.to_thread(self._remove_unwanted, list(self._wanted))
+            own = await asyncio.to_thread(self._find_own)
+        except (SynergaiError, OSError) as error:
+            for wanted in self._wanted:
+                self._fail(wanted, error)
+            return False
+        try:
+            await asyncio.to_thread(self._remove_unwanted, list(self._wanted), own)
         except OSError as error:
             _log.warning("cannot remove fetched engines: %s", error)
             complete = False
+        installed = await asyncio.to_thread(self._fetched.installed)
         placed: set[str] = {each.digest for each in self._wanted}
         manifests: dict[str, Manifest] = {}
         for wanted in self._wanted:
@@ -148,7 +158,11 @@ class Reconciler:
         for wanted in list(self._wanted):
             if self._changed.is_set():
                 return True  # and begin again with what is wanted now
-            done = await self._reconcile_one(wanted, manifests, placed)
+            model = own.get(wanted.engine)
+            if model is None and installed.get(wanted.engine) == wanted.digest:
+                self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
+                continue
+            done = await self._reconcile_one(wanted, model, manifests, placed)
             complete = complete and done
         if complete:
             try:
@@ -158,15 +172,14 @@ class Reconciler:
         return complete
 
     async def _reconcile_one(
-        self, wanted: _Wanted, manifests: dict[str, Manifest], placed: set[str]
+        self,
+        wanted: _Wanted,
+        own: Path | None,
+        manifests: dict[str, Manifest],
+        placed: set[str],
     ) -> bool:
         """Fetch and install one version, and report it; return whether nothing is left to do."""
         try:
-            installed = await asyncio.to_thread(self._fetched.installed)
-            own = await asyncio.to_thread(self._find_own, wanted.engine)
-            if own is None and installed.get(wanted.engine) == wanted.digest:
-                self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
-                return True
             manifest = manifests.get(wanted.digest) or await self._fetch_manifest(wanted)
             placed.update(manifest.contents)
             if own is not None:
@@ -176,13 +189,11 @@ class Reconciler:
         except (SynergaiError, OSError) as error:
             if self._changed.is_set():
                 return True
-            fault = str(error) if isinstance(error, SynergaiError) else _system_fault(error)
-            _log.warning("cannot fetch version %d of %s: %s", wanted.version, wanted.name, fault)
-            received = await asyncio.to_thread(self._received, manifests, wanted)
-            self._tell(wanted, common_pb2.PLACED_STATE_FAILED, received, fault)
+            self._fail(wanted, error, await asyncio.to_thread(self._received, manifests, wanted))
             return False
         _log.info("fetched version %d of engine %s", wanted.version, wanted.name)
         self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)
+        self._on_installed(wanted.engine)
         return True
 
     async def _compare(self, wanted: _Wanted, manifest: Manifest, own: Path) -> bool:
@@ -277,16 +288,22 @@ class Reconciler:
             return 0
         return sum(map(self._fetched.contents.received, manifest.contents))
 
-    def _remove_unwanted(self, wanted: list[_Wanted]) -> None:
+    def _remove_unwanted(self, wanted: list[_Wanted], own: Mapping[EngineName, Path]) -> None:
         """Remove installed versions that are not wanted; their content becomes the most recent."""
         digests = {each.engine: each.digest for each in wanted}
         for engine, digest in self._fetched.installed().items():
-            if engine not in digests or (not digest and self._find_own(engine) is None):
+            if engine not in digests or (not digest and engine not in own):
                 _log.info("removing fetched engine %s, which is no longer placed here", engine)
                 self._fetched.remove(engine)
                 if (manifest := self._read_known(digest) if digest else None) is not None:
                     for sha256 in (digest, *manifest.contents):
                         self._fetched.contents.touch(sha256)
+
+    def _fail(self, wanted: _Wanted, error: SynergaiError | OSError, received: int = 0) -> None:
+        """Report a version that cannot be fetched now."""
+        fault = str(error) if isinstance(error, SynergaiError) else _system_fault(error)
+        _log.warning("cannot fetch version %d of %s: %s", wanted.version, wanted.name, fault)
+        self._tell(wanted, common_pb2.PLACED_STATE_FAILED, received, fault)
 
     def _tell(
         self,

@@ -388,6 +388,23 @@ async def test_watch_continues_after_the_directory_was_missing(
     assert engine is not None
 
 
+async def test_engine_that_is_complete_is_described_at_once(
+    inventory: Inventory, models: Path
+) -> None:
+    async def never(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    await described(inventory)
+    changes: asyncio.Queue[EngineName] = asyncio.Queue()
+    watch = ModelDirectoryWatch(inventory, 5.0, lambda name, _: changes.put_nowait(name), never)
+    task = asyncio.create_task(watch.run())
+    put(models, "two", b"the whole")
+    watch.look_at(TWO)
+    async with asyncio.timeout(30):
+        assert await changes.get() == TWO
+    task.cancel()
+
+
 async def test_missing_directory_is_not_found(tmp_path: Path, loads: Loads) -> None:
     with pytest.raises(NotFound):
         await described(Inventory(tmp_path / "absent", tmp_path / "engines.json", loads))

@@ -91,10 +91,20 @@ class Worker:
         self.reports: list[common_pb2.Placed] = []
         self.own: dict[EngineName, Path] = {}
         self._reported = asyncio.Event()
+        self.looks = 0
+        self.installed: list[EngineName] = []
         self.reconciler = Reconciler(
-            self.fetched, self.own.get, self._report, Backoff(initial_s=0.001, max_s=0.001)
+            self.fetched,
+            self._find_own,
+            self._report,
+            self.installed.append,
+            Backoff(initial_s=0.001, max_s=0.001),
         )
         self.task: asyncio.Task[None] | None = None
+
+    def _find_own(self) -> dict[EngineName, Path]:
+        self.looks += 1
+        return self.own
 
     def _report(self, placed: common_pb2.Placed) -> None:
         self.reports.append(placed)
@@ -152,9 +162,19 @@ async def test_placed_version_is_fetched_and_installed_with_all_its_files(
     assert (folder / "model.onnx").read_bytes() == MODEL
     assert (folder / "labels" / "en.txt").read_bytes() == b"cat\n"
     assert {STATES[each.state] for each in worker.reports} == {"fetching", "installed"}
+    assert worker.installed == ["net/2"]
     sent = gateway.sent.total()
     assert await worker.place(gateway.version("net", 2)) == ["installed"]
     assert gateway.sent.total() == sent
+    await worker.stop()
+
+
+async def test_model_directory_is_read_once_for_all_versions(
+    tmp_path: Path, gateway: Gateway
+) -> None:
+    worker = Worker(tmp_path, gateway)
+    await worker.place(*(gateway.version("net", number) for number in range(1, 6)))
+    assert worker.looks == 1
     await worker.stop()
 
 
