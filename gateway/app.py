@@ -201,6 +201,8 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     stack.push_async_callback(rules.close)
     connections = AgentConnections(metrics)
     store = _store(config, stack)
+    versions.stored = store.versions_of
+    store.follow(versions.on_stored_changed)
     pacer = Pacer(config.store_rate, clock.now)
     placements = Placements(store, connections, rules, pacer)
     intake = ReportIntake(dispatcher, clock, [metrics])

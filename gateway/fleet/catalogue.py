@@ -123,6 +123,10 @@ class Catalogue:
         """Return whether a connected worker can run an engine, unloaded or not."""
         return engine in self._usable
 
+    def is_trusted(self, engine: EngineName) -> bool:
+        """Return whether a connected worker's offer of an engine is trusted."""
+        return any(offer.trusted for offer in self._reported.get(engine, {}).values())
+
     def is_faulty(self, engine: EngineName) -> bool:
         """Return whether an engine has a fault on every connected worker that has it."""
         offers = [offer.engine for offer in self._reported.get(engine, {}).values()]

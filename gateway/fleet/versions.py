@@ -9,6 +9,7 @@ version, if one is in service, goes on answering.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from synergai.domain import EngineName, split_version, versioned
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.fleet.catalogue import Catalogue
     from synergai.domain import Engine, JobSpec
@@ -40,6 +41,8 @@ class Versions:
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. Every version counts as prepared by default.
         on_unusable: called with a version that has a fault on every worker that has it.
+        stored: returns the versions of an engine that are in the store; none by default. Call
+            `on_stored_changed` whenever they may have changed.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Versions:
         self.policies: dict[str, VersionPolicy] = dict(policies or {})
         self.prepare: Callable[[EngineName], object] = self.set_prepared
         self.on_unusable: Callable[[EngineName], object] = lambda _: None
+        self.stored: Callable[[str], Collection[int]] = lambda _: ()
         self._prepared: set[EngineName] = set()
         # Of engines whose requests all get the same version, which is in service.
         self._defaults: dict[str, EngineName] = {}
@@ -67,6 +71,7 @@ class Versions:
         Raises:
             EngineNotFound: no worker has ever had the engine.
             VersionNotFound: no worker has ever had this version of it.
+            Unavailable: a version has to be named, since no worker has one that counts.
         """
         if not version:
             default = self._defaults.get(name)
@@ -143,8 +148,26 @@ class Versions:
             NotFound: no worker has ever had it.
         """
         name, separator, version = text.partition("/")
-        one = self.resolve(name, version)
-        return [one] if separator else tuple(self.catalogue.versions_of(name))
+        if separator:
+            return [self.resolve(name, version)]
+        known = tuple(self.catalogue.versions_of(name))
+        if not known:
+            raise self.catalogue.not_found(name)
+        return known
+
+    def counts(self, engine: EngineName) -> bool:
+        """Return whether a version may be the highest one, which requests get by default.
+
+        Any worker that may serve an engine can offer a version of it. Once the store has versions,
+        those above all of them do not count, unless an offer is trusted for another reason.
+        """
+        name, version = split_version(engine)
+        number, stored = int(version), self.stored(name)
+        return not stored or number <= max(stored) or self.catalogue.is_trusted(engine)
+
+    def on_stored_changed(self) -> None:
+        """Take the versions in the store into account, which have changed."""
+        self._defaults.clear()
 
     def _resolve(self, name: str, version: str, request_id: str) -> EngineName:
         known = self.catalogue.versions_of(name)
@@ -159,7 +182,7 @@ class Versions:
         policy = self.policy(name)
         if policy.target:
             return self._of_rollout(name, policy, request_id)
-        engine = versioned(name, policy.base) if policy.base else self._latest(known)
+        engine = versioned(name, policy.base) if policy.base else self._latest(name, known)
         if self.catalogue.serves(engine):
             self._defaults[name] = engine
         return engine
@@ -172,16 +195,26 @@ class Versions:
         only_target = self.catalogue.serves(target) and not self.catalogue.serves(base)
         return target if only_target else base
 
-    def _latest(self, known: Sequence[EngineName]) -> EngineName:
+    def _latest(self, name: str, known: Sequence[EngineName]) -> EngineName:
         """Return the highest usable version, or until it is ready the highest that is."""
-        highest = max(known, key=self._usability)
+        counting = [each for each in known if self.counts(each)]
+        if not counting:
+            offered = ", ".join(split_version(each)[1] for each in known[-_MAX_NAMED:])
+            raise Unavailable(
+                f"no worker has a version of engine {name!r} that is in the store; of the others "
+                f"({offered}), ask for one by its number, or pin it"
+            )
+        stored = self.stored(name)
+        highest = max(counting, key=partial(self._usability, stored))
         if not self.catalogue.serves(highest):
             return highest
-        others = [each for each in known if each in self._prepared]
+        others = [each for each in counting if each in self._prepared]
         if not others:  # there is nothing that could answer meanwhile
             self._prepared.add(highest)
             return highest
-        return highest if self._is_ready(highest) else others[-1]
+        if self._is_ready(highest):
+            return highest
+        return max(others, key=partial(self._usability, stored))
 
     def _is_ready(self, engine: EngineName) -> bool:
         """Return whether a version is in service and prepared; prepare it if it is not."""
@@ -189,21 +222,23 @@ class Versions:
             self.prepare(engine)
         return engine in self._prepared
 
-    def _usability(self, engine: EngineName) -> tuple[int, int]:
+    def _usability(self, stored: Collection[int], engine: EngineName) -> tuple[int, bool, int]:
         """Return a key by which the version to use is the largest: the highest usable one.
 
-        If there is none, the one that is most likely to become usable.
+        If there is none, the one that is most likely to become usable. Those of the store go
+        before others.
         """
         number = int(split_version(engine)[1])
+        trusted = number in stored or self.catalogue.is_trusted(engine)
         try:
             self.catalogue.check_in_service(engine)
         except EnginePending:
-            return 2, number
+            return 2, trusted, number
         except Unavailable:
-            return 1, number
+            return 1, trusted, number
         except SynergaiError:
-            return 0, number
-        return 3, number
+            return 0, trusted, number
+        return 3, trusted, number
 
     def _on_service_changed(self, engine: EngineName) -> None:
         name, version = split_version(engine)

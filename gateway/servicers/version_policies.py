@@ -76,16 +76,18 @@ class VersionPolicyCalls:
         )
 
     def _figures(self, engine: EngineName) -> fleet_pb2.VersionFigures:
-        reason = ""
+        in_service, reason = True, ""
         try:
             self._versions.catalogue.check_in_service(engine)
         except SynergaiError as error:
-            reason = str(error)
+            in_service, reason = False, str(error)
+        if in_service and not self._versions.counts(engine):
+            reason = "not in the store: requests get it only if they name it, or if it is pinned"
         metrics = self._metrics.engine(engine)
         outcomes, success = metrics.requests.outcomes, metrics.statistics.success
         return fleet_pb2.VersionFigures(
             version=split_version(engine)[1],
-            in_service=not reason,
+            in_service=in_service,
             reason=reason,
             prepared=self._versions.is_prepared(engine),
             requests=sum(outcomes.values()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
@@ -31,7 +32,7 @@ from synergai.errors import (
 from synergai.models.manifest import content_digest, read_manifest, validate_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -80,6 +81,7 @@ class EngineStore:
         self._storage = Storage(files, location, remembered)
         self._now = now
         self._versions: dict[tuple[str, int], StoredVersion] = {}
+        self._by_engine: dict[str, set[int]] = {}
         self._content: dict[str, int] = {}
         self._threads = Threads(_THREADS, "store", location)
         self._pushes = Pushes(
@@ -128,6 +130,10 @@ class EngineStore:
         """Return the version that an engine of a worker is called like; None if there is none."""
         name, version = split_version(engine)
         return self._versions.get((name, int(version)))
+
+    def versions_of(self, engine: str) -> Collection[int]:
+        """Return the versions of an engine that the store has."""
+        return self._by_engine.get(engine, ())
 
     async def close(self) -> None:
         """Wait for changes in progress."""
@@ -384,6 +390,9 @@ class EngineStore:
             del self._content[sha256]
 
     def _changed(self) -> None:
+        self._by_engine = defaultdict(set)
+        for engine, version in self._versions:
+            self._by_engine[engine].add(version)
         for on_change in self._followers:
             on_change()
 

@@ -14,7 +14,7 @@ class VersionFigures:
     """A version of an engine, and its figures since the gateway started.
 
     Attributes:
-        reason: why it is not in service; empty if it is.
+        reason: why it is not in service, or cannot be the highest one; otherwise empty.
         prepared: whether a worker has loaded it, so that requests may switch to it.
         requests: number of ended requests.
         errors: number of these that failed, expired or were rejected.

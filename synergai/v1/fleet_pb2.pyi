@@ -465,7 +465,7 @@ class VersionFigures(_message.Message):
     version: _builtins.str
     in_service: _builtins.bool
     reason: _builtins.str
-    """why it is not in service"""
+    """why it is not in service, or cannot be the highest one"""
     prepared: _builtins.bool
     """a worker has loaded it, so that requests may switch to it"""
     requests: _builtins.int

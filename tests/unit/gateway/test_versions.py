@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
 from synergai.domain import Engine, EngineName, JobSpec, WorkerId, split_version, versioned
 from synergai.errors import (
@@ -129,6 +130,46 @@ def test_operation_on_a_name_is_on_all_versions() -> None:
     for unknown in ("echo/3", "other"):
         with pytest.raises(NotFound):
             versions.selected(unknown)
+
+
+def test_version_above_those_of_the_store_is_not_chosen() -> None:
+    fleet = Fleet("1", "2", "999")
+    assert fleet.chosen() == "999"
+    fleet.versions.stored = lambda _: {2}
+    fleet.versions.on_stored_changed()
+    assert fleet.chosen() == "2"
+    assert fleet.chosen("999") == "999"
+    fleet.catalogue.withdraw(W1, EngineName("echo/2"))
+    assert fleet.chosen() == "1"  # which answered before it was pushed
+    fleet.catalogue.withdraw(W1, EngineName(ECHO))
+    assert fleet.chosen() == "2"
+    with pytest.raises(Unavailable, match="no worker that serves"):
+        fleet.versions.find(ECHO)
+
+
+def test_versions_of_the_store_go_before_others() -> None:
+    fleet = Fleet("1", "2", "3")
+    fleet.versions.stored = lambda _: {1, 3}
+    assert fleet.chosen() == "3"
+    fleet.catalogue.unload("echo/3")
+    assert fleet.chosen() == "1"
+
+
+def test_trusted_version_counts_although_it_is_not_in_the_store() -> None:
+    fleet = Fleet("1")
+    fleet.versions.stored = lambda _: {1}
+    fleet.catalogue.update(W1, of("2"), trusted=True)
+    assert fleet.chosen() == "2"
+
+
+def test_engine_of_which_no_version_counts_says_what_to_do() -> None:
+    fleet = Fleet("998", "999")
+    fleet.versions.stored = lambda _: {1}
+    with pytest.raises(Unavailable, match=r"\(998, 999\), ask for one by its number, or pin it"):
+        fleet.chosen()
+    assert list(fleet.versions.selected(ECHO)) == ["echo/998", "echo/999"]
+    fleet.versions.set_policy(ECHO, VersionPolicy(base="998"))
+    assert fleet.chosen() == "998"
 
 
 def test_job_gets_a_version_when_it_is_accepted() -> None:
