@@ -127,6 +127,12 @@ APPLICATIONS: Final = {
         _PREPARE,
         "simulator",
     ),
+    "report": Application(
+        "synergai.cli.report:app",
+        "Report on profiles and policies: pages with figures and tables.",
+        _PREPARE,
+        "report",
+    ),
     "experiment": Application(
         "synergai.cli.experiment:app",
         "Run one of the thesis's experiments, simulated or live.",

@@ -50,6 +50,7 @@ ORDER = {
         "loadgen",
         "testing",
         "simulator",
+        "reports",
         "cli",
         "__init__",
         "__main__",
@@ -127,6 +128,7 @@ APART = {
     "zoo": {"client", "scheduling"},
     "loadgen": {"scheduling", "zoo"},
     "simulator": {"loadgen", "models", "protocol", "zoo"},
+    "reports": {"client", "data", "loadgen", "models", "protocol", "testing", "zoo"},
 }
 """Parts of the library that stand side by side, whatever their order."""
 
@@ -213,7 +215,9 @@ def test_parts_that_stand_side_by_side_do_not_import_each_other(part: str) -> No
         assert others.isdisjoint(APART[part]), path.relative_to(ROOT)
 
 
-@pytest.mark.parametrize("package", ["synergai/scheduling", "synergai/simulator"])
+@pytest.mark.parametrize(
+    "package", ["synergai/scheduling", "synergai/simulator", "synergai/reports"]
+)
 def test_modules_have_no_import_cycle(package: str) -> None:
     paths = {
         ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p

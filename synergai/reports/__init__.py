@@ -1,0 +1,1 @@
+"""Reports of the offline phase: characterisation of a fleet, evaluation of policies."""

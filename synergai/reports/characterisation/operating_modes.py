@@ -1,0 +1,200 @@
+"""Questions 4 and 5: how power modes, and the limits they set, affect performance.
+
+In each mode an engine is taken with its best thread count (thesis, Figures 5.3 to 5.5).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from synergai.reports.characterisation.modes import Limits, limits_of, mode_order
+from synergai.reports.statistics import Distribution, mean, pearson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from synergai.domain import EngineName, WorkerClass
+    from synergai.profiles.dictionary import ProfileEntry
+    from synergai.reports.characterisation.space import Space
+
+MAXN: Final = math.inf
+"""Power budget of a mode without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeSummary:
+    """A power mode over all engines.
+
+    Attributes:
+        entries: the best measurement of each engine in the mode.
+        qps: queries per second over engines.
+        total_s: total time over engines.
+        behind: mean QPS of the best mode over this one's, over the engines measured in both.
+    """
+
+    mode: str
+    limits: Limits
+    entries: Mapping[EngineName, ProfileEntry]
+    qps: Distribution
+    total_s: Distribution
+    behind: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobValue:
+    """A value of a limit, over all engines and the modes that have it.
+
+    Attributes:
+        value: of the limit.
+        qps: queries per second over engines and modes.
+        gain: QPS over that at the knob's smallest value: mean over engines of the ratio of means.
+    """
+
+    value: float
+    qps: Distribution
+    gain: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A limit that modes of a class differ in.
+
+    Attributes:
+        name: ``clock``, ``cores`` or ``budget``.
+        values: ascending; a budget without limit comes last.
+        pearson: correlation with the logarithm of QPS relative to the engine's mean over modes;
+            None if it is undefined. Modes without a power budget are left out.
+    """
+
+    name: str
+    values: tuple[KnobValue, ...]
+    pearson: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeComparison:
+    """The power modes of a worker class.
+
+    Attributes:
+        modes: by number or name.
+        best: the mode with the highest mean QPS.
+        worst: the mode with the lowest.
+        knobs: limits that are known for all modes and differ.
+        unknown: whether no limit of some mode is known.
+    """
+
+    worker_class: WorkerClass
+    modes: tuple[ModeSummary, ...]
+    best: ModeSummary
+    worst: ModeSummary
+    knobs: tuple[Knob, ...]
+    unknown: bool
+
+
+def compare_modes(space: Space) -> list[ModeComparison]:
+    """Compare the modes of every class that was measured in at least two."""
+    return [c for name in space.classes if (c := _compare(space, name)) is not None]
+
+
+def _compare(space: Space, name: WorkerClass) -> ModeComparison | None:
+    table: dict[str, dict[EngineName, ProfileEntry]] = {}
+    for entry in space.measured:
+        mode = entry.configuration.power_mode
+        if entry.worker_class == name and mode:
+            row = table.setdefault(mode, {})
+            if entry.engine not in row or row[entry.engine].qps < entry.qps:
+                row[entry.engine] = entry
+    if len(table) < 2:
+        return None
+    means = {mode: mean(e.qps for e in row.values()) or 0.0 for mode, row in table.items()}
+    best = max(table, key=lambda mode: means[mode])
+    modes = {
+        m: _summarize(space, name, m, table[m], table[best]) for m in sorted(table, key=mode_order)
+    }
+    return ModeComparison(
+        worker_class=name,
+        modes=tuple(modes.values()),
+        best=modes[best],
+        worst=modes[min(table, key=lambda mode: means[mode])],
+        knobs=tuple(
+            knob for knob in (_knob(n, modes) for n in ("clock", "cores", "budget")) if knob
+        ),
+        unknown=any(each.limits == Limits() for each in modes.values()),
+    )
+
+
+def _summarize(
+    space: Space,
+    name: WorkerClass,
+    mode: str,
+    row: Mapping[EngineName, ProfileEntry],
+    best: Mapping[EngineName, ProfileEntry],
+) -> ModeSummary:
+    shared = [engine for engine in row if engine in best]
+    ours, theirs = mean(row[e].qps for e in shared), mean(best[e].qps for e in shared)
+    return ModeSummary(
+        mode=mode,
+        limits=limits_of(name, mode),
+        entries=row,
+        qps=Distribution.of(entry.qps for entry in row.values()),
+        total_s=Distribution.of(map(space.total_time_s, row.values())),
+        behind=theirs / ours if ours and theirs else math.nan,
+    )
+
+
+def _value(knob: str, limits: Limits) -> float | None:
+    if knob == "clock":
+        return limits.mhz
+    if knob == "cores":
+        return limits.cores
+    return MAXN if limits.unlimited else limits.watts
+
+
+def _knob(name: str, modes: Mapping[str, ModeSummary]) -> Knob | None:
+    """Return what a limit does; None if it is unknown for a mode or the same for all."""
+    groups: dict[float, list[ModeSummary]] = {}
+    for summary in modes.values():
+        value = _value(name, summary.limits)
+        if value is None:
+            return None
+        groups.setdefault(value, []).append(summary)
+    if len(groups) < 2:
+        return None
+    ordered = dict(sorted(groups.items()))
+    least = next(iter(ordered))
+    values = []
+    for value, summaries in ordered.items():
+        qps = Distribution.of(e.qps for s in summaries for e in s.entries.values())
+        values.append(KnobValue(value=value, qps=qps, gain=_gain(summaries, ordered[least])))
+    return Knob(name=name, values=tuple(values), pearson=_correlation(ordered))
+
+
+def _gain(summaries: list[ModeSummary], least: list[ModeSummary]) -> float | None:
+    """Return the mean over engines of mean QPS over mean QPS at the smallest value."""
+    ours, theirs = _mean_by_engine(summaries), _mean_by_engine(least)
+    return mean(ours[engine] / theirs[engine] for engine in ours if engine in theirs)
+
+
+def _mean_by_engine(summaries: list[ModeSummary]) -> dict[EngineName, float]:
+    values: dict[EngineName, list[float]] = {}
+    for summary in summaries:
+        for engine, entry in summary.entries.items():
+            values.setdefault(engine, []).append(entry.qps)
+    return {engine: sum(each) / len(each) for engine, each in values.items()}
+
+
+def _correlation(groups: Mapping[float, list[ModeSummary]]) -> float | None:
+    """Return the correlation of a limit with the logarithm of QPS, engines made comparable."""
+    points: dict[EngineName, list[tuple[float, float]]] = {}
+    for value, summaries in groups.items():
+        for summary in summaries if math.isfinite(value) else ():
+            for engine, entry in summary.entries.items():
+                points.setdefault(engine, []).append((value, math.log(entry.qps)))
+    xs, ys = [], []
+    for each in points.values():
+        middle = sum(y for _, y in each) / len(each)
+        xs += [x for x, _ in each]
+        ys += [y - middle for _, y in each]
+    return pearson(xs, ys)

@@ -1,0 +1,312 @@
+"""The characterisation report: five questions, answered for the fleet of a dictionary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from synergai.reports.characterisation import figures, prose
+from synergai.reports.characterisation.energy import fronts
+from synergai.reports.characterisation.facts import compute_facts
+from synergai.reports.characterisation.operating_modes import compare_modes
+from synergai.reports.characterisation.threads import scale_threads
+from synergai.reports.characterisation.workers import summarize_classes
+from synergai.reports.comparison import compare
+from synergai.reports.document import Answer, Figure, Note, Paragraph, Report, Section, Table
+from synergai.reports.printed import CHARACTERISATION, CONTRADICTIONS
+from synergai.reports.wording import UNKNOWN, count, listing, number, percent
+
+if TYPE_CHECKING:
+    from synergai.reports.characterisation.space import Space
+    from synergai.reports.comparison import Comparison
+    from synergai.reports.document import Block
+
+BANNER: Final = (
+    "Reconstructed: this profile was fitted to the numbers that the thesis prints. It was not "
+    "measured. Only comparisons within it are meaningful."
+)
+_MARK: Final = "Reconstructed."
+_QUESTIONS: Final = (
+    "How does performance vary between workers?",
+    "How do threads affect performance?",
+    "Is performance linear in the number of threads?",
+    "How do power modes affect performance?",
+    "Which limit of a power mode matters most?",
+)
+
+
+def characterise(space: Space, *, source: str, made: str) -> Report:
+    """Return the report on a fleet.
+
+    Args:
+        space: the fleet's profiles.
+        source: where they are from.
+        made: when and by what the report was made.
+    """
+    classes, threads, modes = summarize_classes(space), scale_threads(space), compare_modes(space)
+    answers = (
+        prose.answer_workers(classes),
+        prose.answer_threads(threads),
+        prose.answer_correlation(threads),
+        prose.answer_modes(modes),
+        prose.answer_knobs(modes),
+    )
+    printed: list[Comparison] = []
+    if space.is_reconstructed:
+        printed = compare(CHARACTERISATION, compute_facts(classes, threads, modes))
+    findings = tuple(Answer(*pair) for pair in zip(_QUESTIONS, answers, strict=True))
+    drawn: tuple[tuple[str, tuple[Block, ...]], ...] = (
+        ("workers", (figures.draw_workers(space, classes),)),
+        ("threads", tuple(figures.draw_threads(space, each) for each in threads)),
+        ("linearity", tuple(map(figures.draw_correlation, threads))),
+        ("modes", tuple(map(figures.draw_modes, modes))),
+        ("knobs", tuple(figures.draw_knobs(each) for each in modes if each.knobs)),
+    )
+    sections = [
+        _overview(space),
+        *(
+            Section(
+                key=key,
+                title=f"{place}. {finding.question}",
+                blocks=(*blocks, Answer("Answer", finding.text), *_printed(key, printed)),
+            )
+            for place, ((key, blocks), finding) in enumerate(zip(drawn, findings, strict=True), 1)
+        ),
+        _energy(space),
+        _best(space),
+    ]
+    if space.predicted:
+        blocks = (figures.draw_predictions(space),)
+        sections.append(Section(key="predictions", title="Predicted configurations", blocks=blocks))
+    if printed:
+        sections.append(_agreement(printed))
+    if space.is_reconstructed:
+        sections = [_marked(section) for section in sections]
+    return Report(
+        title="Characterisation of engines and workers",
+        summary=(
+            f"{count(len(space.engines), 'engine')} on "
+            f"{count(len(space.classes), 'worker class')}, "
+            f"{count(len(space.measured), 'measurement')}: five questions about what determines "
+            "their speed, after chapter 5 of the thesis."
+        ),
+        facts=(
+            ("Dictionary", source),
+            ("Engines", f"{len(space.engines):,}"),
+            ("Worker classes", listing(space.classes)),
+            ("Entries", listing(f"{n:,} {label}" for label, n in space.labels().items())),
+            ("Queries per run", f"{space.queries:,}"),
+        ),
+        banner=BANNER if space.is_reconstructed else "",
+        findings=findings,
+        sections=tuple(sections),
+        colophon=made,
+    )
+
+
+def _marked(section: Section) -> Section:
+    """Say in every caption that the profile is reconstructed."""
+    blocks: list[Block] = []
+    for block in section.blocks:
+        if isinstance(block, Figure | Table):
+            caption = f"{_MARK} {block.caption}".rstrip()
+            blocks.append(replace(block, caption=caption))
+        else:
+            blocks.append(block)
+    return replace(section, blocks=tuple(blocks))
+
+
+def _overview(space: Space) -> Section:
+    rows = []
+    for name in space.classes:
+        entries = [entry for entry in space.measured if entry.worker_class == name]
+        configurations = space.configurations(name)
+        threads = sorted({c.threads for c in configurations if c.threads})
+        modes = {c.power_mode for c in configurations if c.power_mode}
+        providers = sorted({c.execution_provider or "CPU" for c in configurations})
+        rows.append(
+            (
+                name,
+                len({entry.engine for entry in entries}),
+                len(configurations),
+                len(entries),
+                sum(entry.worker_class == name for entry in space.predicted),
+                listing(map(str, threads)) if threads else UNKNOWN,
+                len(modes),
+                listing(providers),
+                "yes" if any(entry.watts for entry in entries) else "no",
+            )
+        )
+    blocks: list[Block] = [
+        Table(
+            columns=(
+                "worker class",
+                "engines",
+                "configurations",
+                "measured",
+                "predicted",
+                "threads",
+                "power modes",
+                "providers",
+                "power measured",
+            ),
+            rows=tuple(rows),
+            caption="What the dictionary has, by worker class; the fastest class is first.",
+            file="space",
+        ),
+        Paragraph(
+            "QPS are queries per second with one query at a time. T_pre is the time before the "
+            "first query: start of the backend, loading of the model, preparation of the data. "
+            f"Total times are for {space.queries:,} queries from a cold start."
+        ),
+    ]
+    disturbed = sum(entry.label == "disturbed" for entry in space.measured)
+    if disturbed:
+        blocks.append(
+            Note(
+                f"{count(disturbed, 'measurement')} took place while other processes used the "
+                "machine (label: disturbed). Profile these again on an idle machine."
+            )
+        )
+    return Section(key="space", title="What was measured", blocks=tuple(blocks))
+
+
+def _energy(space: Space) -> Section:
+    found = fronts(space)
+    if not found:
+        return Section(
+            key="energy",
+            title="Energy",
+            blocks=(
+                Note(
+                    "No entry has a measured power, so that there is no front of throughput "
+                    "against efficiency. Machines with a readable power sensor record it while "
+                    "they profile."
+                ),
+            ),
+        )
+    blocks: list[Block] = [figures.draw_fronts(found)]
+    unmetered = [name for name in space.classes if name not in {f.worker_class for f in found}]
+    if unmetered:
+        blocks.append(Note(f"No power was measured on {listing(unmetered)}."))
+    blocks.append(
+        Table(
+            columns=(
+                "engine",
+                "worker class",
+                "fastest",
+                "QPS",
+                "most efficient",
+                "QPS ",
+                "J/query",
+            ),
+            rows=tuple(
+                (
+                    front.engine,
+                    front.worker_class,
+                    str(front.front[0].configuration),
+                    front.front[0].qps,
+                    str(front.front[-1].configuration),
+                    front.front[-1].qps,
+                    front.front[-1].joules,
+                )
+                for front in found
+            ),
+            caption="The two ends of each front.",
+            file="front-ends",
+        )
+    )
+    return Section(key="energy", title="Energy", blocks=tuple(blocks))
+
+
+def _best(space: Space) -> Section:
+    rows = []
+    for engine in space.engines:
+        for name in space.classes:
+            best = space.best(engine, name)
+            if best is not None:
+                configurations = len(space.row(engine, name))
+                watts = best.watts or None
+                rows.append(
+                    (
+                        engine,
+                        name,
+                        str(best.configuration),
+                        best.qps,
+                        best.t_pre_s,
+                        best.latency_p99_s * 1e3 or None,
+                        watts,
+                        configurations,
+                        best.label,
+                    )
+                )
+    return Section(
+        key="best",
+        title="Best configurations",
+        blocks=(
+            Table(
+                columns=(
+                    "engine",
+                    "worker class",
+                    "configuration",
+                    "QPS",
+                    "T_pre (s)",
+                    "p99 (ms)",
+                    "power (W)",
+                    "of",
+                    "label",
+                ),
+                rows=tuple(rows),
+                caption=(
+                    "The configuration with the highest QPS of each engine and worker class, among "
+                    "as many measured ones as the column “of” says. Schedulers use these first."
+                ),
+                file="best",
+            ),
+        ),
+    )
+
+
+def _printed(key: str, comparisons: list[Comparison]) -> tuple[Table, ...]:
+    """Return the printed numbers about a question, whose keys start with `key`."""
+    rows = [each for each in comparisons if each.fact.key.startswith(f"{key}.")]
+    if not rows:
+        return ()
+    return (
+        Table(
+            columns=("quantity", "source", "printed", "here", "unit", "deviation", "verdict"),
+            rows=tuple(
+                (
+                    each.fact.what,
+                    each.fact.source,
+                    each.fact.text,
+                    number(each.computed),
+                    each.fact.unit,
+                    percent(each.deviation, 1),
+                    each.verdict,
+                )
+                for each in rows
+            ),
+            caption="Numbers that the thesis prints, and the same from this profile.",
+            file=f"printed-{key}",
+        ),
+    )
+
+
+def _agreement(comparisons: list[Comparison]) -> Section:
+    verdicts = [each.verdict for each in comparisons]
+    return Section(
+        key="printed",
+        title="Agreement with the thesis",
+        blocks=(
+            Paragraph(
+                f"Of {len(comparisons)} numbers that the thesis prints in chapter 5, "
+                f"{verdicts.count('agrees')} agree within rounding with those computed here, "
+                f"{verdicts.count('close')} more are within 5 %, and {verdicts.count('differs')} "
+                "differ by more. A profile that was fitted to the printed numbers agrees with "
+                "many of them by construction; sections 1 to 5 list them all."
+            ),
+            Paragraph("Some of the printed numbers contradict one another:"),
+            *map(Note, CONTRADICTIONS),
+        ),
+    )

@@ -1,0 +1,34 @@
+"""Settings of ``synergai report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from synergai.reports.printed import QUERIES
+from synergai.runtime.paths import default_dictionary
+from synergai.runtime.settings import OptionName, Settings
+
+
+class CharacterisationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
+    """Settings of ``synergai report characterisation``."""
+
+    dictionary: Path = Field(
+        default=default_dictionary(), description="The dictionary: a .db, .csv or .json file."
+    )
+    reconstructed: bool = Field(
+        default=False,
+        description="Report on the profile that was reconstructed from the thesis instead.",
+    )
+    output: Path = Field(
+        default=Path("characterisation"),
+        description="Folder for report.html, and the figures and tables as PNG and CSV files.",
+    )
+    queries: int = Field(
+        default=QUERIES, ge=1, le=1 << 53, description="Queries of a run, for its total time."
+    )
+    as_json: Annotated[bool, OptionName("json")] = Field(
+        default=False, description="Print JSON: the files written, and the findings."
+    )

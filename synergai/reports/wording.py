@@ -1,0 +1,85 @@
+"""Numbers and lists as the prose of the reports writes them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+UNKNOWN: Final = "\N{EN DASH}"
+"""What stands for a value that is not known."""
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+MINUS: Final = "\N{MINUS SIGN}"
+_MINUTES_FROM_S: Final = 120.0
+_HOURS_FROM_S: Final = 7200.0
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with significant digits and without exponent: 0.042, 16.5, 2,630."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time in the unit in which it is read easily: 3.2 ms, 27.8 s, 4.3 min, 2.5 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if 0 < abs(seconds) < 0.1:
+        return f"{number(seconds * 1e3)} ms"
+    if abs(seconds) < _MINUTES_FROM_S:
+        return f"{number(seconds)} s"
+    if abs(seconds) < _HOURS_FROM_S:
+        return f"{number(seconds / 60)} min"
+    return f"{number(seconds / 3600)} h"
+
+
+def factor(value: float | None) -> str:
+    """Return a ratio with its multiplication sign, as in 2.8 times."""
+    if value is None:
+        return UNKNOWN
+    return f"{number(value, 3 if value < 1.2 or value >= 10 else 2)}{TIMES}"
+
+
+def correlation(value: float | None) -> str:
+    """Return a correlation coefficient with two decimals."""
+    return UNKNOWN if value is None else f"{value:.2f}".replace("-", MINUS)
+
+
+def percent(value: float, decimals: int = 0) -> str:
+    """Return a signed change, as in +12 %."""
+    rounded = round(value * 100, decimals) + 0.0  # no negative zero
+    sign = "+" if rounded > 0 else ""
+    return f"{sign}{rounded:.{decimals}f} %".replace("-", MINUS)
+
+
+def share(value: float | None) -> str:
+    """Return a part of a whole: 34 %."""
+    return UNKNOWN if value is None else f"{value * 100:.0f} %"
+
+
+def listing(items: Iterable[str]) -> str:
+    """Join words: ``a``, ``a and b``, ``a, b and c``."""
+    words = list(items)
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def count(value: int, noun: str) -> str:
+    """Return a count with its noun: 1 engine, 12 engines, 5 classes."""
+    if value == 1:
+        return f"1 {noun}"
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{value:,} {noun}{ending}"
+
+
+def shorten(text: str, limit: int = 24) -> str:
+    """Cut the middle out of a name that is longer than `limit`."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 2
+    return f"{text[: limit - tail - 1]}…{text[-tail:]}"
