@@ -233,6 +233,13 @@ def add(
         str | None,
         typer.Option(help="The engine's name. Default: the model's file name without suffix."),
     ] = None,
+    version: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Add it as version N of the engine, beside others. Default: the only version.",
+        ),
+    ] = "",
     title: Annotated[str, typer.Option(help="Human-readable title.")] = "",
     inputs: Annotated[
         str,
@@ -250,7 +257,7 @@ def add(
     ] = "",
     models: Models = DEFAULT_MODELS,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an engine of the same name.")
+        bool, typer.Option("--replace", help="Replace an engine of the same name, or the version.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Load the model to check it.")
@@ -269,6 +276,7 @@ def add(
         models,
         model,
         name=name,
+        version=version,
         title=title,
         inputs=_split_names(inputs),
         outputs=_split_names(outputs),

@@ -32,6 +32,10 @@ _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()
 _KEYS: Final = ("accuracy", "max_batch", "warmup", *_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS)
 
 
+_MODEL_KEYS: Final = ("name", "version", "backend", "file", "sha256", "source", "accuracy")
+"""Keys that are about one model, which other versions of its engine do not have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFile:
     """The keys of an engine.toml; empty if absent. See ``docs/engines.md``."""
@@ -97,6 +101,19 @@ def read_shared_definition(path: Path) -> DefinitionFile:
     if find_models(path.parent) or (keys.file and (path.parent / keys.file).exists()):
         return replace(keys, file="", sha256="", source="", accuracy=None)
     return keys
+
+
+def read_shared_keys(path: Path) -> dict[str, Any]:
+    """Return the keys of an engine's engine.toml that a new version has as well, as in the file.
+
+    Raises:
+        InvalidInput: The file is not TOML, or a key is unknown or invalid.
+        OSError: The file cannot be read.
+    """
+    if not path.exists():
+        return {}
+    read_definition(path)
+    return {key: each for key, each in _read_table(path).items() if key not in _MODEL_KEYS}
 
 
 def _read_table(path: Path) -> dict[str, Any]:

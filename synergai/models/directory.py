@@ -294,7 +294,7 @@ class ModelDirectory:
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
-            warmup=tuple(self._locate_file(folder, each) for each in keys.warmup),
+            warmup=tuple(self._locate_file(folder, engine, each) for each in keys.warmup),
         )
 
     def _own_or_shared(self, folder: Path, engine: str, file: str) -> Path:
@@ -305,11 +305,11 @@ class ModelDirectory:
         shared = self._check_confined(self.path / engine / file)
         return shared if shared.exists() else own
 
-    def _locate_file(self, folder: Path, given: WarmUpInput) -> WarmUpInput:
+    def _locate_file(self, folder: Path, engine: str, given: WarmUpInput) -> WarmUpInput:
         """Return `given` with the path of its file, once that is confined."""
         if given.file is None:
             return given
-        file = self._check_confined(folder / given.file)
+        file = self._own_or_shared(folder, engine, str(given.file))
         if not file.is_file():
             raise InvalidInput(
                 f"{DEFINITION_FILE}: the file of warmup.{given.name}, {str(given.file)!r}, does "

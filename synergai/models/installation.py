@@ -6,17 +6,20 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from synergai.domain import validate_name
+from synergai.domain import FIRST_VERSION, validate_name, validate_version, versioned
 from synergai.errors import InvalidInput
+from synergai.models.definition import read_shared_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
     MODEL_FORMATS,
     SAVED_MODEL_FILE,
     backend_of,
+    find_models,
     is_frozen_graph,
     is_saved_model,
     list_files,
@@ -26,49 +29,86 @@ from synergai.models.staging import install_staged, staging_folder
 from synergai.runtime.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
     from synergai.models.formats.inspect import ModelDescription
 
     Check: TypeAlias = Callable[[Path, str, ModelDescription], None]
-    Value: TypeAlias = str | float | Sequence[str] | None
+    Value: TypeAlias = str | float | Sequence[Any] | Mapping[str, Any] | None
 
 _NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a full target, which are not the fault of the model being copied."""
 
 
 @contextmanager
-def stage_engine(models: Path, name: str, *, replace: bool = False) -> Iterator[Path]:
-    """Yield a folder that becomes the engine `name` if the block succeeds.
+def stage_engine(
+    models: Path, name: str, *, version: str = "", replace: bool = False
+) -> Iterator[Path]:
+    """Yield a folder that becomes an engine, or a version of one, if the block succeeds.
 
     Args:
         models: The model directory; created if missing.
         name: The engine's name.
-        replace: Replace an existing engine of this name.
+        version: Its version, for a folder in the engine's folder; empty for that folder itself.
+        replace: Replace an existing engine of this name, or the version.
 
     Yields:
         The empty folder; it is removed if the block raises.
 
     Raises:
-        InvalidInput: The name is invalid or taken, or the directory is not writable.
+        InvalidInput: The name or version is invalid or taken, or the directory is not writable.
     """
     validate_name(name, "engine name")
+    if version:
+        validate_version(version)
     try:
         models.mkdir(parents=True, exist_ok=True)
         with staging_folder(models, name) as staging:
-            if (models / name).exists() and not replace:
-                raise InvalidInput(
-                    f"{models} has an engine {name!r} already; choose another name with --name, "
-                    "or replace it with --replace"
-                )
-            staged = staging / name
-            staged.mkdir()
+            _check_free(models, name, version, replace=replace)
+            staged = staging / name / version
+            staged.mkdir(parents=True)
+            if version:
+                _link_shared_files(models / name, staged.parent)
             yield staged
             install_staged(staging, staged, models)
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
+
+
+def _check_free(models: Path, name: str, version: str, *, replace: bool) -> None:
+    engine = models / name
+    if not version:
+        if engine.exists() and not replace:
+            raise InvalidInput(
+                f"{models} has an engine {name!r} already; choose another name with --name, add "
+                "the model as another version of it with --version, or replace it with --replace"
+            )
+    elif (engine / version).exists():
+        if not replace:
+            raise InvalidInput(
+                f"{models} has version {version} of engine {name!r} already; choose another one "
+                "with --version, or replace it with --replace"
+            )
+    elif version == FIRST_VERSION and engine.is_dir() and find_models(engine):
+        raise InvalidInput(
+            f"version {version} of engine {name!r} is the model directly in {engine}; choose "
+            "another version with --version"
+        )
+
+
+def _link_shared_files(engine: Path, staged: Path) -> None:
+    """Give a staged version the files of its engine's folder that versions share, to check it."""
+    if not engine.is_dir():
+        return
+    models = find_models(engine)
+    for file in engine.iterdir():
+        if file.is_file() and file not in models and file.name != DEFINITION_FILE:
+            try:
+                os.link(file, staged / file.name)
+            except OSError:  # a file system without links
+                shutil.copyfile(file, staged / file.name)
 
 
 def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:
@@ -89,17 +129,22 @@ def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:
     (folder / DEFINITION_FILE).write_text("".join(lines), "utf-8")
 
 
-def _strings(value: Value) -> Sequence[str]:
+def _strings(value: Any) -> Sequence[str]:
     match value:
         case str():
             return [value]
         case float() | int() | None:
             return []
+        case Mapping():
+            return [text for each in value.values() for text in _strings(each)]
         case _:
-            return value
+            return [text for each in value for text in _strings(each)]
 
 
 def _to_toml(value: Value) -> str:
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(key)} = {_to_toml(each)}" for key, each in value.items())
+        return f"{{{', '.join(pairs)}}}"
     # A printable JSON string is a valid TOML basic string, and so is a list of them.
     return json.dumps(value, ensure_ascii=False)
 
@@ -109,6 +154,7 @@ def add_model(
     source: Path,
     *,
     name: str | None = None,
+    version: str = "",
     title: str = "",
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
@@ -121,10 +167,12 @@ def add_model(
         models: The model directory.
         source: The model file, or a SavedModel's folder.
         name: The engine's name; by default the source's name without its suffix.
+        version: Its version, which is put into a folder of its own and keeps the settings of the
+            engine's folder that versions share; empty for the engine's folder itself.
         title: A description, for display.
         inputs: Input tensors of a frozen graph; by default its placeholders.
         outputs: Output tensors of a frozen graph; by default those that no operation consumes.
-        replace: Replace an existing engine of this name.
+        replace: Replace an existing engine of this name, or the version.
         check: Called before the engine is installed with the directory that it is in, its name and
             the model's description; it is not installed if this raises an error.
 
@@ -144,7 +192,8 @@ def add_model(
     source_path = source.absolute()  # "." has no name
     if name is None:
         name = _default_name(source_path, is_folder=is_saved_model(source))
-    with stage_engine(models, name, replace=replace) as folder:
+    engine = versioned(name, version or FIRST_VERSION)
+    with stage_engine(models, name, version=version, replace=replace) as folder:
         model = folder / source_path.name
         try:
             size_bytes(source)
@@ -163,20 +212,24 @@ def add_model(
                 f"{source} stores weights in other files; save it as a single file first, with "
                 "onnx.save_model(model, path, save_as_external_data=False)"
             )
+        shared = read_shared_keys(models / name / DEFINITION_FILE) if version else {}
+        if not is_frozen_graph(model):
+            shared = {key: shared[key] for key in shared if key not in ("inputs", "outputs")}
         write_definition(
             folder,
-            {
+            shared
+            | {
                 "file": model.name,
                 "sha256": description.digest,
-                "inputs": inputs,
-                "outputs": outputs,
-                "title": title,
+                "inputs": inputs or shared.get("inputs"),
+                "outputs": outputs or shared.get("outputs"),
+                "title": title or shared.get("title"),
                 "source": printable(os.fspath(source)),
             },
         )
         if check is not None:
-            check(folder.parent, name, description)
-    return ModelDirectory(models).get(name)
+            check(folder.parent.parent if version else folder.parent, engine, description)
+    return ModelDirectory(models).get(engine)
 
 
 def _default_name(source: Path, *, is_folder: bool) -> str:

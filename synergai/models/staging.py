@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PREFIX: Final = ".making-"
 """Readers of the model directory skip names that begin with a dot."""
 _REPLACED: Final = "replaced"
+_REPLACED_VERSIONS: Final = "replaced-versions"
 
 
 @contextmanager
@@ -45,21 +46,24 @@ def staging_folder(models: Path, name: str) -> Iterator[Path]:
 
 
 def install_staged(staging: Path, staged: Path, models: Path) -> None:
-    """Install `staged` as the engine of its name, replacing an older one.
+    """Install `staged`, which is an engine's folder or that of a version in it.
 
     Args:
-        staging: The staging folder, which receives the older one.
-        staged: The engine's folder in it.
+        staging: The staging folder, which receives what is replaced.
+        staged: The folder in it, under the name that it gets in the model directory.
         models: The model directory.
 
     Raises:
         OSError: The folder cannot be moved.
     """
-    target = models / staged.name
+    name = staged.relative_to(staging)
+    target = models / name
     if target.exists():
-        replaced = staging / _REPLACED
-        replaced.mkdir()
-        target.rename(replaced / staged.name)
+        is_version = len(name.parts) > 1
+        replaced = staging / (_REPLACED_VERSIONS if is_version else _REPLACED) / name
+        replaced.parent.mkdir(parents=True)
+        target.rename(replaced)
+    target.parent.mkdir(exist_ok=True)
     staged.rename(target)
 
 
@@ -73,11 +77,13 @@ def remove_stale(models: Path) -> None:
 
 
 def _restore_replaced(staging: Path, models: Path) -> None:
-    """Move a replaced engine back unless a new one was installed."""
-    for engine in (staging / _REPLACED).glob("*"):
-        target = models / engine.name
-        if not target.exists():
-            engine.rename(target)
+    """Move replaced engines and versions back unless new ones were installed."""
+    for folder, pattern in ((_REPLACED, "*"), (_REPLACED_VERSIONS, "*/*")):
+        for replaced in (staging / folder).glob(pattern):
+            target = models / replaced.relative_to(staging / folder)
+            if not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                replaced.rename(target)
 
 
 @contextmanager

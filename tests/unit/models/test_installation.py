@@ -6,6 +6,7 @@ import errno
 import shutil
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -115,6 +116,65 @@ def test_engine_of_the_same_name_is_replaced_only_on_request(tmp_path: Path, mod
 
     assert add_model(models, model, title="second", replace=True).title == "second"
     assert left_in(models) == ["plus"]
+
+
+def test_model_is_added_as_a_version_beside_others(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    add_model(models, model, name="plus", title="Sum")
+    second = add_model(models, model, name="plus", version="2")
+    assert (second.name, second.fault, second.title) == ("plus/2", "", "Sum")
+    assert second.file == models / "plus" / "2" / model.name
+    assert second.sha256 == ModelDirectory(models).get("plus").sha256
+    assert left_in(models / "plus") == ["2", "engine.toml", model.name]
+
+    with pytest.raises(InvalidInput, match=r"version 2 of engine 'plus' already.*--replace"):
+        add_model(models, model, name="plus", version="2")
+    with pytest.raises(InvalidInput, match="version 1 of engine 'plus' is the model directly in"):
+        add_model(models, model, name="plus", version="1")
+    with pytest.raises(InvalidInput, match="is not a version"):
+        add_model(models, model, name="plus", version="02")
+
+    replaced = add_model(models, model, name="plus", version="2", title="New", replace=True)
+    assert replaced.title == "New"
+    assert left_in(models) == ["plus"]
+
+
+def test_new_engine_may_begin_with_any_version(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    assert add_model(models, model, name="plus", version="3").name == "plus/3"
+    assert add_model(models, model, name="plus", version="1").name == "plus"
+    assert left_in(models / "plus") == ["1", "3"]
+
+
+def test_version_shares_what_is_not_about_one_model(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    add_model(models, model, name="plus")
+    definition = models / "plus" / "engine.toml"
+    definition.write_text(
+        definition.read_text() + 'max_batch = 4\naccuracy = 0.5\n[warmup.x]\nfile = "x.npy"\n'
+    )
+    np.save(models / "plus" / "x.npy", np.zeros((1, 4), np.float32))
+    checked = []
+
+    def check(directory: Path, name: str, _: object) -> None:
+        checked.append(ModelDirectory(directory).get(name))
+
+    added = add_model(models, model, name="plus", version="2", check=check)
+    assert [each.fault for each in (*checked, added)] == ["", ""]
+    assert (added.max_batch, added.accuracy) == (4, None)
+    assert added.warmup[0].file == models / "plus" / "x.npy"
+
+
+def test_version_replaced_by_a_killed_process_is_restored(tmp_path: Path, model: Path) -> None:
+    models = tmp_path / "models"
+    add_model(models, model, name="plus", version="2", title="old")
+    work = models / ".making-plus-x1y2z3"
+    (work / "replaced-versions" / "plus").mkdir(parents=True)
+    (models / "plus" / "2").rename(work / "replaced-versions" / "plus" / "2")
+
+    add_model(models, model, name="another")
+
+    assert ModelDirectory(models).get("plus/2").title == "old"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
