@@ -12,7 +12,9 @@ import queue
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 import grpc
+from msgspec.structs import replace
 
+from synergai.domain import EngineName
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2, inference_pb2_grpc
 from synergai.protocol.bearer_token import token_metadata
@@ -88,18 +90,19 @@ class SyncStreamClient:
         self._channel.close()
 
     def engine(self, name: str) -> Engine:
-        """Return an engine's metadata.
+        """Return the metadata of an engine, or of the version ``NAME/N`` of one.
 
         Raises:
             SynergaiError: the engine is unknown, or the gateway is unreachable.
         """
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        request = inference_pb2.ModelMetadataRequest(name=name)
+        engine, _, version = name.partition("/")
+        request = inference_pb2.ModelMetadataRequest(name=engine, version=version)
         try:
             metadata = stub.ModelMetadata(request, timeout=_CALL_TIMEOUT_S, metadata=self._metadata)
         except grpc.RpcError as failure:
             raise self._call_error(failure) from None
-        return engine_from_metadata(metadata)
+        return replace(engine_from_metadata(metadata), name=EngineName(name))
 
     def infer(self, requests: Sequence[bytes]) -> Iterator[tuple[str, Response]]:
         """Send serialised ``inference.ModelInferRequest``s and yield responses as they arrive.

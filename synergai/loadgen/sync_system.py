@@ -29,7 +29,7 @@ class SyncSystem:
 
     Args:
         client: client of the gateway.
-        engine: name of the engine.
+        engine: name of the engine, or ``NAME/N`` for a version of it.
         library: the samples; requests are serialised when loaded, so as not to be timed.
         deadline_s: deadline of each sample in seconds, sent to the gateway; None for none.
         completer: reports completed samples.
@@ -83,10 +83,12 @@ class SyncSystem:
         self._library.load(indices)
         for index in indices:
             if index not in self._requests:
+                engine, _, version = self._engine.partition("/")
                 request = arrays.build_request(
-                    self._engine,
+                    engine,
                     self._library.inputs(index),
                     outputs=self._library.outputs,
+                    version=version,
                     request_id=str(index),
                     parameters=self._parameters,
                 )

@@ -42,18 +42,29 @@ async def test_run_reports_figures_of_loadgen_and_synergai(
 
 
 @pytest.mark.parametrize(
-    ("scenario", "more"),
-    [("MultiStream", []), ("Server", ["--rate", "300"]), ("Offline", ["--window", "8"])],
+    ("scenario", "engine", "more"),
+    [
+        ("MultiStream", "identity/2", []),
+        ("Server", "identity", ["--rate", "300"]),
+        ("Offline", "identity/2", ["--window", "8"]),
+    ],
 )
 async def test_every_scenario_runs_to_its_end(
-    scenario: str, more: list[str], options: list[str], gateway: FakeGateway, run: RunCommand
+    scenario: str,
+    engine: str,
+    more: list[str],
+    options: list[str],
+    gateway: FakeGateway,
+    run: RunCommand,
 ) -> None:
-    result = await run("loadgen", "identity", *options, "--scenario", scenario, *more, "--json")
+    result = await run("loadgen", engine, *options, "--scenario", scenario, *more, "--json")
     assert result.code == 0, result.err
     report = json.loads(result.out)
     assert report["loadgen"]["scenario"] == scenario
     assert (report["failed"], report["late"]) == (0, 0)
     assert len(gateway.requests) == report["queries"] + 5, "and the warm-up"
+    asked = {(each.model_name, each.model_version) for each in gateway.requests}
+    assert asked == {("identity", engine.removeprefix("identity").removeprefix("/"))}
     has_a_rate = report["loadgen"]["samples_per_second"] is not None
     assert has_a_rate is (scenario != "MultiStream")
 
