@@ -128,6 +128,8 @@ def infer(
         print_json(_as_json(result))
         return
     print_outputs(description, result.outputs, top)
+    if result.version:
+        typer.echo(f"answered by version {result.version} of {result.engine}")
     if timings:
         _print_timings(result.parameters)
 

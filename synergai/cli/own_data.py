@@ -74,15 +74,18 @@ class OwnDataJob:
         """
         described = f"{self.engine}/{self.version}" if self.version else self.engine
         description = await self.client.engine(described)
-        check_output_names(self.outputs, description)  # before the directory is claimed
+        check_output_names(self.outputs, description)
         with ExitStack() as stack:
             directory = stack.enter_context(ResultDirectory(self.output)) if self.output else None
             with count_progress() as progress:
                 inventory = stack.enter_context(await self._list(description, progress))
-                digest = self._digest(description, inventory)
+                digest = self._digest(inventory)
                 if directory is not None:
-                    directory.claim(Marker("", self.engine, digest, self.shard_format))
-                job = await self._submit(inventory, digest, directory, progress)
+                    directory.check(Marker("", self.engine, digest, self.shard_format))
+                key = self.key or _upload_key(digest, description)
+                job = await self._submit(inventory, key, directory, progress)
+                if directory is not None:
+                    directory.claim(Marker(job.id, self.engine, digest, self.shard_format))
             if detach:
                 await self._print_accepted(job, as_json=as_json)
                 return
@@ -114,11 +117,15 @@ class OwnDataJob:
             )
         return inventory
 
-    def _digest(self, engine: Engine, inventory: Inventory) -> str:
-        """Return what identifies the command: the same one over the same files has the same."""
-        facts: list[Any] = [
+    def _digest(self, inventory: Inventory) -> str:
+        """Return what identifies the command: the same one over the same files has the same.
+
+        The version that the gateway chooses is left out: it may have changed since the command was
+        interrupted, and the job keeps the one that it got.
+        """
+        return _digest_of(
             self.engine,
-            engine.version,
+            self.version,
             inventory.digest,
             self.outputs,
             self.by_reference,
@@ -128,13 +135,12 @@ class OwnDataJob:
             self.priority,
             self.tenant,
             self.key,
-        ]
-        return sha256(msgspec.json.encode(facts)).hexdigest()
+        )
 
     async def _submit(
         self,
         inventory: Inventory,
-        digest: str,
+        key: str,
         directory: ResultDirectory | None,
         progress: Progress,
     ) -> JobHandle:
@@ -160,13 +166,11 @@ class OwnDataJob:
             priority=self.priority,
             tenant=self.tenant,
             version=self.version,
-            idempotency_key=self.key or digest,
+            idempotency_key=key,
             outputs=self.outputs,
             max_failures=self.max_failures,
             on_progress=report,
         )
-        if directory is not None:
-            directory.claim(Marker(job.id, self.engine, digest, self.shard_format))
         progress.remove_task(task)
         return job
 
@@ -217,6 +221,20 @@ class OwnDataJob:
         elif status.queries_done:
             typer.echo(f"fetch the results with 'synergai jobs results {status.id} --output DIR'")
         listed.print()
+
+
+def _upload_key(command: str, engine: Engine) -> str:
+    """Return the idempotency key of a command.
+
+    It depends on the inputs that the engine takes: an upload that was begun for a version with
+    other inputs must not be continued for this one.
+    """
+    inputs = [(spec.name, spec.datatype, spec.shape) for spec in engine.inputs]
+    return _digest_of(command, inputs, engine.preprocess)
+
+
+def _digest_of(*facts: Any) -> str:
+    return sha256(msgspec.json.encode(facts)).hexdigest()
 
 
 def _advance(files: Any) -> bool:

@@ -29,7 +29,7 @@ class Marker(msgspec.Struct, frozen=True):
     """What a directory of results belongs to.
 
     Attributes:
-        job_id: the job; empty while its inputs are being uploaded.
+        job_id: the job; empty if it was not accepted.
         engine: the job's engine.
         submission: digest of the command that submits the job; empty if it was submitted before.
         format: format of its shards; None is the default.
@@ -88,29 +88,44 @@ class ResultDirectory:
     ) -> None:
         os.close(self._lock)
 
+    def check(self, marker: Marker) -> None:
+        """Check that the directory can take the results of a job, or of a command.
+
+        A marker without a job is of a submission that was not accepted, and binds nothing.
+
+        Raises:
+            Conflict: it has those of another job, or of another command.
+        """
+        found = self.marker
+        if found is None or not found.job_id:
+            return
+        same_command = bool(found.submission) and found.submission == marker.submission
+        if not (same_command or found.job_id == marker.job_id):
+            why = ""
+            if found.submission and marker.submission:
+                why = ", since the options or the files differ"
+            raise Conflict(
+                f"{self.path} has the results of job {found.job_id} ({found.engine}); choose "
+                f"another directory{why}"
+            )
+        if marker.format not in (None, found.format):
+            raise Conflict(
+                f"{self.path} has {found.format} files; choose another directory for "
+                f"{marker.format}"
+            )
+
     def claim(self, marker: Marker) -> None:
         """Record whose results the directory takes.
 
         Raises:
-            Conflict: it has those of another job, or of another command.
+            Conflict: see `check`.
             OSError: the marker cannot be written.
         """
+        self.check(marker)
         found = self.marker
-        if found is not None:
-            same_command = bool(found.submission) and found.submission == marker.submission
-            same_job = bool(found.job_id) and found.job_id == marker.job_id
-            if not (same_command or same_job):
-                why = ""
-                if found.submission and marker.submission:
-                    why = ", since the options, the files or the engine's version differ"
-                raise Conflict(f"{self.path} has {_owner(found)}; choose another directory{why}")
-            if marker.format not in (None, found.format):
-                raise Conflict(
-                    f"{self.path} has {found.format} files; choose another directory for "
-                    f"{marker.format}"
-                )
+        if found is not None and found.job_id:
             marker = Marker(
-                marker.job_id or found.job_id,
+                found.job_id,
                 marker.engine or found.engine,
                 marker.submission or found.submission,
                 found.format,
@@ -196,9 +211,3 @@ def list_shards(directory: Path) -> list[Path]:
 def _number(path: Path) -> int:
     match = _SHARD.fullmatch(path.name)
     return int(match[1]) if match else 0
-
-
-def _owner(marker: Marker) -> str:
-    if marker.job_id:
-        return f"the results of job {marker.job_id} ({marker.engine})"
-    return f"been chosen for a job of {marker.engine} whose inputs are being uploaded"

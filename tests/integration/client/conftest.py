@@ -61,6 +61,7 @@ class FakeGateway:
         stalled: number of calls and queries that currently never return.
         max_in_flight: highest number of queries in flight on one stream.
         uploads: inputs by upload.
+        version: version of the engines that metadata name.
         refused_from: position of the first input that the next uploads fail at, if any.
     """
 
@@ -68,6 +69,7 @@ class FakeGateway:
         self.unavailable = 0
         self.backwards = 1
         self.requests: list[oip.ModelInferRequest] = []
+        self.version = "1"
         self.unary: list[oip.ModelInferRequest] = []
         self.cancelled: list[str] = []
         self.unloaded: set[str] = set()
@@ -142,7 +144,7 @@ class FakeGateway:
         tensor = oip.ModelMetadataResponse.TensorMetadata
         return oip.ModelMetadataResponse(
             name=request.name,
-            versions=["1"],
+            versions=[self.version],
             platform="none",
             inputs=[tensor(name="x", datatype="FP32", shape=[-1])],
             outputs=[tensor(name="y", datatype="FP32", shape=[-1])],

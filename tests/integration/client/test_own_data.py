@@ -148,5 +148,32 @@ async def test_command_without_output_leaves_results_at_the_gateway(
     detached = await run(*inputs, "--detach", "--target", gateway.address)
     waited = await run(*inputs, "--target", gateway.address)
     job_id = detached.out.strip()
+    assert job_id
     assert (detached.code, waited.code, waited.out.split()[0]) == (0, 0, job_id)
     assert f"synergai jobs results {job_id} --output DIR" in waited.out
+
+
+async def test_command_finds_its_job_after_a_promotion(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "a.npy", np.ones(3, np.float32))
+    output = ("--output", str(tmp_path / "results"))
+    command = ("submit", "identity", "--inputs", str(tmp_path / "a.npy"), "--json")
+    first = await run(*command, "--detach", "--target", gateway.address)
+    gateway.version = "2"
+    again = await run(*command, *output, "--target", gateway.address)
+    assert (again.code, json.loads(again.out)["id"]) == (0, json.loads(first.out)["id"]), again.err
+
+
+async def test_rejected_job_does_not_claim_the_directory(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "a.npy", np.ones(3, np.float32))
+    output = tmp_path / "results"
+    command = ("submit", "identity", "--inputs", str(tmp_path / "a.npy"), "--output", str(output))
+    gateway.refused_from = 0
+    refused = await run(*command, "--target", gateway.address)
+    assert (refused.code, list(output.iterdir())) == (1, []), refused.err
+    gateway.refused_from = None
+    other = await run(*command, "--qos", "2h", "--target", gateway.address)
+    assert other.code == 0, other.err

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.infer import app, print_outputs
+from synergai.client.streaming import InferResult
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 
@@ -70,3 +71,10 @@ def test_outputs_are_saved_to_npz_or_npy_only(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["digits", "--save", str(tmp_path / "y.json")])
     assert isinstance(result.exception, InvalidInput)
     assert "must end in .npz" in str(result.exception)
+
+
+def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = InferResult({"y": np.ones((1, 1), np.float32)}, engine="digits", version="2")
+    monkeypatch.setattr("synergai.cli.infer.call_gateway", lambda *_: (an_engine(), result))
+    ran = CliRunner().invoke(app, ["digits", "--input", "1"])
+    assert ran.output.splitlines()[-1] == "answered by version 2 of digits"

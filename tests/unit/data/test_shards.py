@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 import synergai
 from synergai.data import shards as shard_files
-from synergai.data.result_directory import MARKER, Marker, ResultDirectory
+from synergai.data.result_directory import MARKER, Marker, ResultDirectory, read_marker
 from synergai.data.results import JobResult
 from synergai.errors import Conflict, InvalidInput
 from synergai.protocol.arrays import BFLOAT16_BITS
@@ -178,7 +178,8 @@ def test_shard_has_a_row_for_each_result_for_other_libraries(
 
 def test_directory_takes_the_results_of_one_job(tmp_path: Path) -> None:
     with ResultDirectory(tmp_path / "new" / "folder") as directory:
-        directory.claim(Marker("", "digits", "command"))
+        directory.check(Marker("", "digits", "command"))
+        assert list(directory.path.iterdir()) == []
         directory.claim(Marker("first", "digits", "command"))
         directory.write([a_result(0)], 1)
         with pytest.raises(Conflict, match="another process writes results to"):
@@ -186,10 +187,19 @@ def test_directory_takes_the_results_of_one_job(tmp_path: Path) -> None:
     with ResultDirectory(directory.path) as again:
         assert (again.cursor, again.total) == (1, 1)
         again.claim(Marker("first"))
+        again.check(Marker("", "digits", "command"))
         with pytest.raises(Conflict, match=r"has the results of job first \(digits\); choose"):
             again.claim(Marker("second", "digits", "another command"))
         with pytest.raises(Conflict, match="has npz files"):
             again.claim(Marker("first", format="parquet"))
+
+
+def test_submission_that_was_not_accepted_does_not_bind_the_directory(tmp_path: Path) -> None:
+    """Earlier releases wrote the marker before the submission."""
+    (tmp_path / MARKER).write_text('{"engine": "digits", "submission": "x", "format": "npz"}')
+    with ResultDirectory(tmp_path) as directory:
+        directory.claim(Marker("first", "digits", "y", "parquet"))
+    assert read_marker(tmp_path) == Marker("first", "digits", "y", "parquet")
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
