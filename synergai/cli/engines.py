@@ -9,18 +9,17 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from synergai.cli import engine_store
-from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
+from synergai.cli import engine_store, served_engines
+from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
     format_count,
+    format_percent,
     print_facts,
     print_json,
     print_table,
     to_jsonable,
 )
-from synergai.client.target import DEFAULT_TARGET
 from synergai.models.warmup import ADVICE
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
     from rich.text import Text
 
-    from synergai.client.client import Client
-    from synergai.client.version_policy import VersionFigures, VersionPolicy
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
     from synergai.zoo.listing import EngineListing
@@ -45,7 +42,6 @@ Models = Annotated[
     Path,
     typer.Option("--models", metavar="DIR", help="The model directory."),
 ]
-ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a served engine.")]
 DEFAULT_MODELS: Final = Path("models")
 
 
@@ -291,154 +287,7 @@ def add(
     typer.echo(f"{format_count(self_check.parameters)} parameters, {self_check.result}")
 
 
-@app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")
-def load(
-    engine: ServedEngine,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
-) -> None:
-    """Load an engine on every worker that has it, ahead of the first query.
-
-    Returns when the first worker is ready. An unloaded engine is put back in service.
-    """
-    call_gateway(target, tls_ca, token_file, lambda client: client.load(engine))
-    typer.echo(f"{engine} is loaded")
-
-
-@app.command(epilog="Example: [bold]synergai engines unload onnx_digits[/bold]")
-def unload(
-    engine: ServedEngine,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
-) -> None:
-    """Take an engine out of service and evict it from workers, until it is loaded again.
-
-    Work accepted before is completed. Model files are kept.
-    """
-    call_gateway(target, tls_ca, token_file, lambda client: client.unload(engine))
-    typer.echo(f"{engine} is unloaded")
-
-
-@app.command(epilog="Example: [bold]synergai engines forget onnx_digits[/bold]")
-def forget(
-    engine: ServedEngine,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
-) -> None:
-    """Let another engine take over the name of one that clients have used.
-
-    Workers whose engine differs from the one in service are not used for it (synergai workers shows
-    which). This decides again which one is in service, such as after the workers that served it
-    were replaced.
-    """
-    call_gateway(target, tls_ca, token_file, lambda client: client.forget(engine))
-    typer.echo(f"the description of {engine} is forgotten")
-
-
-@app.command(
-    epilog=(
-        "Examples: [bold]synergai engines rollout resnet50 --to 2 --share 10%[/bold], then "
-        "[bold]synergai engines rollout resnet50 --promote[/bold]"
-    )
-)
-def rollout(
-    engine: ServedEngine,
-    to: Annotated[str, typer.Option(metavar="N", help="Give version N a share.")] = "",
-    share: Annotated[
-        str, typer.Option(metavar="PERCENT", help="The share of requests, such as 10%.")
-    ] = "",
-    promote: Annotated[
-        bool, typer.Option("--promote", help="End the rollout with the new version.")
-    ] = False,
-    rollback: Annotated[
-        bool, typer.Option("--rollback", help="End the rollout with the old version.")
-    ] = False,
-    pin: Annotated[str, typer.Option(metavar="N", help="Give version N all requests.")] = "",
-    latest: Annotated[
-        bool, typer.Option("--latest", help="Give the highest usable version all requests.")
-    ] = False,
-    as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
-) -> None:
-    """Show or change which version of an engine requests get that name none.
-
-    A new version gets requests once a worker has loaded it; the command returns then. If none can,
-    the rollout is rolled back. The same request id always gets the same version, and growing the
-    share only moves requests to the new version. Without options, shows the state of the rollout.
-    """
-    from synergai.errors import InvalidInput
-
-    if sum(map(bool, (to, promote, rollback, pin, latest))) > 1:
-        raise InvalidInput("use only one of --to, --promote, --rollback, --pin and --latest")
-    if bool(to) != bool(share):
-        raise InvalidInput("--to needs --share, and --share needs --to")
-    part = _parse_share(share) if share else 0.0
-
-    async def change(client: Client) -> VersionPolicy:
-        if to:
-            return await client.roll_out(engine, to, part)
-        if promote:
-            return await client.promote(engine)
-        if rollback:
-            return await client.roll_back(engine)
-        if pin or latest:
-            return await client.pin(engine, pin)
-        return await client.version_policy(engine)
-
-    policy = call_gateway(target, tls_ca, token_file, change)
-    if as_json:
-        print_json(policy)
-        return
-    typer.echo(f"{engine}: {_policy_text(policy)}")
-    if policy.reason:
-        typer.echo(f"the last rollout was rolled back: {policy.reason}")
-    columns = ("version", "state", "requests", "errors", "mean", "queries", "accuracy")
-    print_table(columns, map(_version_row, policy.versions))
-
-
-def _parse_share(text: str) -> float:
-    """Return a share from 0 to 1, written as ``10%``.
-
-    Raises:
-        InvalidInput: it is not a percentage from 0 % to 100 %.
-    """
-    from synergai.errors import InvalidInput
-
-    try:
-        percent = float(text.removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not (text.endswith("%") and 0.0 <= percent <= 100.0):
-        raise InvalidInput(f"--share: {text!r} is not a percentage from 0% to 100%, such as 10%")
-    return percent / 100.0
-
-
-def _policy_text(policy: VersionPolicy) -> str:
-    if policy.target:
-        return (
-            f"version {policy.target} gets {policy.share * 100:.4g}% of requests, version "
-            f"{policy.base} the others"
-        )
-    if policy.base:
-        return f"version {policy.base} gets all requests"
-    return "the highest usable version gets all requests"
-
-
-def _version_row(row: VersionFigures) -> tuple[str | Text, ...]:
-    state: str | Text = "ready" if row.prepared else "in service"
-    if row.reason:
-        state = cut_text(row.reason, "red")
-    accuracy = row.correct / row.labelled if row.labelled else None
-    mean = f"{row.mean_s * 1e3:.3g} ms" if row.mean_s else ""
-    counts = (f"{row.requests:,}", f"{row.errors:,}", mean, f"{row.queries:,}")
-    return row.version, state, *counts, _percent(accuracy)
-
-
+served_engines.register(app)
 engine_store.register(app)
 
 
@@ -463,7 +312,9 @@ def _describe(definition: EngineDefinition) -> EngineListing:
 def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
     size = row.state if row.size_bytes is None else decimal(row.size_bytes)
     published = (
-        f"mAP {row.published_map:.3f}" if row.published_map else _percent(row.published_accuracy)
+        f"mAP {row.published_map:.3f}"
+        if row.published_map
+        else format_percent(row.published_accuracy)
     )
     # The details after the first comma are in the JSON output only.
     source: str | Text = row.source.partition(",")[0]
@@ -471,23 +322,19 @@ def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:
         source = cut_text(row.fault, "red")
     elif row.unverified:
         source = cut_text(f"unverified: {row.unverified}", "yellow")
-    return row.name, size, row.backend, _percent(row.accuracy), published, source
+    return row.name, size, row.backend, format_percent(row.accuracy), published, source
 
 
 def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
     """Return the known facts of an engine."""
     facts = to_jsonable(row)
     for name in ("accuracy", "published_accuracy"):
-        facts[name] = _percent(facts[name])
+        facts[name] = format_percent(facts[name])
     if row.unverified:
         facts["unverified"] = f"{row.unverified}; {ADVICE}"
     for name, value in facts.items():
         if value not in (None, ""):
             yield name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:

@@ -112,6 +112,11 @@ def format_count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
+def format_percent(share: float | None) -> str:
+    """Format a share from 0 to 1; empty for None."""
+    return "" if share is None else f"{share:.2%}"
+
+
 def format_seconds(value: float | None) -> str:
     """Format a duration with three significant digits; empty for None and infinity.
 

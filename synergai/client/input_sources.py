@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from contextlib import aclosing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from synergai.data.items import NamedInput
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from synergai.client.upload_messages import InputEncoder, UploadMessage
     from synergai.domain import Engine
@@ -38,7 +39,7 @@ class InputSource(Protocol):
         """See above."""
         ...
 
-    def read(self, start: int = 0) -> Iterator[NamedInput] | AsyncIterator[NamedInput]:
+    def read(self, start: int = 0) -> Iterator[NamedInput] | AsyncGenerator[NamedInput, None]:
         """Yield the inputs from position `start` on."""
         ...
 
@@ -184,10 +185,11 @@ async def read_messages(
     """
     builder = MessageBuilder(encoder, start)
     items = source.read(start)
-    if isinstance(items, AsyncIterator):
-        async for item in items:
-            if message := builder.add(item):
-                yield message
+    if isinstance(items, AsyncGenerator):
+        async with aclosing(items):
+            async for item in items:
+                if message := builder.add(item):
+                    yield message
     else:
         while message := await asyncio.to_thread(_next_message, items, builder):
             yield message

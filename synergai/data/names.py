@@ -22,14 +22,22 @@ class UniqueNames:
         # Digests, because there may be millions of names. Two names with the same one, which are
         # not to be expected among fewer than a billion, would cause a needless suffix only.
         self._seen: set[int] = set()
+        # Of names that were used more than once, where to go on: many inputs may have the same.
+        self._numbers: dict[int, int] = {}
 
     def make(self, name: str) -> str:
         """Return `name` as valid text, or a variant of it that no call returned before."""
         name = clean_name(name)
-        unique, number = name, 1
-        while (digest := _digest(unique)) in self._seen:
+        first = digest = _digest(name)
+        if first not in self._seen:
+            self._seen.add(first)
+            return name
+        number = self._numbers.get(first, 1)
+        while digest in self._seen:
             number += 1
             unique = f"{name}~{number}"
+            digest = _digest(unique)
+        self._numbers[first] = number
         self._seen.add(digest)
         return unique
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from synergai.data import names as unique_names
 from synergai.data.inventory import Inventory
 from synergai.data.items import Reference, Unusable
 from synergai.domain import Engine, EngineName, TensorSpec
@@ -404,3 +405,21 @@ def test_large_array_is_read_in_chunks(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
+
+
+def test_many_equal_names_are_made_unique_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = 0
+    digest = unique_names._digest
+
+    def count(name: str) -> int:
+        nonlocal hashed
+        hashed += 1
+        return digest(name)
+
+    monkeypatch.setattr(unique_names, "_digest", count)
+    unique = unique_names.UniqueNames()
+    made = [unique.make(name) for name in ["a"] * 1000 + ["a~1001", "b", "a"]]
+    assert made[:3] == ["a", "a~2", "a~3"]
+    assert made[-3:] == ["a~1001", "b", "a~1002"]
+    assert len(set(made)) == len(made)
+    assert hashed < 3 * len(made)

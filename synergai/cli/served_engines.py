@@ -1,0 +1,170 @@
+"""``synergai engines load``, ``unload``, ``forget`` and ``rollout``: engines of a gateway."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synergai.cli.gateway_client import call_gateway
+from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
+from synergai.cli.output import cut_text, format_percent, print_json, print_table
+from synergai.client.target import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from synergai.client.client import Client
+    from synergai.client.version_policy import VersionFigures, VersionPolicy
+
+ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a served engine.")]
+
+
+def load(
+    engine: ServedEngine,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Load an engine on every worker that has it, ahead of the first query.
+
+    Returns when the first worker is ready. An unloaded engine is put back in service.
+    """
+    call_gateway(target, tls_ca, token_file, lambda client: client.load(engine))
+    typer.echo(f"{engine} is loaded")
+
+
+def unload(
+    engine: ServedEngine,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Take an engine out of service and evict it from workers, until it is loaded again.
+
+    Work accepted before is completed. Model files are kept.
+    """
+    call_gateway(target, tls_ca, token_file, lambda client: client.unload(engine))
+    typer.echo(f"{engine} is unloaded")
+
+
+def forget(
+    engine: ServedEngine,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Let another engine take over the name of one that clients have used.
+
+    Workers whose engine differs from the one in service are not used for it (synergai workers shows
+    which). This decides again which one is in service, such as after the workers that served it
+    were replaced.
+    """
+    call_gateway(target, tls_ca, token_file, lambda client: client.forget(engine))
+    typer.echo(f"the description of {engine} is forgotten")
+
+
+def rollout(
+    engine: ServedEngine,
+    to: Annotated[str, typer.Option(metavar="N", help="Give version N a share.")] = "",
+    share: Annotated[
+        str, typer.Option(metavar="PERCENT", help="The share of requests, such as 10%.")
+    ] = "",
+    promote: Annotated[
+        bool, typer.Option("--promote", help="End the rollout with the new version.")
+    ] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="End the rollout with the old version.")
+    ] = False,
+    pin: Annotated[str, typer.Option(metavar="N", help="Give version N all requests.")] = "",
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Give the highest usable version all requests.")
+    ] = False,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    tls_ca: TlsCa = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Show or change which version of an engine requests get that name none.
+
+    A new version gets requests once a worker has loaded it; the command returns then. If none can,
+    the rollout is rolled back. The same request id always gets the same version, and growing the
+    share only moves requests to the new version. Without options, shows the state of the rollout.
+    """
+    from synergai.errors import InvalidInput
+
+    if sum(map(bool, (to, promote, rollback, pin, latest))) > 1:
+        raise InvalidInput("use only one of --to, --promote, --rollback, --pin and --latest")
+    if bool(to) != bool(share):
+        raise InvalidInput("--to needs --share, and --share needs --to")
+    part = _parse_share(share) if share else 0.0
+
+    async def change(client: Client) -> VersionPolicy:
+        if to:
+            return await client.roll_out(engine, to, part)
+        if promote:
+            return await client.promote(engine)
+        if rollback:
+            return await client.roll_back(engine)
+        if pin or latest:
+            return await client.pin(engine, pin)
+        return await client.version_policy(engine)
+
+    policy = call_gateway(target, tls_ca, token_file, change)
+    if as_json:
+        print_json(policy)
+        return
+    typer.echo(f"{engine}: {_policy_text(policy)}")
+    if policy.reason:
+        typer.echo(f"the last rollout was rolled back: {policy.reason}")
+    columns = ("version", "state", "requests", "errors", "mean", "queries", "accuracy")
+    print_table(columns, map(_version_row, policy.versions))
+
+
+def _parse_share(text: str) -> float:
+    """Return a share from 0 to 1, written as ``10%``.
+
+    Raises:
+        InvalidInput: it is not a percentage from 0 % to 100 %.
+    """
+    from synergai.errors import InvalidInput
+
+    try:
+        percent = float(text.removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not (text.endswith("%") and 0.0 <= percent <= 100.0):
+        raise InvalidInput(f"--share: {text!r} is not a percentage from 0% to 100%, such as 10%")
+    return percent / 100.0
+
+
+def _policy_text(policy: VersionPolicy) -> str:
+    if policy.target:
+        return (
+            f"version {policy.target} gets {policy.share * 100:.4g}% of requests, version "
+            f"{policy.base} the others"
+        )
+    if policy.base:
+        return f"version {policy.base} gets all requests"
+    return "the highest usable version gets all requests"
+
+
+def _version_row(row: VersionFigures) -> tuple[str | Text, ...]:
+    state: str | Text = "ready" if row.prepared else "in service"
+    if row.reason:
+        state = cut_text(row.reason, "red")
+    accuracy = row.correct / row.labelled if row.labelled else None
+    mean = f"{row.mean_s * 1e3:.3g} ms" if row.mean_s else ""
+    counts = (f"{row.requests:,}", f"{row.errors:,}", mean, f"{row.queries:,}")
+    return row.version, state, *counts, format_percent(accuracy)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``synergai engines``."""
+    for command in (load, unload, forget):
+        example = f"synergai engines {command.__name__} onnx_digits"
+        app.command(epilog=f"Example: [bold]{example}[/bold]")(command)
+    app.command(
+        epilog="Examples: [bold]synergai engines rollout resnet50 --to 2 --share 10%[/bold], then "
+        "[bold]synergai engines rollout resnet50 --promote[/bold]"
+    )(rollout)
