@@ -38,8 +38,8 @@ def pack(source: Path, name: str, version: int) -> Package:
     """Return the package of a model file, a SavedModel or an engine's folder.
 
     All files of a folder belong to it, except hidden ones and other versions. A version's folder
-    has the ``engine.toml`` and ``samples.npz`` of the engine's folder unless it has its own. Files
-    are read once, to compute their digests.
+    has the ``engine.toml``, ``samples.npz`` and warm-up files of the engine's folder unless it has
+    its own. Files are read once, to compute their digests.
 
     Args:
         source: the file or folder.
@@ -82,11 +82,19 @@ def _pack(source: Path, name: str, version: int) -> Package:
 
 
 def _shared_files(folder: Path) -> dict[str, Path]:
-    """Return the files that a version's folder shares with other versions."""
+    """Return the files that a version's folder shares with other versions.
+
+    Raises:
+        InvalidInput: the engine.toml is not valid.
+    """
     folder = folder.absolute()
     if not is_version(folder.name):
         return {}
-    shared = {name: folder.parent / name for name in (DEFINITION_FILE, SAMPLES_FILE)}
+    own = folder / DEFINITION_FILE
+    keys = read_definition(own if own.exists() else folder.parent / DEFINITION_FILE)
+    warmup = [each.file.as_posix() for each in keys.warmup if each.file is not None]
+    names = (DEFINITION_FILE, SAMPLES_FILE, *warmup)
+    shared = {name: folder.parent / name for name in names}
     return {
         name: file
         for name, file in shared.items()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -26,13 +27,18 @@ from worker_agent.providers.kinds import CPU, EMULATED, ONNXRUNTIME, kind_with_r
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+T = TypeVar("T")
+
 _TIMEOUT_S: Final = 120.0
 """The first start of a driver can take a minute on a board."""
+_QUOTED: Final = 200
 _CHECK: Final = ("-m", "worker_agent.host.provider_check")
 _MODULES: Final = {ONNXRUNTIME: ("onnxruntime",), "tflite": ("ai_edge_litert", "tflite_runtime")}
 _ERROR: Final = re.compile(r"\[E:onnxruntime.*?\] (?P<text>.*)")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _REASON: Final = re.compile(r".*(\[ERROR\]|FAIL :|failed:) *")
+
+_log = logging.getLogger(__name__)
 
 
 class Runtimes(Protocol):
@@ -69,7 +75,7 @@ async def find_offers(
     has_onnxruntime = runtimes.has(ONNXRUNTIME)
     if not wanted:
         # Not imported to find out that there is only the CPU, which takes half a second.
-        names = await runtimes.available() if runtimes.ships_providers() else []
+        names = await _available(runtimes) if runtimes.ships_providers() else []
         kinds = filter(None, map(kind_with_runtime_name, names))
         wanted = [ProviderSettings(name=kind.name, kind=kind.name) for kind in kinds]
         choices = choices_of(wanted, default_cache)
@@ -88,6 +94,15 @@ async def find_offers(
         tuple(choice for choice, fault in found if not fault),
         tuple(Refusal(choice, fault) for choice, fault in found if fault),
     )
+
+
+async def _available(runtimes: Runtimes) -> list[str]:
+    """Return the providers of ONNX Runtime; none if it does not say, so that the CPU is left."""
+    try:
+        return await runtimes.available()
+    except Unavailable as error:
+        _log.warning("%s; only the CPU is offered", error)
+        return []
 
 
 def _backends(choice: ProviderChoice, names: Iterable[str], runtimes: Runtimes) -> list[str]:
@@ -160,14 +175,29 @@ class InstalledRuntimes:
         output, fault = await _run()
         if fault:
             raise Unavailable(f"the execution providers of onnxruntime are not known: {fault}")
-        return msgspec.json.decode(output, type=list[str])
+        return _decode(output, list[str])
 
     async def fault(self, choice: ProviderChoice, backend: str) -> str:
         """Return why a provider cannot be used with a backend; empty if it can."""
         if backend == EMULATED:
             return ""
         output, fault = await _run("--check", choice.encode(), "--backend", backend)
-        return fault or msgspec.json.decode(output, type=str)
+        try:
+            return fault or _decode(output, str)
+        except Unavailable as error:
+            return str(error)
+
+
+def _decode(output: str, wanted: type[T]) -> T:
+    """Return the result of a check.
+
+    Raises:
+        Unavailable: it is not one.
+    """
+    try:
+        return msgspec.json.decode(output, type=wanted)
+    except msgspec.DecodeError:
+        raise Unavailable(f"the check has printed {printable(output[:_QUOTED])!r}") from None
 
 
 async def _run(*arguments: str) -> tuple[str, str]:
@@ -195,10 +225,10 @@ async def _run(*arguments: str) -> tuple[str, str]:
         if process.returncode < 0:
             return "", f"the runtime died by signal {-process.returncode}: {last}"
         return "", last
-    result = output.decode(errors="replace").strip().splitlines()[-1]
+    result = (output.decode(errors="replace").strip().splitlines() or [""])[-1]
     logged = logged_reason(text)
     if logged and result not in ('""', "") and result.startswith('"'):
-        return "", f"{msgspec.json.decode(result, type=str)}: {logged}"
+        return "", f"{_decode(result, str)}: {logged}"
     return result, ""
 
 

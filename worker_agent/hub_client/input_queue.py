@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 READ_AHEAD: Final = 8
 """Inputs by URL that are being read, or were read and are not fed yet."""
+
+_THREADS: Final = ThreadPoolExecutor(READ_AHEAD, "inputs")
+"""Not those of the agent's own work, which must not wait for slow files."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +95,9 @@ class InputQueue(InputFeed):
 
     async def _fetch(self, url: str, content: Future[Content]) -> None:
         try:
-            found: Content = await asyncio.to_thread(self._read, url)
+            found: Content = await asyncio.get_running_loop().run_in_executor(
+                _THREADS, self._read, url
+            )
         except InvalidInput as error:
             found = Failure(Fault.BAD_INPUT, str(error))
         except Exception:  # noqa: BLE001 - it must not end the assignment

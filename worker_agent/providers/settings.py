@@ -19,6 +19,7 @@ provider can have several of them::
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -26,7 +27,7 @@ from pydantic import BeforeValidator, InstanceOf
 
 from synergai.domain import validate_name
 from synergai.errors import InvalidInput
-from worker_agent.providers.choice import ProviderSettings
+from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
 from worker_agent.providers.kinds import CPU, kind_of
 
 if TYPE_CHECKING:
@@ -39,20 +40,37 @@ def parse_providers(value: object) -> tuple[ProviderSettings, ...]:
     """Parse a list of names, or tables by name.
 
     Raises:
-        InvalidInput: a name, device or option is unknown, or a value has the wrong type.
+        InvalidInput: a name, device or option is unknown, a value has the wrong type, or two of
+            them cannot be told apart.
     """
     if isinstance(value, dict):
-        return tuple(_parse_table(name, table) for name, table in value.items())
-    names = list(value) if isinstance(value, (list, tuple)) else [value]
-    return tuple(
-        name if isinstance(name, ProviderSettings) else _parse_table(name, {}) for name in names
-    )
+        found = [_parse_table(name, table) for name, table in value.items()]
+    else:
+        names = list(value) if isinstance(value, (list, tuple)) else [value]
+        found = [
+            name if isinstance(name, ProviderSettings) else _parse_table(name, {}) for name in names
+        ]
+    _check_distinct(found)
+    return tuple(found)
 
 
 Providers: TypeAlias = Annotated[
     tuple[InstanceOf[ProviderSettings], ...], BeforeValidator(parse_providers)
 ]
 """Execution providers of configurations; all that are offered if empty."""
+
+
+def _check_distinct(found: list[ProviderSettings]) -> None:
+    for name, count in Counter(each.name for each in found).items():
+        if count > 1:
+            raise InvalidInput(f"{name} is listed twice")
+    workers: dict[str, ProviderChoice] = {}
+    for choice in choices_of(found):
+        if choice.parallel and (other := workers.setdefault(choice.suffix, choice)) is not choice:
+            raise InvalidInput(
+                f"{other} and {choice} would be one worker, {choice.suffix!r}: give one of the two "
+                "tables another name"
+            )
 
 
 def _parse_table(name: object, table: object) -> ProviderSettings:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.domain import Configuration
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hosts import provider_offers
 from worker_agent.hosts.provider_offers import find_offers, logged_reason
 from worker_agent.providers.choice import choices_of
@@ -155,6 +155,21 @@ def test_result_is_the_last_line_whatever_the_runtime_prints(
 ) -> None:
     script(monkeypatch, "print('hello', flush=True); print('\"no device\"')")
     assert fault_of("CUDA") == "no device"
+
+
+@pytest.mark.parametrize("text", ["pass", "print('hello')"])
+def test_check_without_a_result_is_a_reason(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    script(monkeypatch, text)
+    assert fault_of("CUDA").startswith("the check has printed")
+
+
+def test_runtime_that_cannot_be_asked_leaves_the_cpu() -> None:
+    class Broken(FakeRuntimes):
+        async def available(self) -> list[str]:
+            raise Unavailable("libcudart.so cannot be opened")
+
+    offers = find("", Broken(["CUDAExecutionProvider"]))
+    assert (offers.cpu, offers.choices) == (True, ())
 
 
 def test_agent_lists_configurations_of_providers_before_those_of_the_cpu() -> None:

@@ -66,6 +66,14 @@ def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
         ('[providers.XNNPACK]\ndevices = ["0"]', "XNNPACK has no devices"),
         ('[providers.CUDA]\ndevices = ["0", "1"]', "set parallel = true, or name one"),
         ('[providers.CUDA]\ndevices = ["0", "0"]\nparallel = true', "a device is listed twice"),
+        ('providers = ["CUDA", "CUDA"]', "CUDA is listed twice"),
+        (
+            (
+                "[providers.CUDA]\nparallel = true\n"
+                '[providers.Cuda]\nprovider = "CUDA"\nparallel = true'
+            ),
+            "CUDA on device 0 and Cuda on device 0 would be one worker, 'cuda0'",
+        ),
         ('[providers.CUDA]\ncache = "x"', "keeps no compiled models"),
         ("[providers.CUDA]\ndevices = 0", "devices must be a list"),
         ("[providers.CPU]\ncache = 'x'", "CPU is the default provider"),
