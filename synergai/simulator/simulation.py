@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from synergai.domain import Job, JobId
+    from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.events import Command, Event
     from synergai.simulator.virtual_worker import Span
     from synergai.simulator.workload import Workload
@@ -88,14 +89,24 @@ def scheduling_settings(policy: str, options: dict[str, str] | None = None) -> S
     return SchedulingSettings(policy=policy, policy_options=options or {}, mode_switch_s=0.0)
 
 
-def simulate(workload: Workload, settings: SchedulingSettings) -> Run:
+def simulate(
+    workload: Workload,
+    settings: SchedulingSettings,
+    dictionary: ConfigurationDictionary | None = None,
+) -> Run:
     """Run a workload to its end.
+
+    Args:
+        workload: jobs and their true durations.
+        settings: policy and options of the core.
+        dictionary: what the scheduler knows of the profile; None for all of it.
 
     Raises:
         InvalidInput: the policy does not exist.
         InternalError: the policy leaves jobs waiting forever.
     """
-    return _Simulation(workload, settings).run()
+    known = workload.scheduler_dictionary() if dictionary is None else dictionary
+    return _Simulation(workload, settings, known).run()
 
 
 @dataclass(slots=True)
@@ -104,6 +115,7 @@ class _Simulation:
 
     workload: Workload
     settings: SchedulingSettings
+    dictionary: ConfigurationDictionary
     now: float = 0.0
     core: SchedulerCore = field(init=False)
     workers: dict[WorkerId, VirtualWorker] = field(init=False)
@@ -116,7 +128,7 @@ class _Simulation:
     def run(self) -> Run:
         """Run until every job has ended."""
         workload = self.workload
-        self.core = SchedulerCore(self.settings, workload.scheduler_dictionary())
+        self.core = SchedulerCore(self.settings, self.dictionary)
         jobs = {job.id: job for job in workload.jobs}
         self.unfinished = set(jobs)
         self.workers = {}

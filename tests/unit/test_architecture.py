@@ -41,6 +41,7 @@ ORDER = {
         "jobs",
         "runtime",
         "profiles",
+        "search",
         "protocol",
         "scheduling",
         "models",
@@ -235,6 +236,20 @@ def test_scheduling_core_is_pure() -> None:
         shared = {m for m in modules if m.startswith("synergai.runtime.")}
         assert parts <= PURE | {"runtime"}, path.name
         assert all(m.startswith("synergai.runtime.plugins") for m in shared), path.name
+
+
+def test_search_is_pure() -> None:
+    for path in sources("synergai/search"):
+        modules = imports(path)
+        assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE), path.name
+        mine = {m for m in modules if m.startswith("synergai.")}
+        allowed = (
+            "synergai.search",
+            "synergai.domain",
+            "synergai.errors",
+            "synergai.runtime.plugins",
+        )
+        assert all(m.startswith(allowed) for m in mine), path.name
 
 
 def test_agent_process_imports_no_backend_and_nothing_of_an_engine_host() -> None:

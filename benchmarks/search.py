@@ -1,0 +1,357 @@
+"""Strategies of the configuration search, on simulated fleets.
+
+Run with ``python -m benchmarks.search``: one table of all strategies on the reconstructed profile
+of the thesis and on synthetic fleets, the search with several budgets, and an engine that is new
+in a profiled fleet. ``--write docs/profiling.md`` replaces the tables there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from benchmarks.report import DocumentBlock, table
+from benchmarks.simulated_fleets import (
+    PLAN,
+    Measurements,
+    SimulatedFleet,
+    reconstructed_fleet,
+    reconstructed_profile,
+    synthetic_fleet,
+)
+from synergai.domain import WorkerClass
+from synergai.profiles.dictionary import PREDICTED, ConfigurationDictionary, ProfileEntry
+from synergai.search.front import front, hypervolume
+from synergai.search.search import DEFAULT_BUDGET, Search
+from synergai.search.strategy import STRATEGIES
+from synergai.search.trials import Trial
+from synergai.simulator.results import summarize
+from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from synergai.search.belief import Prediction
+    from synergai.search.space import Row
+    from synergai.search.trials import Result
+
+TUNED_ON: Final = range(100, 106)
+"""Seeds of the synthetic fleets on which the search was tuned."""
+REPORTED_ON: Final = range(16)
+NOISE_SEEDS: Final = range(20)
+EXPERIMENT_SEEDS: Final = range(1000, 1030)
+BUDGETS: Final = (0.06, 0.10, 0.15, 0.20, DEFAULT_BUDGET)
+_FRONT: Final = {"objective": "front"}
+_QPS: Final = {"objective": "qps"}
+_KNOWN_SHARE: Final = 1 / 3
+"""Share of the other engines' points that are known when a new engine is searched."""
+
+
+class Method(NamedTuple):
+    """A strategy with options, within a budget."""
+
+    strategy: str
+    options: dict[str, str]
+    budget: float = DEFAULT_BUDGET
+
+    @property
+    def name(self) -> str:
+        """Name for the tables."""
+        return " ".join((self.strategy, *self.options.values()))
+
+
+METHODS: Final = (
+    Method("exhaustive", {}, math.inf),
+    Method("random", {}),
+    Method("halving", {}),
+    Method("hill-climbing", {}),
+    Method("gp", _QPS),
+    Method("gp", _FRONT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Quality of one search.
+
+    Attributes:
+        share: duration as a share of the exhaustive profile's.
+        regrets: by row, 1 - QPS of the chosen configuration / highest QPS.
+        front: hypervolume of the measured front in QPS and QPS per watt, as a share of the true
+            one; mean over rows.
+        predicted_front: the same of the front of measured and predicted configurations.
+        errors: by prediction, logarithm of its QPS over the true one.
+        stated: by prediction, its stated standard error.
+    """
+
+    share: float
+    regrets: NDArray[np.float64]
+    front: float
+    predicted_front: float
+    errors: NDArray[np.float64]
+    stated: NDArray[np.float64]
+
+
+class _Figures(NamedTuple):
+    """What the dictionary says about a point after a search."""
+
+    qps: float
+    planned_qps: float
+    watts: float
+
+
+def run_search(
+    fleet: SimulatedFleet,
+    method: Method,
+    seed: int,
+    known: Mapping[int, Result] | None = None,
+    rows: Sequence[Row] | None = None,
+) -> Search:
+    """Run a search on a simulated fleet to its end, in all rows or some."""
+    seeded = {"seed": str(seed)} if method.strategy in {"random", "halving"} else {}
+    strategy = STRATEGIES.create(method.strategy, {**method.options, **seeded})
+    search = Search(fleet.space, strategy, PLAN, method.budget, known, rows)
+    measurements = Measurements(fleet, seed)
+    while (trial := search.next()) is not None:
+        point = fleet.space.points[trial.point]
+        mode = point.configuration.power_mode
+        switches = bool(mode) and search.state.modes.get(point.device[0]) != mode
+        search.tell(trial, measurements.measure(trial, switches=switches))
+    return search
+
+
+def judge(fleet: SimulatedFleet, search: Search, rows: Sequence[Row] | None = None) -> Outcome:
+    """Compare what a search found with the truth, in all rows or some."""
+    predictions = search.predictions()
+    judged = list(fleet.space.rows) if rows is None else list(rows)
+    points = [point for row in judged for point in fleet.space.rows[row]]
+    regrets, fronts, predicted_fronts = [], [], []
+    for row in judged:
+        known = _dictionary(search, predictions, fleet.space.rows[row])
+        true_best = max(float(fleet.qps[point]) for point in fleet.space.rows[row])
+        chosen = max(known, key=lambda point: known[point].planned_qps, default=None)
+        regrets.append(1.0 if chosen is None else 1 - float(fleet.qps[chosen]) / true_best)
+        whole = _volume(fleet, fleet.space.rows[row])
+        fronts.append(_volume(fleet, search.front(row)) / whole)
+        predicted_fronts.append(_volume(fleet, _front_of(known)) / whole)
+    predicted = [point for point in points if point in predictions]
+    return Outcome(
+        share=search.state.spent_s / fleet.exhaustive_s(points),
+        regrets=np.array(regrets),
+        front=float(np.mean(fronts)),
+        predicted_front=float(np.mean(predicted_fronts)),
+        errors=np.array([math.log(predictions[p].qps / float(fleet.qps[p])) for p in predicted]),
+        stated=np.array([predictions[p].error for p in predicted]),
+    )
+
+
+def _dictionary(
+    search: Search, predictions: Mapping[int, Prediction], points: Sequence[int]
+) -> dict[int, _Figures]:
+    """Return what the dictionary has of points after a search."""
+    state = search.state
+    known = {}
+    for point in points:
+        if point in state.results:
+            qps = state.qps(point)
+            known[point] = _Figures(qps, qps, state.watts(point))
+        elif point in predictions:
+            found = predictions[point]
+            known[point] = _Figures(found.qps, found.qps * math.exp(-found.error), found.watts)
+    return known
+
+
+def _front_of(known: Mapping[int, _Figures]) -> list[int]:
+    """Return the points on the front according to the dictionary."""
+    return front(known, lambda p: (known[p].planned_qps, known[p].planned_qps / known[p].watts))
+
+
+def _volume(fleet: SimulatedFleet, points: Sequence[int]) -> float:
+    return hypervolume(
+        [(float(fleet.qps[p]), float(fleet.qps[p] / fleet.watts[p])) for p in points]
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def fleets(
+    noise_seeds: Sequence[int], fleet_seeds: Sequence[int]
+) -> dict[str, list[tuple[SimulatedFleet, int]]]:
+    """Return fleets with seeds of their noise, by kind."""
+    reconstructed = reconstructed_fleet()
+    return {
+        "reconstructed": [(reconstructed, seed) for seed in noise_seeds],
+        "synthetic, T_pre 9 s": [
+            (synthetic_fleet(seed, slow_setup=True), seed) for seed in fleet_seeds
+        ],
+        "synthetic, T_pre 2 s": [
+            (synthetic_fleet(seed, slow_setup=False), seed) for seed in fleet_seeds
+        ],
+    }
+
+
+def cells(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the figures of several searches as cells of a table."""
+    regrets = np.concatenate([each.regrets for each in outcomes])
+    errors = np.abs(np.concatenate([each.errors for each in outcomes]))
+    stated = np.concatenate([each.stated for each in outcomes])
+    predicted = ["-", "-"]
+    if len(errors):
+        predicted = [f"{np.mean(errors <= 0.05):.0%}", f"{np.mean(errors <= 2 * stated):.0%}"]
+    return [
+        f"{np.mean([each.share for each in outcomes]):.3f}",
+        f"{regrets.mean():.4f}",
+        f"{np.percentile(regrets, 95):.3f}",
+        f"{regrets.max():.2f}",
+        f"{np.mean(regrets <= 0.05):.1%}",
+        f"{np.mean([each.front for each in outcomes]):.3f}",
+        f"{np.mean([each.predicted_front for each in outcomes]):.3f}",
+        *predicted,
+    ]
+
+
+COLUMNS: Final = (
+    *("time", "mean regret", "p95", "max", "rows within 5 %", "front", "with predictions"),
+    *("predictions within 5 %", "within 2 errors"),
+)
+
+
+def strategies_table(kinds: Mapping[str, Sequence[tuple[SimulatedFleet, int]]]) -> str:
+    """Return a table of all strategies on all fleets."""
+    rows = []
+    for kind, members in kinds.items():
+        for method in METHODS:
+            outcomes = [judge(fleet, run_search(fleet, method, seed)) for fleet, seed in members]
+            rows.append([kind, method.name, *cells(outcomes)])
+            print(*rows[-1], sep=" | ", flush=True)
+    return table(["fleet", "strategy", *COLUMNS], rows)
+
+
+def budgets_table(kinds: Mapping[str, Sequence[tuple[SimulatedFleet, int]]]) -> str:
+    """Return a table of the default strategy with several budgets."""
+    rows = []
+    for kind, members in kinds.items():
+        for budget in BUDGETS:
+            method = Method("gp", _FRONT, budget)
+            outcomes = [judge(fleet, run_search(fleet, method, seed)) for fleet, seed in members]
+            rows.append([kind, f"{budget:g}", *cells(outcomes)])
+            print(*rows[-1], sep=" | ", flush=True)
+    return table(["fleet", "budget", *COLUMNS], rows)
+
+
+def new_engine_table(kinds: Mapping[str, Sequence[tuple[SimulatedFleet, int]]]) -> str:
+    """Return a table of the search of one engine, of which nothing is known, beside others."""
+    rows = []
+    for kind, members in kinds.items():
+        outcomes, starts = [], []
+        for fleet, seed in members:
+            engines = sorted({point.engine for point in fleet.space.points})
+            new = engines[seed % len(engines)]
+            its = [row for row in fleet.space.rows if row[0] == new]
+            search = run_search(fleet, Method("gp", _QPS), seed, _known_but(fleet, new, seed), its)
+            outcomes.append(judge(fleet, search, its))
+            starts.append(len(search.state.new))
+        rows.append([kind, f"{np.mean(starts):.1f}", *cells(outcomes)])
+        print(*rows[-1], sep=" | ", flush=True)
+    return table(["fleet", "starts", *COLUMNS], rows)
+
+
+def _known_but(fleet: SimulatedFleet, new: str, seed: int) -> dict[int, Result]:
+    """Return results of a third of the other engines' points, and of one of each of their rows."""
+    random = np.random.default_rng((seed, 5))
+    measurements = Measurements(fleet, seed + 1000)
+    known = {}
+    for row, points in fleet.space.rows.items():
+        if row[0] != new:
+            count = max(1, round(_KNOWN_SHARE * len(points)))
+            for point in random.choice(points, count, replace=False):
+                known[int(point)] = measurements.measure(Trial(int(point)), switches=False)
+    return known
+
+
+def scheduling_table(seeds: Sequence[int]) -> str:
+    """Return the violations with a searched dictionary and with an exhaustive one."""
+    fleet = reconstructed_fleet()
+    profile = Profile(reconstructed_profile())
+    searches = [run_search(fleet, METHODS[-1], seed) for seed in range(5)]
+    rows = []
+    for policy in ("malleable", "synergai"):
+        settings = scheduling_settings(policy)
+        found = {"exhaustive": 0.0, "searched": 0.0}
+        for name, experiment in EXPERIMENTS.items():
+            violations: dict[str, list[int]] = {key: [] for key in found}
+            for seed in seeds:
+                workload = draw(profile, experiment, seed, sessions="cold")
+                searched = _searched_dictionary(fleet, searches[seed % len(searches)])
+                for key, dictionary in (("exhaustive", None), ("searched", searched)):
+                    run = simulate(workload, settings, dictionary)
+                    violations[key].append(summarize(run).violations)
+            means = {key: float(np.mean(each)) for key, each in violations.items()}
+            rows.append([policy, name, *(f"{mean:.2f}" for mean in means.values()), ""])
+            found = {key: found[key] + means[key] for key in found}
+        difference = found["searched"] - found["exhaustive"]
+        rows.append(
+            [policy, "sum", *(f"{each:.2f}" for each in found.values()), f"{difference:+.2f}"]
+        )
+        print(*rows[-1], sep=" | ", flush=True)
+    return table(["policy", "experiment", "exhaustive", "searched", "difference"], rows)
+
+
+def _searched_dictionary(fleet: SimulatedFleet, search: Search) -> ConfigurationDictionary:
+    """Return the entries that a search leaves, measured and predicted."""
+    state, predictions = search.state, search.predictions()
+    dictionary = ConfigurationDictionary()
+    for index, point in enumerate(fleet.space.points):
+        worker_class = WorkerClass(point.device[0])
+        entry = ProfileEntry(
+            engine=point.engine,
+            worker_class=worker_class,
+            configuration=point.configuration,
+            qps=1.0,
+            model_load_s=state.costs.setup_s(point.row),
+        )
+        if index in state.results:
+            setup_s = state.results[index][0].setup_s
+            dictionary.put(replace(entry, qps=state.qps(index), model_load_s=setup_s))
+        elif index in predictions:
+            found = predictions[index]
+            dictionary.put(replace(entry, qps=found.qps, error=found.error, label=PREDICTED))
+    return dictionary
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
+    parser.add_argument("--fleets", type=int, default=len(REPORTED_ON), help="synthetic fleets")
+    parser.add_argument("--noise-seeds", type=int, default=len(NOISE_SEEDS))
+    parser.add_argument("--experiments", type=int, default=len(EXPERIMENT_SEEDS), help="seeds")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="document to update")
+    arguments = parser.parse_args()
+    document = DocumentBlock(arguments.write, "search") if arguments.write else None
+    kinds = fleets(NOISE_SEEDS[: arguments.noise_seeds], REPORTED_ON[: arguments.fleets])
+    texts = [
+        "All strategies:",
+        strategies_table(kinds),
+        "The default strategy by budget:",
+        budgets_table(kinds),
+        "A new engine, for QPS only, where a third of the others' points was measured:",
+        new_engine_table(kinds),
+        f"Violations of 24 jobs, cold sessions, mean of {arguments.experiments} seeds:",
+        scheduling_table(EXPERIMENT_SEEDS[: arguments.experiments]),
+    ]
+    if document is not None:
+        document.write("\n\n".join(texts))
+
+
+if __name__ == "__main__":
+    main()

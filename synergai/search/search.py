@@ -1,0 +1,96 @@
+"""A search: a strategy within a budget."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from synergai.search.front import front
+from synergai.search.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from synergai.search.belief import Prediction
+    from synergai.search.costs import Plan
+    from synergai.search.space import Row, Space
+    from synergai.search.strategy import Strategy
+    from synergai.search.trials import Result, Trial
+
+DEFAULT_BUDGET: Final = 0.24
+"""Share of the expected exhaustive time: a quarter, with a margin for that expectation."""
+
+
+class Search:
+    """Asks a strategy for measurements until it needs none, or the budget is spent.
+
+    Args:
+        space: the space.
+        strategy: proposes the measurements.
+        plan: duration of measurements.
+        budget: share of the expected duration of an exhaustive profile, 0 to 1; infinite for no
+            limit. The expectation improves with each measurement, and the limit with it.
+        known: results of earlier profiles by point, which are not measured again.
+        rows: rows to search; None for all. Results of others only tell something about these.
+
+    Attributes:
+        state: what the search knows.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        strategy: Strategy,
+        plan: Plan,
+        budget: float = DEFAULT_BUDGET,
+        known: Mapping[int, Result] | None = None,
+        rows: Collection[Row] | None = None,
+    ) -> None:
+        self.state = State(space, plan, rows)
+        self._strategy = strategy
+        self._budget = budget
+        for point, result in (known or {}).items():
+            self.state.know(point, result)
+        self._unknown = self.state.open()
+
+    def next(self) -> Trial | None:
+        """Return the next measurement; None at the end of the search."""
+        state = self.state
+        if math.isfinite(self._budget):
+            state.budget_s = self._budget * state.costs.exhaustive_s(self._unknown)
+        trial = self._strategy.propose(state)
+        return trial if trial is not None and state.fits(trial) else None
+
+    def tell(self, trial: Trial, result: Result) -> None:
+        """Report the result of a measurement."""
+        self.state.tell(trial, result)
+
+    def fail(self, trial: Trial, seconds: float) -> None:
+        """Report that a measurement failed, after so many seconds."""
+        self.state.fail(trial, seconds)
+
+    def predictions(self) -> dict[int, Prediction]:
+        """Return what is expected of the points that were not measured, in rows that have some."""
+        state = self.state
+        found = {}
+        for point in state.open():
+            row = state.space.points[point].row
+            if state.measured(row):
+                prediction = state.belief.predict(point)
+                metered = state.measures_power(row[1])
+                found[point] = prediction if metered else prediction._replace(watts=0.0)
+        return found
+
+    def front(self, row: Row) -> list[int]:
+        """Return the measured points of a row on its front, or only the fastest without power."""
+        state = self.state
+        measured = [point for point in state.measured(row) if state.watts(point) > 0]
+        if not measured:
+            best = state.best(row)
+            return [] if best is None else [best]
+
+        def figures(point: int) -> tuple[float, float]:
+            qps = state.qps(point)
+            return qps, qps / state.watts(point)
+
+        return front(measured, figures)

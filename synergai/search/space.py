@@ -1,0 +1,87 @@
+"""What is searched: engines on devices in configurations, and what sets these apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from synergai.domain import Configuration, EngineName
+
+Device: TypeAlias = "tuple[str, str]"
+"""A worker class, and an execution provider of it; the CPU if that is empty."""
+Row: TypeAlias = "tuple[EngineName, Device]"
+
+
+class Knobs(NamedTuple):
+    """What makes configurations of one device faster or slower.
+
+    Attributes:
+        threads: threads of the engine; 0 if it computes without threads of the CPU.
+        cores: cores that are online.
+        clock_mhz: highest clock of the cores, times the share of them that may be used; any
+            constant, such as 1, if it is the same for all configurations of the device.
+        memory_mhz: highest clock of the memory; 0 if not known.
+    """
+
+    threads: int
+    cores: int
+    clock_mhz: float = 1.0
+    memory_mhz: float = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all cores compute."""
+        return self.threads >= self.cores
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An engine on a device in one configuration."""
+
+    engine: EngineName
+    device: Device
+    configuration: Configuration
+    knobs: Knobs
+
+    @property
+    def row(self) -> Row:
+        """The engine and the device, whose configurations are compared with each other."""
+        return self.engine, self.device
+
+
+class Space:
+    """The points of a search.
+
+    Args:
+        points: the points; each engine, device and configuration at most once.
+
+    Attributes:
+        points: the points.
+
+    Raises:
+        InvalidInput: on construction, if there is no point, or one appears twice.
+    """
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        if not points:
+            raise InvalidInput("there is no configuration to search")
+        if len({(point.row, point.configuration) for point in points}) < len(points):
+            raise InvalidInput("a configuration appears twice in the space of a search")
+        self.points = tuple(points)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    @cached_property
+    def rows(self) -> Mapping[Row, Sequence[int]]:
+        """Indices of each row's points."""
+        rows: dict[Row, list[int]] = {}
+        for index, point in enumerate(self.points):
+            rows.setdefault(point.row, []).append(index)
+        return rows

@@ -1,0 +1,37 @@
+"""Strategies: what to measure next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.runtime.plugins import Registry
+
+if TYPE_CHECKING:
+    from synergai.search.state import State
+    from synergai.search.trials import Trial
+
+DEFAULT: Final = "gp"
+
+
+class Strategy(Protocol):
+    """Proposes one measurement after another."""
+
+    def propose(self, state: State) -> Trial | None:
+        """Return the next measurement; None if no further one is worth its time.
+
+        The result, or the failure, is in `state` at the next call. The search ends at the first
+        one that does not fit the budget.
+        """
+
+
+STRATEGIES: Final = Registry[Strategy](
+    "synergai.search",
+    {
+        "exhaustive": "synergai.search.strategies.exhaustive:Exhaustive",
+        "gp": "synergai.search.strategies.shared_process:SharedProcessSearch",
+        "halving": "synergai.search.strategies.successive_halving:SuccessiveHalving",
+        "hill-climbing": "synergai.search.strategies.hill_climbing:HillClimbing",
+        "random": "synergai.search.strategies.random_points:RandomPoints",
+    },
+)
+"""Strategies by name; third parties add theirs under the entry point group ``synergai.search``."""

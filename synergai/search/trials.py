@@ -1,0 +1,40 @@
+"""Measurements of a search: what is asked for, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+SHORT_ERROR: Final = 0.024
+"""Standard error of the logarithm of the QPS of a short run: 2 % from run to run, and 10 % from
+query to query, of which there are 64."""
+FULL_ERROR: Final = 0.02
+
+
+class Trial(NamedTuple):
+    """A measurement that a strategy asks for.
+
+    Attributes:
+        point: index of the point.
+        full: whether it takes the time of an exhaustive profile, rather than the least.
+    """
+
+    point: int
+    full: bool = False
+
+
+class Result(NamedTuple):
+    """Outcome of a measurement.
+
+    Attributes:
+        qps: queries per second.
+        watts: power of the machine; 0 if it cannot be measured.
+        setup_s: seconds of T_pre.
+        seconds: duration of everything, the switch of the power mode included.
+        error: standard error of the logarithm of `qps`.
+    """
+
+    qps: float
+    watts: float
+    setup_s: float
+    seconds: float
+    error: float = SHORT_ERROR
