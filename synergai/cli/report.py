@@ -10,12 +10,14 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json
-from synergai.reports.settings import CharacterisationSettings
+from synergai.reports.settings import CharacterisationSettings, EvaluationSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.reports.document import Report
+    from synergai.reports.evaluation.report import Origin
+    from synergai.reports.evaluation.study import Study
 
 
 def characterisation(settings: CharacterisationSettings) -> None:
@@ -37,6 +39,67 @@ def characterisation(settings: CharacterisationSettings) -> None:
     _write(report, settings.output, as_json=settings.as_json)
 
 
+def evaluation(settings: EvaluationSettings) -> None:
+    """Report how scheduling policies perform, simulated or in a gateway's event logs.
+
+    Has the figures of the thesis's chapter 7, with distributions and break-downs. Simulated by
+    default, on all four experiments.
+    """
+    _require_drawing()
+    if settings.bounds:
+        require("highspy")
+    from synergai.reports.evaluation.report import evaluate
+
+    made = _colophon("evaluation")
+    study, origin = _recorded(settings, made) if settings.recordings else _simulated(settings, made)
+    _write(evaluate(study, origin), settings.output, as_json=settings.as_json)
+
+
+def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
+    from synergai.reports.evaluation.outcomes import outcome_of_log
+    from synergai.reports.evaluation.report import Origin
+    from synergai.reports.evaluation.study import Study
+    from synergai.simulator.recording import read_log
+
+    outcomes = [outcome_of_log(read_log(path), path.stem) for path in settings.recordings]
+    facts = (("Event logs", ", ".join(map(str, settings.recordings))),)
+    return Study(outcomes), Origin(facts=facts, profile=None, is_reconstructed=False, made=made)
+
+
+def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
+    from rich.console import Console
+    from rich.progress import track
+
+    from synergai.profiles.files import load_dictionary
+    from synergai.reports.characterisation.space import RECONSTRUCTED
+    from synergai.reports.evaluation.outcomes import outcome_of_run
+    from synergai.reports.evaluation.report import Origin
+    from synergai.reports.evaluation.study import Study
+    from synergai.simulator.sweep import run_count, simulate_all
+    from synergai.simulator.workload import Profile
+
+    entries = list(load_dictionary(settings.profile))
+    profile = Profile(entries)
+    runs = track(
+        simulate_all(settings, profile),
+        "simulating",
+        total=run_count(settings),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    study = Study(outcome_of_run(run, bound) for run, bound in runs)
+    is_reconstructed = all(entry.label == RECONSTRUCTED for entry in entries)
+    source = "reconstructed from the thesis" if is_reconstructed else str(settings.profile)
+    facts = (
+        ("Profile", source),
+        ("Seeds", settings.seeds),
+        ("Sessions", settings.sessions),
+        ("Estimates off by", f"{settings.estimate_error * 100:.0f} %"),
+    )
+    origin = Origin(facts=facts, profile=profile, is_reconstructed=is_reconstructed, made=made)
+    return study, origin
+
+
 app: Final = typer.Typer(
     help="Report on profiles and on scheduling policies, as pages with figures and tables.",
     no_args_is_help=True,
@@ -45,6 +108,10 @@ app: Final = typer.Typer(
 app.command(epilog="Example: [bold]synergai report characterisation --output fleet[/bold]")(
     settings_command(CharacterisationSettings, characterisation)
 )
+app.command(
+    epilog="Example: [bold]synergai report evaluation --policies synergai,malleable --seeds 0-9"
+    "[/bold]"
+)(settings_command(EvaluationSettings, evaluation))
 
 
 @app.callback()

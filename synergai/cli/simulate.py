@@ -53,12 +53,16 @@ def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[Result]
     from rich.console import Console
     from rich.progress import track
 
-    from synergai.simulator.sweep import sweep
+    from synergai.simulator.sweep import run_count, sweep
 
-    runs = len(settings.experiments) * len(parse_seeds(settings.seeds)) * len(settings.policies)
-    console = Console(stderr=True)
-    simulated = sweep(settings, profile)
-    return list(track(simulated, "simulating", total=runs, console=console, transient=True))
+    results = track(
+        sweep(settings, profile),
+        "simulating",
+        total=run_count(settings),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    return list(results)
 
 
 def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> None:
@@ -72,11 +76,13 @@ def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> Non
 def _plot(
     settings: SimulatorSettings, folder: Path, profile: Profile, results: Sequence[Result]
 ) -> None:
-    from synergai.simulator.plots import plot_experiments
+    from synergai.runtime.figures import save
+    from synergai.simulator.plots import draw_comparison
     from synergai.simulator.sweep import make_workload, run
     from synergai.simulator.timeline import plot_timeline
 
-    plot_experiments(results, settings.policies, settings.experiments, folder)
+    comparison = draw_comparison(results, settings.policies, settings.experiments)
+    save(comparison, folder / "comparison.png")
     experiment, seed = settings.experiments[-1], parse_seeds(settings.seeds)[0]
     workload = make_workload(settings, profile, experiment, seed)
     for policy in settings.policies:

@@ -56,6 +56,9 @@ _AROUND_ROWS: Final = 1.25
 """Inches for title, axis and legend of a panel whose height depends on its rows."""
 _PLOT_HEIGHT: Final = 3.6
 _MAX_HEIGHT: Final = 60.0
+_DODGE: Final = 0.14
+"""Rows between the markers of two series, so that equal values stay visible."""
+_MAX_DODGED: Final = 4
 _LEGEND_CHARACTERS: Final = 62
 """Characters of a legend that fit in a line."""
 _KEY_CHARACTERS: Final = 5
@@ -182,6 +185,7 @@ def _style_of(number: int) -> tuple[str, str]:
 def _name_rows(axes: Axes, rows: Sequence[str]) -> None:
     axes.set_yticks(range(len(rows)), [shorten(row) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.tick_params(axis="y", pad=8)  # room for a marker at 0
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
 
@@ -220,9 +224,11 @@ def _thin_ticks(axes: Axes, low: float, high: float) -> None:
 
 def _draw_dots(axes: Axes, chart: Dots) -> list[Any]:
     handles: list[Any] = []
+    dodge = _DODGE if len(chart.series) <= _MAX_DODGED else 0.0
     for number, series in enumerate(chart.series):
         colour, marker = _style_of(number)
-        points = [(v, row) for row, v in enumerate(series.values) if v is not None]
+        offset = dodge * (number - (len(chart.series) - 1) / 2)
+        points = [(v, row + offset) for row, v in enumerate(series.values) if v is not None]
         [line] = axes.plot(
             [value for value, _ in points],
             [row for _, row in points],

@@ -10,6 +10,7 @@ from pydantic import Field
 from synergai.reports.printed import QUERIES
 from synergai.runtime.paths import default_dictionary
 from synergai.runtime.settings import OptionName, Settings
+from synergai.simulator.settings import SweepSettings
 
 
 class CharacterisationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
@@ -28,6 +29,22 @@ class CharacterisationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
     )
     queries: int = Field(
         default=QUERIES, ge=1, le=1 << 53, description="Queries of a run, for its total time."
+    )
+    as_json: Annotated[bool, OptionName("json")] = Field(
+        default=False, description="Print JSON: the files written, and the findings."
+    )
+
+
+class EvaluationSettings(SweepSettings, env_prefix="SYNERGAI_REPORT_"):
+    """Settings of ``synergai report evaluation``."""
+
+    recordings: tuple[Path, ...] = Field(
+        default=(),
+        description="Event logs of gateways, to report on these instead of simulations.",
+    )
+    output: Path = Field(
+        default=Path("evaluation"),
+        description="Folder for report.html, and the figures and tables as PNG and CSV files.",
     )
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON: the files written, and the findings."

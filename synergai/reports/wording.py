@@ -70,11 +70,12 @@ def listing(items: Iterable[str]) -> str:
 
 
 def count(value: int, noun: str) -> str:
-    """Return a count with its noun: 1 engine, 12 engines, 5 classes."""
+    """Return a count with its noun: 1 engine, 12 engines, 5 classes, 9 policies."""
     if value == 1:
         return f"1 {noun}"
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{value:,} {noun}{ending}"
+    if noun.endswith("y"):
+        return f"{value:,} {noun[:-1]}ies"
+    return f"{value:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def shorten(text: str, limit: int = 24) -> str:

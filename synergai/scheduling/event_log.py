@@ -132,9 +132,7 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
         InvalidInput: the file is not an event log of this version.
     """
     with path.open(encoding="utf-8") as lines:
-        head = _document(path, next(lines, ""))
-        if head.get("format") != FORMAT:
-            raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
+        head = _head(path, next(lines, ""))
         core = SchedulerCore(
             _decode_settings(path, head["settings"]),
             ConfigurationDictionary(msgspec.convert(head["dictionary"], list[ProfileEntry])),
@@ -154,6 +152,23 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
                 replayed=commands,
                 decision_s=cpu_clock() - began,
             )
+
+
+def recorded_settings(path: Path) -> SchedulingSettings:
+    """Return the settings of the core that an event log is of.
+
+    Raises:
+        InvalidInput: the file is not an event log of this version.
+    """
+    with path.open(encoding="utf-8") as lines:
+        return _decode_settings(path, _head(path, next(lines, ""))["settings"])
+
+
+def _head(path: Path, line: str) -> dict[str, Any]:
+    head = _document(path, line)
+    if head.get("format") != FORMAT:
+        raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
+    return head
 
 
 def _document(path: Path, line: str) -> dict[str, Any]:

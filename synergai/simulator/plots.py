@@ -1,4 +1,4 @@
-"""Plots in the style of the thesis's Figures 7.3 to 7.7, with the spread over seeds."""
+"""One overview of all policies and experiments, with the spread over seeds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from synergai.runtime.figures import fit_scale, make_figure, save
+from synergai.runtime.figures import fit_scale, make_figure
 from synergai.simulator.results import Spread
 from synergai.simulator.tables import METRICS, Metric, select
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -24,38 +23,16 @@ _HIGHLIGHTED: Final = {"malleable": "#1b7837", "synergai": "#2166ac", "slo_mael"
 _OTHER: Final = "#9e9e9e"
 
 
-def plot_experiments(
-    results: Sequence[Result], policies: Sequence[str], experiments: Sequence[str], folder: Path
-) -> list[Path]:
-    """Write the figures of `draw_experiments` to a folder.
-
-    Returns:
-        The files written.
-    """
-    figures = draw_experiments(results, policies, experiments)
-    return [save(figure, folder / f"{name}.png") for name, figure in figures.items()]
-
-
-def draw_experiments(
+def draw_comparison(
     results: Sequence[Result], policies: Sequence[str], experiments: Sequence[str]
-) -> dict[str, Figure]:
-    """Draw one figure per experiment and one of all, ``comparison``.
+) -> Figure:
+    """Draw all policies in all experiments, as an overview.
 
-    There is a panel per metric and a bar per policy. Bars are means over seeds, error bars one
-    standard deviation. A metric in which one policy dwarfs another has a logarithmic axis.
-
-    Returns:
-        The figures by name.
+    There is a column per experiment, a row per metric and a bar per policy. Bars are means over
+    seeds, error bars one standard deviation. A metric in which one policy dwarfs another has a
+    logarithmic axis. `synergai.reports` has the distributions.
     """
-    figures = {}
-    for experiment in experiments:
-        figure = figures[experiment] = make_figure(10.0, 7.0)
-        for place, metric in enumerate(METRICS):
-            axes = figure.add_subplot(2, 2, place + 1)
-            fit_scale(axes, _bars(axes, results, metric, policies, experiment))
-        figure.suptitle(experiment)
-        _explain(figure, policies)
-    figure = figures["comparison"] = make_figure(4.0 * len(experiments), 10.0)
+    figure = make_figure(4.0 * len(experiments), 10.0)
     panels = figure.subplots(
         len(METRICS), len(experiments), sharex=True, sharey="row", squeeze=False
     )
@@ -69,7 +46,7 @@ def draw_experiments(
     for experiment, axes in zip(experiments, panels[0], strict=True):
         axes.set_title(experiment)
     _explain(figure, policies)
-    return figures
+    return figure
 
 
 def _bars(

@@ -9,24 +9,27 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from synergai.scheduling.event_log import replay
+from synergai.scheduling.event_log import recorded_settings, replay
 from synergai.scheduling.events import (
     AssignmentEnded,
+    AssignmentsRevoked,
     AssignmentStarted,
     Dispatch,
     Finish,
     JobArrived,
+    JobCancelled,
     QueriesDone,
     WorkerJoined,
+    WorkerLeft,
 )
 from synergai.simulator.simulation import Run
 from synergai.simulator.virtual_worker import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from synergai.domain import Job, JobId, WorkerId
+    from synergai.domain import Job, JobId, WorkerClass, WorkerId
     from synergai.scheduling.event_log import ReplayStep
     from synergai.scheduling.events import Assignment
     from synergai.simulator.workload import Workload
@@ -50,7 +53,7 @@ class Recording:
 def read_recording(
     path: Path, workload: Workload, policy: str, scale: float, jobs: Mapping[str, Job]
 ) -> Recording:
-    """Read and replay an event log.
+    """Read and replay the event log of a workload.
 
     Args:
         path: the log.
@@ -62,21 +65,94 @@ def read_recording(
     Raises:
         InvalidInput: the file is not an event log of this version.
     """
-    steps = list(replay(path, time.thread_time))
-    reader = _Reader(workload, scale, jobs)
-    reader.read(steps)
+    log = read_log(path)
+    origin = log.jobs[0].arrival if log.jobs else 0.0
+
+    def profile_time(at: float) -> float:
+        """Convert gateway time to profiled time; the first arrival is the common origin."""
+        return workload.jobs[0].arrival + (at - origin) * scale
+
     return Recording(
         run=Run(
-            workload=replace(workload, jobs=tuple(reader.arrived.values())),
-            policy=policy,
-            spans=tuple(reader.spans),
-            finished=reader.finished,
-            decisions_s=tuple(
-                step.decision_s
-                for step in steps
-                if not isinstance(step.event, QueriesDone | WorkerJoined)
+            workload=replace(
+                workload,
+                jobs=tuple(
+                    structs.replace(
+                        jobs[live.id],
+                        arrival=profile_time(live.arrival),
+                        deadline=profile_time(live.deadline),
+                    )
+                    for live in log.jobs
+                ),
             ),
+            policy=policy,
+            spans=tuple(
+                replace(
+                    span,
+                    job_id=jobs[span.job_id].id,
+                    started=profile_time(span.started),
+                    ready=profile_time(span.ready),
+                    ended=profile_time(span.ended),
+                )
+                for span in log.spans
+            ),
+            finished={jobs[job_id].id: profile_time(at) for job_id, at in log.finished.items()},
+            decisions_s=log.decisions_s,
         ),
+        events=log.events,
+        mismatches=log.mismatches,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayLog:
+    """What happened in a gateway, from its event log; times are in its monotonic seconds.
+
+    Attributes:
+        policy: the gateway's scheduling policy.
+        jobs: jobs and requests in order of arrival, without cancelled ones.
+        spans: every assignment of theirs as executed.
+        finished: completion times; rejected, failed and expired jobs are missing.
+        decisions_s: CPU seconds of each decision, when the events were replayed.
+        classes: worker classes by worker.
+        ended: time of the last event.
+        events: number of recorded events.
+        mismatches: number of events after which the replayed commands differ.
+    """
+
+    policy: str
+    jobs: tuple[Job, ...]
+    spans: tuple[Span, ...]
+    finished: dict[JobId, float]
+    decisions_s: tuple[float, ...]
+    classes: dict[WorkerId, WorkerClass]
+    ended: float
+    events: int
+    mismatches: int
+
+
+def read_log(path: Path) -> GatewayLog:
+    """Read and replay an event log.
+
+    Raises:
+        InvalidInput: the file is not an event log of this version.
+    """
+    steps = list(replay(path, time.thread_time))
+    reader = _Reader()
+    for step in steps:
+        reader.read(step)
+    return GatewayLog(
+        policy=recorded_settings(path).policy,
+        jobs=tuple(reader.jobs.values()),
+        spans=tuple(span for span in reader.spans if span.job_id in reader.jobs),
+        finished=reader.finished,
+        decisions_s=tuple(
+            step.decision_s
+            for step in steps
+            if not isinstance(step.event, QueriesDone | WorkerJoined)
+        ),
+        classes=reader.classes,
+        ended=steps[-1].at if steps else 0.0,
         events=len(steps),
         mismatches=sum(step.recorded != step.replayed for step in steps),
     )
@@ -89,57 +165,48 @@ class _InFlight:
     assignment: Assignment
     started: float | None = None
     ready: float | None = None
+    done: int = 0
 
 
 @dataclass(slots=True)
 class _Reader:
     """Reconstructs jobs and spans from the events."""
 
-    workload: Workload
-    scale: float
-    jobs: Mapping[str, Job]
-    origin: float | None = None
-    arrived: dict[JobId, Job] = field(default_factory=dict)
+    jobs: dict[JobId, Job] = field(default_factory=dict)
     finished: dict[JobId, float] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
+    classes: dict[WorkerId, WorkerClass] = field(default_factory=dict)
     queues: dict[WorkerId, deque[_InFlight]] = field(default_factory=dict)
 
-    def read(self, steps: Iterable[ReplayStep]) -> None:
-        """Process all steps in order."""
-        for step in steps:
-            match step.event:
-                case JobArrived(job):
-                    self._add_job(job)
-                case AssignmentStarted(assignment_id):
-                    if (running := self._find(assignment_id)) is not None:
-                        running.ready = self._profile_time(step.at)
-                case AssignmentEnded():
-                    self._end_assignment(step.event, self._profile_time(step.at))
-            for command in step.recorded:
-                match command:
-                    case Dispatch(assignment):
-                        self._dispatch(assignment, self._profile_time(step.at))
-                    case Finish(job_id):
-                        self.finished[self.jobs[job_id].id] = self._profile_time(step.at)
-
-    def _profile_time(self, at: float) -> float:
-        """Convert gateway time to profiled time; the first arrival is the common origin."""
-        origin = at if self.origin is None else self.origin
-        return self.workload.jobs[0].arrival + (at - origin) * self.scale
-
-    def _add_job(self, live: Job) -> None:
-        if self.origin is None:
-            self.origin = live.arrival
-        job = self.jobs[live.id]
-        self.arrived[job.id] = structs.replace(
-            job,
-            arrival=self._profile_time(live.arrival),
-            deadline=self._profile_time(live.deadline),
-        )
-
-    def _dispatch(self, assignment: Assignment, now: float) -> None:
-        queue = self.queues.setdefault(assignment.worker_id, deque())
-        queue.append(_InFlight(assignment, None if queue else now))
+    def read(self, step: ReplayStep) -> None:
+        """Process the next step."""
+        match step.event:
+            case JobArrived(job):
+                self.jobs[job.id] = job
+            case JobCancelled(job_id):
+                self.jobs.pop(job_id, None)
+            case WorkerJoined(worker):
+                self._leave(worker.id, step.at)
+                self.classes[worker.id] = worker.worker_class
+            case WorkerLeft(worker_id) | AssignmentsRevoked(worker_id):
+                self._leave(worker_id, step.at)
+            case AssignmentStarted(assignment_id):
+                if (running := self._find(assignment_id)) is not None:
+                    running.ready = step.at
+            case QueriesDone(assignment_id, done):
+                if (running := self._find(assignment_id)) is not None:
+                    running.done = done
+            case AssignmentEnded(assignment_id, done):
+                if (running := self._find(assignment_id)) is not None:
+                    running.done = done
+                    self._end(running, step.at)
+        for command in step.recorded:
+            match command:
+                case Dispatch(assignment):
+                    queue = self.queues.setdefault(assignment.worker_id, deque())
+                    queue.append(_InFlight(assignment, None if queue else step.at))
+                case Finish(job_id):
+                    self.finished[job_id] = step.at
 
     def _find(self, assignment_id: int) -> _InFlight | None:
         for queue in self.queues.values():
@@ -148,10 +215,12 @@ class _Reader:
                     return running
         return None
 
-    def _end_assignment(self, event: AssignmentEnded, now: float) -> None:
-        running = self._find(event.assignment_id)
-        if running is None:
-            return
+    def _leave(self, worker_id: WorkerId, now: float) -> None:
+        """End what the worker was running when it was lost."""
+        for running in list(self.queues.get(worker_id, ())):
+            self._end(running, now)
+
+    def _end(self, running: _InFlight, now: float) -> None:
         assignment = running.assignment
         queue = self.queues[assignment.worker_id]
         queue.remove(running)
@@ -161,15 +230,15 @@ class _Reader:
             return
         ready = running.ready
         if ready is None:
-            ready = running.started if event.done else now
+            ready = running.started if running.done else now
         self.spans.append(
             Span(
                 worker_id=assignment.worker_id,
-                job_id=self.jobs[assignment.job_id].id,
+                job_id=assignment.job_id,
                 engine=assignment.engine,
                 configuration=assignment.configuration,
                 first=assignment.first,
-                done=event.done,
+                done=running.done,
                 started=running.started,
                 ready=ready,
                 ended=now,

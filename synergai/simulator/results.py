@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from synergai.simulator.outcomes import job_outcomes
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from synergai.simulator.outcomes import JobOutcome
     from synergai.simulator.simulation import Run
 
 
@@ -48,25 +51,32 @@ class Result:
 
 def summarize(run: Run) -> Result:
     """Compute the figures of a run."""
-    jobs = run.workload.jobs
-    started: dict[str, float] = {}
-    for span in run.spans:
-        started[span.job_id] = min(span.started, started.get(span.job_id, span.started))
-    excesses = [max(0.0, run.finished[j.id] - j.deadline) for j in jobs if j.id in run.finished]
-    times = [run.finished[job.id] - job.arrival for job in jobs if job.id in run.finished]
-    waits = [started[job.id] - job.arrival for job in jobs if job.id in started]
-    late = sum(excess > 1e-9 for excess in excesses)
+    workload = run.workload
+    jobs = job_outcomes(workload.jobs, run.spans, run.finished)
+    return summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
+
+
+def summarize_jobs(
+    experiment: str,
+    policy: str,
+    seed: int,
+    jobs: Sequence[JobOutcome],
+    decisions_s: Sequence[float],
+) -> Result:
+    """Compute the figures of a run from its jobs and decisions; there is at least one of each."""
+    times = [job.end_to_end_s for job in jobs if job.end_to_end_s is not None]
+    waits = [job.wait_s for job in jobs if job.wait_s is not None]
     return Result(
-        experiment=run.workload.experiment,
-        policy=run.policy,
-        seed=run.workload.seed,
-        violations=late + len(jobs) - len(run.finished),
+        experiment=experiment,
+        policy=policy,
+        seed=seed,
+        violations=sum(job.violated for job in jobs),
         mean_wait_s=statistics.fmean(waits) if waits else 0.0,
-        mean_excess_s=sum(excesses) / len(jobs),
+        mean_excess_s=sum(job.excess_s for job in jobs) / len(jobs),
         e2e_mean_s=statistics.fmean(times) if times else 0.0,
         e2e_p99_s=float(np.percentile(times, 99)) if times else 0.0,
-        decisions=len(run.decisions_s),
-        decision_p99_us=float(np.percentile(run.decisions_s, 99)) * 1e6,
+        decisions=len(decisions_s),
+        decision_p99_us=float(np.percentile(decisions_s, 99)) * 1e6,
     )
 
 

@@ -101,8 +101,8 @@ class WorkloadSettings(Settings):
         return value
 
 
-class SimulatorSettings(WorkloadSettings, env_prefix="SYNERGAI_SIMULATE_"):
-    """Settings of ``synergai simulate``."""
+class SweepSettings(WorkloadSettings):
+    """Which experiments, policies and seeds to simulate."""
 
     experiments: tuple[ExperimentName, ...] = Field(
         default=tuple(EXPERIMENTS),
@@ -122,7 +122,12 @@ class SimulatorSettings(WorkloadSettings, env_prefix="SYNERGAI_SIMULATE_"):
     t_pre: TPre = Field(
         default="fixed", description="T_pre is as profiled, or proportional to a job's queries."
     )
-    plots: Path | None = Field(default=None, description="Directory for plots.")
     bounds: bool = Field(
         default=False, description="Add a lower bound on violations for any schedule."
     )
+
+
+class SimulatorSettings(SweepSettings, env_prefix="SYNERGAI_SIMULATE_"):
+    """Settings of ``synergai simulate``."""
+
+    plots: Path | None = Field(default=None, description="Directory for plots.")

@@ -15,14 +15,14 @@ from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.simulator.settings import SimulatorSettings
+    from synergai.simulator.settings import SweepSettings
     from synergai.simulator.simulation import Run
     from synergai.simulator.workload import Workload
 
 PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 
 
-def load_profile(settings: SimulatorSettings) -> Profile:
+def load_profile(settings: SweepSettings) -> Profile:
     """Load the profile named in the settings.
 
     Raises:
@@ -33,7 +33,7 @@ def load_profile(settings: SimulatorSettings) -> Profile:
 
 
 def make_workload(
-    settings: SimulatorSettings, profile: Profile, experiment: str, seed: int
+    settings: SweepSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
     """Return the workload of one experiment and seed."""
     return draw(
@@ -46,7 +46,7 @@ def make_workload(
     )
 
 
-def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
+def run(settings: SweepSettings, workload: Workload, policy: str) -> Run:
     """Simulate one policy and audit the run."""
     known = set(workload.profile.classes)
     options = {name: text for name, text in settings.predefined.items() if name in known}
@@ -57,11 +57,11 @@ def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
     return ran
 
 
-def sweep(settings: SimulatorSettings, profile: Profile) -> Iterator[Result]:
-    """Simulate and measure all combinations of experiments, seeds and policies.
+def simulate_all(settings: SweepSettings, profile: Profile) -> Iterator[tuple[Run, int | None]]:
+    """Simulate all combinations of experiments, seeds and policies.
 
     Yields:
-        One result per run.
+        Each run, and the lower bound on its violations if it was requested.
 
     Raises:
         AuditFailed: a run violates a physical constraint.
@@ -75,5 +75,22 @@ def sweep(settings: SimulatorSettings, profile: Profile) -> Iterator[Result]:
 
                 bound = violations_at_least(workload)
             for policy in settings.policies:
-                result = summarize(run(settings, workload, policy))
-                yield replace(result, violations_at_least=bound)
+                yield run(settings, workload, policy), bound
+
+
+def sweep(settings: SweepSettings, profile: Profile) -> Iterator[Result]:
+    """Simulate and measure all combinations of experiments, seeds and policies.
+
+    Yields:
+        One result per run.
+
+    Raises:
+        AuditFailed: a run violates a physical constraint.
+    """
+    for ran, bound in simulate_all(settings, profile):
+        yield replace(summarize(ran), violations_at_least=bound)
+
+
+def run_count(settings: SweepSettings) -> int:
+    """Return the number of runs of a sweep."""
+    return len(settings.experiments) * len(parse_seeds(settings.seeds)) * len(settings.policies)

@@ -15,7 +15,7 @@ from synergai.reports.wording import count
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from synergai.domain import EngineName
+    from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.reports.characterisation.energy import Front
     from synergai.reports.characterisation.operating_modes import Knob, KnobValue, ModeComparison
@@ -385,44 +385,55 @@ def draw_fronts(fronts: list[Front]) -> Figure:
     )
 
 
-def draw_predictions(space: Space) -> Figure:
-    """Return the best measured beside the best predicted QPS, which nothing is computed from."""
+def draw_set_aside(space: Space) -> Figure:
+    """Return the best measured QPS beside the best of the entries that nothing is computed from."""
     panels: list[Chart] = []
-    for name in dict.fromkeys(entry.worker_class for entry in space.predicted):
-        best: dict[EngineName, float] = {}
-        for entry in space.predicted:
-            if entry.worker_class == name:
-                best[entry.engine] = max(entry.qps, best.get(entry.engine, 0.0))
+    for name in dict.fromkeys(e.worker_class for e in (*space.predicted, *space.stale)):
         measured = [space.best(engine, name) for engine in space.engines]
-        known = {entry.engine: entry.qps for entry in measured if entry is not None}
-        rows = tuple(sorted({*best, *known}))
+        columns = {
+            "best measured": _best_qps([entry for entry in measured if entry is not None], name),
+            "best of the predicted": _best_qps(space.predicted, name),
+            "best of the stale": _best_qps(space.stale, name),
+        }
+        rows = tuple(sorted({engine for column in columns.values() for engine in column}))
         panels.append(
             Dots(
-                title=f"Measured and predicted on {name}",
+                title=f"Measured and others on {name}",
                 rows=rows,
-                series=(
-                    Series(name="best measured", values=tuple(known.get(row) for row in rows)),
+                series=tuple(
                     Series(
-                        name="best of the predicted",
-                        values=tuple(best.get(row) for row in rows),
-                        hollow=True,
-                    ),
+                        name=title,
+                        values=tuple(column.get(row) for row in rows),
+                        hollow=title != "best measured",
+                    )
+                    for title, column in columns.items()
+                    if column
                 ),
                 axis=Axis(QPS, log=True),
             )
         )
     return Figure(
-        key="predictions",
-        title="Predicted configurations.",
-        caption=prose.describe_predictions(space),
+        key="set-aside",
+        title="Entries set aside.",
+        caption=prose.describe_set_aside(space),
         panels=tuple(panels),
         columns=2,
         data=Table(
-            file="predictions",
-            columns=("engine", "worker_class", "configuration", "qps"),
+            file="set-aside",
+            columns=("engine", "worker_class", "configuration", "qps", "reason"),
             rows=tuple(
-                (entry.engine, entry.worker_class, str(entry.configuration), entry.qps)
-                for entry in space.predicted
+                (entry.engine, entry.worker_class, str(entry.configuration), entry.qps, reason)
+                for reason, entries in (("predicted", space.predicted), ("stale", space.stale))
+                for entry in entries
             ),
         ),
     )
+
+
+def _best_qps(entries: list[ProfileEntry], worker_class: WorkerClass) -> dict[EngineName, float]:
+    """Return the highest QPS on a class by engine."""
+    best: dict[EngineName, float] = {}
+    for entry in entries:
+        if entry.worker_class == worker_class:
+            best[entry.engine] = max(entry.qps, best.get(entry.engine, 0.0))
+    return best

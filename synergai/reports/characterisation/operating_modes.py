@@ -6,14 +6,14 @@ In each mode an engine is taken with its best thread count (thesis, Figures 5.3 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from synergai.reports.characterisation.modes import Limits, limits_of, mode_order
 from synergai.reports.statistics import Distribution, mean, pearson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
@@ -136,12 +136,21 @@ def _summarize(
     ours, theirs = mean(row[e].qps for e in shared), mean(best[e].qps for e in shared)
     return ModeSummary(
         mode=mode,
-        limits=limits_of(name, mode),
+        limits=_limits(name, mode, row.values()),
         entries=row,
         qps=Distribution.of(entry.qps for entry in row.values()),
         total_s=Distribution.of(map(space.total_time_s, row.values())),
         behind=theirs / ours if ours and theirs else math.nan,
     )
+
+
+def _limits(name: WorkerClass, mode: str, entries: Collection[ProfileEntry]) -> Limits:
+    """Return a mode's limits, with the measured clock if its largest one is not known."""
+    limits = limits_of(name, mode)
+    clocks = [entry.clock_mhz for entry in entries if entry.clock_mhz]
+    if limits.mhz is None and len(clocks) == len(entries):
+        return replace(limits, mhz=round(sum(clocks) / len(clocks), -1))
+    return limits
 
 
 def _value(knob: str, limits: Limits) -> float | None:

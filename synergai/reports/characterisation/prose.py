@@ -284,24 +284,32 @@ def describe_fronts(fronts: list[Front]) -> str:
     )
 
 
-def describe_predictions(space: Space) -> str:
-    """Describe the predicted configurations."""
-    total = len(space.measured) + len(space.predicted)
+def describe_set_aside(space: Space) -> str:
+    """Describe the entries that nothing is computed from."""
+    total = len(space.measured) + len(space.predicted) + len(space.stale)
+    parts = []
+    if space.predicted:
+        parts.append(f"{len(space.predicted):,} were predicted by a search instead of measured")
+    if space.stale:
+        parts.append(
+            f"{len(space.stale):,} are stale, measured with another model file or runtime than "
+            "the newest of the engine"
+        )
     text = (
-        f"{len(space.predicted):,} of {total:,} configurations were not measured but predicted by "
-        "the search. They are drawn as outlines; no other figure and no sentence is based on them."
+        f"Of {count(total, 'entry')}, {listing(parts)}. They are drawn as outlines; no other "
+        "figure and no sentence is based on them."
     )
-    surprising = 0
+    better = 0
     for name in space.classes:
         for engine in space.engines:
             best = space.best(engine, name)
             guesses = [
                 e.qps for e in space.predicted if (e.engine, e.worker_class) == (engine, name)
             ]
-            surprising += best is not None and max(guesses, default=0.0) > best.qps
-    if surprising:
+            better += best is not None and max(guesses, default=0.0) > best.qps
+    if better:
         text += (
-            f" For {count(surprising, 'pair')} of engine and class, a predicted configuration "
-            "exceeds the best measured one: measure it."
+            f" For {count(better, 'pair')} of engine and class, a predicted configuration exceeds "
+            "the best measured one: measure it."
         )
     return text

@@ -25,6 +25,8 @@ BANNER: Final = (
     "Reconstructed: this profile was fitted to the numbers that the thesis prints. It was not "
     "measured. Only comparisons within it are meaningful."
 )
+_THROTTLED: Final = 0.05
+"""Share of a measurement from which limited clocks matter."""
 _MARK: Final = "Reconstructed."
 _QUESTIONS: Final = (
     "How does performance vary between workers?",
@@ -75,9 +77,9 @@ def characterise(space: Space, *, source: str, made: str) -> Report:
         _energy(space),
         _best(space),
     ]
-    if space.predicted:
-        blocks = (figures.draw_predictions(space),)
-        sections.append(Section(key="predictions", title="Predicted configurations", blocks=blocks))
+    if space.predicted or space.stale:
+        blocks = (figures.draw_set_aside(space),)
+        sections.append(Section(key="set-aside", title="Entries set aside", blocks=blocks))
     if printed:
         sections.append(_agreement(printed))
     if space.is_reconstructed:
@@ -168,6 +170,14 @@ def _overview(space: Space) -> Section:
                 "machine (label: disturbed). Profile these again on an idle machine."
             )
         )
+    throttled = sum(entry.throttled > _THROTTLED for entry in space.measured)
+    if throttled:
+        blocks.append(
+            Note(
+                f"The machine limited its clocks during {count(throttled, 'measurement')}, because "
+                "of heat or power. These QPS are lower than a cooler machine would reach."
+            )
+        )
     return Section(key="space", title="What was measured", blocks=tuple(blocks))
 
 
@@ -233,6 +243,7 @@ def _best(space: Space) -> Section:
                         name,
                         str(best.configuration),
                         best.qps,
+                        best.error * 100 or None,
                         best.t_pre_s,
                         best.latency_p99_s * 1e3 or None,
                         watts,
@@ -250,6 +261,7 @@ def _best(space: Space) -> Section:
                     "worker class",
                     "configuration",
                     "QPS",
+                    "error (%)",
                     "T_pre (s)",
                     "p99 (ms)",
                     "power (W)",

@@ -1,8 +1,8 @@
 """The profiles of a fleet, as the characterisation reads them.
 
 A figure of an engine on a worker class is that of its best configuration, the one with the highest
-QPS, unless it says otherwise. Predicted entries are counted and drawn, but nothing is computed
-from them.
+QPS, unless it says otherwise. Predicted and stale entries are counted and drawn, but nothing is
+computed from them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import PREDICTED
 from synergai.reports.statistics import geometric_mean
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 RECONSTRUCTED: Final = "reconstructed"
-PREDICTED: Final = "predicted"
 
 
 class Space:
@@ -29,8 +29,9 @@ class Space:
         queries: number of queries for which total times are given.
         engines: engines with a measurement, sorted.
         classes: worker classes with a measurement, fastest first.
-        measured: entries other than predicted ones.
+        measured: entries other than predicted and stale ones.
         predicted: entries that were not measured.
+        stale: entries of another model file or runtime than the engine's newest on the class.
 
     Raises:
         InvalidInput: on construction, if there is no measurement.
@@ -39,8 +40,11 @@ class Space:
     def __init__(self, entries: Iterable[ProfileEntry], queries: int) -> None:
         self.queries = queries
         ordered = sorted(entries, key=lambda e: (e.engine, e.worker_class, e.configuration))
-        self.measured = [entry for entry in ordered if entry.label != PREDICTED]
         self.predicted = [entry for entry in ordered if entry.label == PREDICTED]
+        known = [entry for entry in ordered if entry.label != PREDICTED]
+        newest = _newest(known)
+        self.stale = [e for e in known if _is_stale(e, newest[e.engine, e.worker_class])]
+        self.measured = [e for e in known if not _is_stale(e, newest[e.engine, e.worker_class])]
         if not self.measured:
             raise InvalidInput("the dictionary has no measurement to report; run synergai profile")
         self._rows: dict[tuple[EngineName, WorkerClass], list[ProfileEntry]] = {}
@@ -62,6 +66,7 @@ class Space:
     def labels(self) -> dict[str, int]:
         """Return the number of entries by label."""
         labels = [entry.label for entry in (*self.measured, *self.predicted)]
+        labels += ["stale"] * len(self.stale)
         return {label: labels.count(label) for label in sorted(set(labels))}
 
     def row(self, engine: EngineName, worker_class: WorkerClass) -> list[ProfileEntry]:
@@ -83,3 +88,21 @@ class Space:
     def total_time_s(self, entry: ProfileEntry) -> float:
         """Return the seconds of a run from a cold start: T_pre and the queries."""
         return entry.t_pre_s + self.engine_time_s(entry)
+
+
+def _newest(entries: Iterable[ProfileEntry]) -> dict[tuple[EngineName, WorkerClass], ProfileEntry]:
+    """Return the most recent measurement of each engine on each class."""
+    newest: dict[tuple[EngineName, WorkerClass], ProfileEntry] = {}
+    for entry in entries:
+        key = entry.engine, entry.worker_class
+        if key not in newest or newest[key].measured_at < entry.measured_at:
+            newest[key] = entry
+    return newest
+
+
+def _is_stale(entry: ProfileEntry, newest: ProfileEntry) -> bool:
+    """Return whether an entry is known to be of another model file or runtime."""
+    return any(
+        ours and theirs and ours != theirs
+        for ours, theirs in ((entry.digest, newest.digest), (entry.runtime, newest.runtime))
+    )

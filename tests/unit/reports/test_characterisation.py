@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
@@ -235,9 +236,33 @@ def test_nothing_is_computed_from_predicted_entries() -> None:
     assert space.best(measured.engine, measured.worker_class) == measured
     assert scale_threads(space) == []
     report = report_on(measured, predicted)
-    [figure] = [figure for figure in report.figures() if figure.key == "predictions"]
-    assert "1 of 2 configurations" in figure.caption
+    [figure] = [figure for figure in report.figures() if figure.key == "set-aside"]
+    assert "Of 2 entries, 1 were predicted" in figure.caption
     assert "1 pair of engine and class" in figure.caption
+
+
+def test_entries_of_an_older_model_file_or_runtime_are_set_aside() -> None:
+    new = structs.replace(
+        an_entry(10.0, threads=1), digest="b", runtime="r 2", measured_at="2026-02-01T00:00:00Z"
+    )
+    older = structs.replace(
+        an_entry(50.0, threads=2), digest="a", runtime="r 2", measured_at="2026-01-01T00:00:00Z"
+    )
+    unknown = an_entry(20.0, threads=4)
+    space = Space([new, older, unknown], 100)
+    assert (space.stale, space.measured) == ([older], [new, unknown])
+    assert space.labels() == {"measured": 2, "stale": 1}
+    assert any("1 are stale" in figure.caption for figure in report_on(new, older).figures())
+
+
+def test_the_measured_clock_stands_for_one_that_the_mode_does_not_state() -> None:
+    entries = [
+        structs.replace(an_entry(qps, mode=mode), clock_mhz=clock)
+        for mode, qps, clock in (("slow", 10.0, 801.0), ("fast", 20.0, 1598.0))
+    ]
+    [comparison] = compare_modes(Space(entries, 100))
+    [knob] = comparison.knobs
+    assert [(knob.name, each.value) for each in knob.values] == [("clock", 800), ("clock", 1600)]
 
 
 @pytest.mark.parametrize("entries", [[], [an_entry(1.0, label="predicted")]])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.simulator.plots import draw_experiments
+from synergai.simulator.plots import draw_comparison
 from synergai.simulator.results import Result
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ def a_result(policy: str, *, wait_s: float) -> Result:
 
 def draw(slowest_wait_s: float) -> Figure:
     results = [a_result("malleable", wait_s=1.0), a_result("srr", wait_s=slowest_wait_s)]
-    figures = draw_experiments(results, ["malleable", "srr"], ["DL-FL"])
-    for figure in figures.values():
-        figure.draw_without_rendering()
-    return figures["DL-FL"]
+    figure = draw_comparison(results, ["malleable", "srr"], ["DL-FL"])
+    figure.draw_without_rendering()
+    return figure
 
 
 @pytest.mark.parametrize(("slowest_s", "scale"), [(10.0, "linear"), (400.0, "symlog")])

@@ -1,0 +1,1 @@
+"""Evaluation of scheduling policies from simulated or recorded runs (thesis, chapter 7)."""

@@ -1,0 +1,138 @@
+"""Outcomes of runs: what became of each job, and what the workers did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from synergai.domain import WorkerClass
+from synergai.errors import InvalidInput
+from synergai.simulator.outcomes import job_outcomes
+from synergai.simulator.results import summarize, summarize_jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from synergai.domain import Configuration, EngineName, WorkerId
+    from synergai.simulator.outcomes import JobOutcome
+    from synergai.simulator.recording import GatewayLog
+    from synergai.simulator.results import Result
+    from synergai.simulator.simulation import Run
+    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.workload import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a worker class did for an engine.
+
+    Attributes:
+        queries: number of queries computed.
+        setup_s: time of setups, T_pre that was paid.
+        run_s: time of the queries.
+        joules: energy of the busy time; None if the power is not known for all of it.
+    """
+
+    worker_class: WorkerClass
+    engine: EngineName
+    queries: int
+    setup_s: float
+    run_s: float
+    joules: float | None = None
+
+    @property
+    def busy_s(self) -> float:
+        """Time that the worker was not free."""
+        return self.setup_s + self.run_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of a run.
+
+    Attributes:
+        result: its figures.
+        jobs: every job, in order of arrival.
+        work: sums by worker class and engine.
+        decisions_s: CPU seconds of each decision.
+    """
+
+    result: Result
+    jobs: tuple[JobOutcome, ...]
+    work: tuple[Work, ...]
+    decisions_s: tuple[float, ...]
+
+
+def outcome_of_run(run: Run, violations_at_least: int | None = None) -> Outcome:
+    """Return the outcome of a simulated run, whose workers are called by their classes."""
+    return Outcome(
+        result=replace(summarize(run), violations_at_least=violations_at_least),
+        jobs=job_outcomes(run.workload.jobs, run.spans, run.finished),
+        work=_work(run.spans, {}, _watts(run.workload.profile)),
+        decisions_s=run.decisions_s,
+    )
+
+
+def outcome_of_log(log: GatewayLog, name: str) -> Outcome:
+    """Return the outcome of a gateway's recorded run.
+
+    Jobs that neither finished nor missed their deadlines before the log ended are left out.
+
+    Args:
+        log: the recorded run.
+        name: stands for the experiment.
+
+    Raises:
+        InvalidInput: no job is left.
+    """
+    ended = [job for job in log.jobs if job.id in log.finished or job.deadline < log.ended]
+    if not ended:
+        raise InvalidInput(f"no job or request of the event log {name} ended")
+    jobs = job_outcomes(ended, log.spans, log.finished)
+    return Outcome(
+        result=summarize_jobs(name, log.policy, 0, jobs, log.decisions_s),
+        jobs=jobs,
+        work=_work(log.spans, log.classes, {}),
+        decisions_s=log.decisions_s,
+    )
+
+
+def _watts(profile: Profile) -> dict[tuple[WorkerClass, EngineName, Configuration], float]:
+    """Return the measured power of every configuration that has one."""
+    return {
+        (name, engine, entry.configuration): entry.watts
+        for engine in profile.engines
+        for name in profile.classes
+        for entry in profile.entries(engine, name)
+        if entry.watts
+    }
+
+
+def _work(
+    spans: Iterable[Span],
+    classes: Mapping[WorkerId, WorkerClass],
+    watts: Mapping[tuple[WorkerClass, EngineName, Configuration], float],
+) -> tuple[Work, ...]:
+    groups: dict[tuple[WorkerClass, EngineName], list[Span]] = {}
+    for span in spans:
+        worker_class = classes.get(span.worker_id, WorkerClass(span.worker_id))
+        groups.setdefault((worker_class, span.engine), []).append(span)
+    work = []
+    for (name, engine), group in groups.items():
+        powers = [watts.get((name, engine, span.configuration)) for span in group]
+        energies = [
+            power * (span.ended - span.started)
+            for power, span in zip(powers, group, strict=True)
+            if power is not None
+        ]
+        work.append(
+            Work(
+                worker_class=name,
+                engine=engine,
+                queries=sum(span.done for span in group),
+                setup_s=sum(span.ready - span.started for span in group),
+                run_s=sum(span.ended - span.ready for span in group),
+                joules=sum(energies) if len(energies) == len(group) else None,
+            )
+        )
+    return tuple(work)
