@@ -16,10 +16,11 @@ import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # not in the stubs of grpcio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     StartBatch = Callable[[object, tuple[object, ...], Any], Coroutine[Any, Any, None]]
     """Takes a call, its operations and what makes futures: an event loop, or a `_Batch`."""
+    Start = Callable[[object, tuple[object, ...], asyncio.AbstractEventLoop], Awaitable[None]]
 
 _AFFECTED: Final = ("1.84.", "1.85.")
 
@@ -34,7 +35,7 @@ def free_abandoned_operations() -> None:
         cygrpc.execute_batch = freeing(original)
 
 
-def freeing(original: StartBatch) -> StartBatch:
+def freeing(original: StartBatch) -> Start:
     """Return a function like `original` that always runs to its end.
 
     Args:
@@ -42,13 +43,13 @@ def freeing(original: StartBatch) -> StartBatch:
             given, and frees them.
     """
 
-    async def execute_batch(
+    def execute_batch(
         call: object, operations: tuple[object, ...], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    ) -> asyncio.Future[None]:
+        # No coroutine: every call of the gateway awaits three of these.
         waiter: asyncio.Future[None] = loop.create_future()
-        batch = _Batch(waiter)
-        batch.start(original(call, operations, batch))
-        await waiter
+        _Batch(waiter, loop).start(original, call, operations)
+        return waiter
 
     execute_batch.frees_operations = True  # type: ignore[attr-defined]  # marks the replacement
     return execute_batch
@@ -61,17 +62,18 @@ class _Batch:
     the operations, as if they had succeeded; a failure is passed to who awaits them.
     """
 
-    __slots__ = ("_coroutine", "_waiter")
+    __slots__ = ("_coroutine", "_loop", "_waiter")
 
     _coroutine: Coroutine[Any, Any, None]
 
-    def __init__(self, waiter: asyncio.Future[None]) -> None:
+    def __init__(self, waiter: asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> None:
         self._waiter = waiter
+        self._loop = loop
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, original: StartBatch, call: object, operations: tuple[object, ...]) -> None:
         """Run `original` until it awaits the future."""
-        self._coroutine = coroutine
-        coroutine.send(None)
+        self._coroutine = original(call, operations, self)
+        self._coroutine.send(None)
 
     # --- event loop ---------------------------------------------------------------------
 
@@ -80,11 +82,10 @@ class _Batch:
 
     def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: object) -> None:
         # gRPC hands completed operations to any event loop of the process, in its thread.
-        loop = self._waiter.get_loop()
-        if asyncio.get_running_loop() is loop:
+        if asyncio.get_running_loop() is self._loop:
             callback(*arguments)
         else:
-            loop.call_soon_threadsafe(callback, *arguments)
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     # --- future -------------------------------------------------------------------------
 

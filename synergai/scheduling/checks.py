@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
-class _Check:
+class Check:
     """A check, and the workers that may run it, in order of preference."""
 
     record: JobRecord
@@ -46,6 +46,9 @@ class Checks:
         estimator: knows what a check costs.
         leases: leases checks to workers.
         commands: output; receives the end of each check that was not cancelled.
+
+    Attributes:
+        waiting: the checks that wait, by the id of their job.
     """
 
     def __init__(
@@ -55,25 +58,21 @@ class Checks:
         self._estimator = estimator
         self._leases = leases
         self._commands = commands
-        self._waiting: dict[JobId, _Check] = {}
-        self._running: dict[JobId, _Check] = {}
-
-    def __bool__(self) -> bool:
-        """Whether any check waits."""
-        return bool(self._waiting)
+        self.waiting: dict[JobId, Check] = {}
+        self._running: dict[JobId, Check] = {}
 
     def add(self, event: CheckArrived) -> None:
         """Let a check wait for an idle worker."""
         job = event.job
-        if job.id in self._waiting or job.id in self._running:
+        if job.id in self.waiting or job.id in self._running:
             return
         # Removed from the outset: it is never queued.
         record = JobRecord(job, 0, Ranges(), job.queries, removed=True, is_check=True)
-        self._waiting[job.id] = _Check(record, event.workers)
+        self.waiting[job.id] = Check(record, event.workers)
 
     def cancel(self, job_id: JobId) -> None:
         """Forget a check; one that runs is stopped by the caller."""
-        self._waiting.pop(job_id, None)
+        self.waiting.pop(job_id, None)
         self._running.pop(job_id, None)
 
     def leases_of(self, job_id: JobId) -> list[Lease]:
@@ -93,19 +92,19 @@ class Checks:
             for worker in self._fleet.available(now)
             if not worker.leases and not worker.on_trial and worker.engines.isdisjoint(queued)
         ]
-        for check in list(self._waiting.values()):
+        for check in list(self.waiting.values()):
             if len(idle) < 2:
                 return
             engine = check.record.job.engine
             known = [w for i in check.workers if (w := self._fleet.workers.get(i)) is not None]
             if not any(engine in worker.engines for worker in known):
-                del self._waiting[check.record.job.id]
+                del self.waiting[check.record.job.id]
                 self._commands.append(Fail(check.record.job.id, "no other worker has the engine"))
                 continue
             serving = [worker for worker in idle if engine in worker.engines]
             if len(serving) > 1 and (option := self._choose(engine, known, serving)):
                 worker, estimate = option
-                del self._waiting[check.record.job.id]
+                del self.waiting[check.record.job.id]
                 self._running[check.record.job.id] = check
                 self._leases.check(check.record, worker, estimate, now)
                 idle.remove(worker)
@@ -116,13 +115,13 @@ class Checks:
         if check is None:
             return
         if lease.remaining:
-            self._waiting[lease.job.job.id] = check
+            self.waiting[lease.job.job.id] = check
         else:
             self._commands.append(Finish(lease.job.job.id))
 
     def failed(self, job: JobRecord, reason: str) -> None:
         """Give up a check whose query has failed."""
-        if self._waiting.pop(job.job.id, None) is not None:
+        if self.waiting.pop(job.job.id, None) is not None:
             self._commands.append(Fail(job.job.id, reason))
 
     def _choose(

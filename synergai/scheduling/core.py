@@ -137,14 +137,15 @@ class SchedulerCore:
         """
         self._now = now
         self._apply(event)
-        for job in self._retries.due(now):
-            self._wait_queue.enqueue(job)
+        if self._retries.held:
+            for job in self._retries.due(now):
+                self._wait_queue.enqueue(job)
         for job in self._expiries.due(now):
             self._abort(job)
             self._commands.append(Expire(job.job.id))
         if self._queue or self._policy.rebalances:
             self._schedule()
-        if self._checks:
+        if self._checks.waiting:
             self._checks.place(self._queue.engines(), now)
         commands = self._commands.copy()
         self._commands.clear()
@@ -152,7 +153,9 @@ class SchedulerCore:
 
     def wakeup(self) -> float | None:
         """Return when ``TimePassed`` must be handled; None if only other events matter."""
-        instant = min(self._expiries.next_deadline(), self._retries.next_due())
+        instant = self._expiries.next_deadline()
+        if self._retries.held:
+            instant = min(instant, self._retries.next_due())
         if self._queue:
             instant = min(
                 instant,
@@ -509,7 +512,7 @@ class SchedulerCore:
     def _hear(self, lease: Lease, *, completed: bool = False) -> None:
         worker = self._fleet.workers[lease.assignment.worker_id]
         self._outliers.heard(worker, self._now)
-        if completed:
+        if completed and (worker.ejections or worker.on_trial):
             self._outliers.completed(worker, self._now)
 
     def _check_progress(self) -> None:
@@ -546,9 +549,10 @@ class SchedulerCore:
     def _remove(self, job: JobRecord) -> None:
         del self._jobs[job.job.id]
         job.removed = True
-        self._resumption.discard(job)
-        self._leases.job_removed(job)
-        self._probes.job_removed(job.job.id)
+        if not job.is_request:  # which is never interrupted, and has no pace of its own
+            self._resumption.discard(job)
+            self._leases.job_removed(job)
+            self._probes.job_removed(job.job.id)
         self._wait_queue.job_removed(job)
 
     # --- decisions ----------------------------------------------------------------------
@@ -568,13 +572,14 @@ class SchedulerCore:
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.before_policy())
         # Jobs resume before the policy decides on others, but after the waiting requests.
-        if self._resumption and not self._queue.requests:
+        resumes = bool(self._resumption.jobs)
+        if resumes and not self._queue.requests:
             self._resume()
         while self._execute(self._policy.decide(view)) and self._queue:
             pass
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.after_policy())
-        if self._resumption:
+        if resumes:
             self._resume()
         if probing and self._queue:
             self._assign_probes(self._probes.for_idle_workers(view))

@@ -5,6 +5,9 @@ with time; only the set of overdue jobs does. Jobs are kept in one sorted lane p
 and priority, each in two parts: in time and overdue. The lanes of a level are sorted by their first
 entries, so that a merge opens only the lanes that it reads from: the cost of an event grows with
 the logarithm of the queue's length, whether jobs wait for one engine or for many.
+
+The only job of a queue is kept aside, without a lane: most requests arrive at an empty queue and
+leave it within the same event.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from synergai.scheduling.lane import VECTORIZED_FROM, Entries, Entry, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
+    from collections.abc import Callable, Collection, Iterable, Iterator, Set
 
     from synergai.domain import EngineName
     from synergai.scheduling.state import JobRecord, Level
@@ -69,6 +72,21 @@ class _EngineQueue:
         self.jobs: OrderedDict[int, JobRecord] = OrderedDict()
 
 
+class _Aside:
+    """Where the only job of a queue waits.
+
+    Attributes:
+        record: the job; None if the queue is empty or its jobs are in lanes.
+        level: the level of its lane, once it needs one.
+    """
+
+    __slots__ = ("level", "record")
+
+    def __init__(self) -> None:
+        self.record: JobRecord | None = None
+        self.level: Level = (0, False)
+
+
 class JobQueue:
     """Waiting jobs by level, engine and rank.
 
@@ -78,6 +96,7 @@ class JobQueue:
     """
 
     def __init__(self) -> None:
+        self._aside = _Aside()
         self._lanes: dict[LaneKey, Lane] = {}
         self._levels: dict[Level, _Level] = {}
         self._by_engine: dict[EngineName, _EngineQueue] = {}
@@ -100,16 +119,19 @@ class JobQueue:
             over_share: its tenant is over its share, so that it yields to other jobs of its
                 priority; the same for all jobs of a tenant, see `set_over_share`.
         """
-        job = record.job
-        key = _lane_key(record)
-        lane = self._lanes.get(key) or self._add_lane(key, over_share=over_share)
-        record.lane = lane
-        self._insert(record, lane)
-        if math.isfinite(job.deadline):
-            self._by_engine[job.engine].jobs[record.sequence] = record
         self._size += 1
-        self.requests += lane.for_requests
+        self.requests += record.is_request
         self.newest = max(self.newest, record.sequence)
+        aside = self._aside
+        if self._size == 1:
+            aside.record = record
+            aside.level = (-record.job.priority, over_share)
+            record.lane = aside
+            return
+        if (first := aside.record) is not None:
+            aside.record = None
+            self._file(first, over_share=aside.level[1])
+        self._file(record, over_share=over_share)
 
     def remove(self, record: JobRecord) -> None:
         """Remove a job.
@@ -119,19 +141,24 @@ class JobQueue:
         """
         if record.lane is None:
             raise ValueError(f"job {record.job.id} is not queued")
+        record.lane = None
+        self._size -= 1
+        self.requests -= record.is_request
+        if record is self._aside.record:
+            self._aside.record = None
+            return
         key = _lane_key(record)
         lane = self._lanes[key]
         self._take(record, lane)
-        record.lane = None
         self._by_engine[lane.engine].jobs.pop(record.sequence, None)
         if not lane.in_time and not lane.overdue:
             self._remove_lane(key)
-        self._size -= 1
-        self.requests -= lane.for_requests
 
     def reorder(self, record: JobRecord) -> None:
         """Move a queued job to where its rank belongs, if that has changed."""
-        if record.lane is not None and record.queued_rank != record.rank:
+        if record.lane is None or record is self._aside.record:
+            return
+        if record.queued_rank != record.rank:
             lane = self._lanes[_lane_key(record)]
             self._take(record, lane)
             self._insert(record, lane)
@@ -141,6 +168,8 @@ class JobQueue:
 
         The others have no latest start that could change.
         """
+        if (only := self._aside.record) is not None:
+            return [only] if count and self._has_deadline(only, engine) else []
         queue = self._by_engine.get(engine)
         if queue is None:
             return []
@@ -150,6 +179,8 @@ class JobQueue:
 
     def set_over_share(self, tenant: str, *, over_share: bool) -> None:
         """Move a tenant's jobs behind the others of their priorities, or back among them."""
+        if (only := self._aside.record) is not None and only.job.tenant == tenant:
+            self._aside.level = (-only.job.priority, over_share)
         for (priority, *_), lane in self._by_tenant.get(tenant, {}).items():
             firsts = [(part, part.first()) for part in (lane.in_time, lane.overdue) if part]
             for part, first in firsts:
@@ -160,12 +191,16 @@ class JobQueue:
 
     # --- queries ------------------------------------------------------------------------
 
-    def engines(self) -> KeysView[EngineName]:
+    def engines(self) -> Set[EngineName]:
         """Return the engines of the waiting jobs."""
+        if (only := self._aside.record) is not None:
+            return {only.job.engine}
         return self._by_engine.keys()
 
     def with_deadlines(self, engine: EngineName) -> int:
         """Return how many jobs of `engine` with deadlines wait."""
+        if (only := self._aside.record) is not None:
+            return int(self._has_deadline(only, engine))
         queue = self._by_engine.get(engine)
         return 0 if queue is None else len(queue.jobs)
 
@@ -186,11 +221,9 @@ class JobQueue:
             bounds: if given, jobs of engines without bounds are skipped, and so are those of long
                 lanes that are in time but would be late even at this cost.
         """
-        if self._size == 1:
-            # Fast path: most requests arrive at an empty queue, so nothing needs sorting.
-            (lane,) = self._lanes.values()
-            if engines is None or lane.engine in engines:
-                yield (lane.overdue or lane.in_time).first()[2]
+        if (only := self._aside.record) is not None:
+            if engines is None or only.job.engine in engines:
+                yield only
             return
         levels = sorted(self._levels)
         if now is None:
@@ -210,6 +243,10 @@ class JobQueue:
 
         The queue must not change meanwhile.
         """
+        if (only := self._aside.record) is not None:
+            if only.is_request:
+                yield only
+            return
         for _, level in sorted(self._levels.items(), key=_key):
             seen: set[EngineName] = set()
             for _, _, lane, part in (*level.overdue[True], *level.in_time[True]):
@@ -222,6 +259,8 @@ class JobQueue:
 
         Return `now` if many lanes begin with that very rank: what follows in them is not searched.
         """
+        if (only := self._aside.record) is not None:
+            return only.rank if only.rank > now else math.inf
         self._pass(now)
         earliest = math.inf
         for level in self._levels.values():
@@ -236,6 +275,20 @@ class JobQueue:
         return earliest
 
     # --- internals ----------------------------------------------------------------------
+
+    @staticmethod
+    def _has_deadline(record: JobRecord, engine: EngineName) -> bool:
+        return record.job.engine == engine and math.isfinite(record.job.deadline)
+
+    def _file(self, record: JobRecord, *, over_share: bool) -> None:
+        """Insert a job into the lane where it belongs."""
+        job = record.job
+        key = _lane_key(record)
+        lane = self._lanes.get(key) or self._add_lane(key, over_share=over_share)
+        record.lane = lane
+        self._insert(record, lane)
+        if math.isfinite(job.deadline):
+            self._by_engine[job.engine].jobs[record.sequence] = record
 
     def _add_lane(self, key: LaneKey, *, over_share: bool) -> Lane:
         priority, tenant, engine, for_requests = key

@@ -23,25 +23,25 @@ class Resumption:
 
     Args:
         view: the waiting jobs, and the available workers.
+
+    Attributes:
+        jobs: the interrupted jobs, with the index of the worker that each ran on.
     """
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._by_worker: dict[int, dict[JobId, Lease]] = {}
-        self._worker_of: dict[JobId, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._worker_of)
+        self.jobs: dict[JobId, int] = {}
 
     def add(self, lease: Lease, worker: WorkerRecord) -> None:
         """Remember that the job of `lease` was stopped on `worker` for a request."""
         self.discard(lease.job)
         self._by_worker.setdefault(worker.index, {})[lease.job.job.id] = lease
-        self._worker_of[lease.job.job.id] = worker.index
+        self.jobs[lease.job.job.id] = worker.index
 
     def discard(self, job: JobRecord) -> None:
         """Forget a job, because it was assigned or removed; do nothing if it is not interrupted."""
-        index = self._worker_of.pop(job.job.id, None)
+        index = self.jobs.pop(job.job.id, None)
         if index is None:
             return
         jobs = self._by_worker[index]
@@ -52,7 +52,7 @@ class Resumption:
     def discard_worker(self, worker: WorkerRecord) -> None:
         """Forget the jobs that were interrupted on a worker, which has left."""
         for job_id in self._by_worker.pop(worker.index, ()):
-            del self._worker_of[job_id]
+            del self.jobs[job_id]
 
     def decisions(self) -> Iterator[Assign]:
         """Yield the assignments of interrupted jobs to the workers that are available again.

@@ -22,10 +22,14 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 class Retries:
-    """Counts the faults of jobs, and holds those that pause before their next retry."""
+    """Counts the faults of jobs, and holds those that pause before their next retry.
+
+    Attributes:
+        held: heap of the jobs that pause, by the end of their pause; some may have been removed.
+    """
 
     def __init__(self) -> None:
-        self._held: list[tuple[float, int, JobRecord]] = []
+        self.held: list[tuple[float, int, JobRecord]] = []
 
     def count_fault(self, job: JobRecord, assignment: AssignmentId) -> bool:
         """Count a failed assignment; return False if it belongs to the fault before.
@@ -50,19 +54,19 @@ class Retries:
             return False
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(job.faults - 2, 60), LONGEST_PAUSE_S)
         job.held_until = now + pause_s
-        heapq.heappush(self._held, (job.held_until, job.sequence, job))
+        heapq.heappush(self.held, (job.held_until, job.sequence, job))
         return True
 
     def due(self, now: float) -> Iterator[JobRecord]:
         """Yield the jobs whose pause is over."""
-        while self._held and self._held[0][0] <= now:
-            until, _, job = heapq.heappop(self._held)
+        while self.held and self.held[0][0] <= now:
+            until, _, job = heapq.heappop(self.held)
             if not job.removed and job.held_until == until:
                 job.held_until = None
                 yield job
 
     def next_due(self) -> float:
         """Return when the next pause ends; infinite if none does."""
-        while self._held and self._held[0][2].removed:
-            heapq.heappop(self._held)
-        return self._held[0][0] if self._held else math.inf
+        while self.held and self.held[0][2].removed:
+            heapq.heappop(self.held)
+        return self.held[0][0] if self.held else math.inf

@@ -29,9 +29,9 @@ class Operations:
         self.threads.add(threading.get_ident())
 
 
-async def start(operations: Operations) -> asyncio.Task[None]:
+async def start(operations: Operations) -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
-    task = asyncio.create_task(freeing(operations.execute)(None, (), loop))
+    task = asyncio.ensure_future(freeing(operations.execute)(None, (), loop))
     await asyncio.sleep(0)
     return task
 

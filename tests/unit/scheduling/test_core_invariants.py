@@ -160,7 +160,7 @@ class World:
             assert len(set().union(*places)) == job.job.queries
             assert (job in waiting) == (job.assignable > 0)
         assert set(core._jobs) == set(self.jobs) - set(self.outcomes)
-        waiting_checks, running_checks = set(core._checks._waiting), set(core._checks._running)
+        waiting_checks, running_checks = set(core._checks.waiting), set(core._checks._running)
         assert waiting_checks.isdisjoint(running_checks)
         assert waiting_checks | running_checks == self.checks - set(self.outcomes)
         for worker in core._fleet.workers.values():

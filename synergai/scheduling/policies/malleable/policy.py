@@ -74,7 +74,7 @@ class Malleable:
     def decide(self, view: View) -> Sequence[Decision]:
         """Start what the best plan begins with now, or stop the assignments in its way."""
         available = view.available()
-        waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS))
+        waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS)) if view.queue else []
         newest = max((job.sequence for job in waiting), default=-1)
         arrived = newest > self._newest
         # In a long queue, a job that only moved up is no reason to plan again.
@@ -83,6 +83,8 @@ class Malleable:
         idle = [w for w in available if not w.leases and w.idle_since == view.now]
         if not (waiting and available) and not arrived and not idle:
             return []
+        if not waiting and all(not worker.leases for worker in view.workers.values()):
+            return []  # fast path: the fleet is idle
         if available and waiting and waiting[0].pending.total == 1:
             return self._assign_singles(view, waiting, available)
         workers = _relevant_workers(view, waiting, available)
