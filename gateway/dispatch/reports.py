@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
@@ -14,11 +15,14 @@ from gateway.fleet.agent_validation import (
 from synergai.protocol.request_codec import check_response
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gateway.fleet.worker import AssignmentProgress
     from synergai.protocol.request_codec import Buffer
     from synergai.v1 import hub_pb2
+
+
+_NONE: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 def apply_progress(
@@ -70,8 +74,8 @@ def apply_progress(
             )
         for response in responses:
             _check_response(response, assignment.id)
-    failed = _failures(report, progress.done, assignment.id)
-    progress.failed = failed
+    failures = report.failures
+    progress.failed = _failures(report, progress.done, assignment.id) if failures else _NONE
     progress.done = done
     progress.labelled = labelled
     progress.correct = correct

@@ -13,7 +13,7 @@ from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from synergai.domain import (
         AssignmentId,
@@ -104,7 +104,7 @@ class AssignmentProgress:
     correct: int = 0
     compute_s: float = 0.0
     batch: int = 1
-    failed: dict[int, str] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
     input_bytes: int = 0
 
 
