@@ -19,7 +19,7 @@ from synergai.cli.durations import parse_instant
 from synergai.cli.jobs import print_status, raise_unless_good, watch_progress
 from synergai.cli.output import print_json, to_jsonable
 from synergai.cli.progress import count_progress
-from synergai.cli.result_files import FailureList, fetch_results
+from synergai.cli.result_files import FailureList, fetch_results, has_all
 from synergai.data.inventory import Inventory
 from synergai.data.result_directory import Marker, ResultDirectory
 from synergai.domain import JobState
@@ -186,9 +186,11 @@ class OwnDataJob:
 
     async def _wait(self, job: JobHandle, directory: ResultDirectory | None) -> JobStatus:
         """Wait for the job to end, writing its results meanwhile; return its final status."""
-        watching = asyncio.ensure_future(watch_progress(job))
         if directory is None:
-            return await watching
+            return await watch_progress(job)
+        if directory.total and has_all(directory, status := await job.status()):
+            return status
+        watching = asyncio.ensure_future(watch_progress(job))
         fetching = asyncio.ensure_future(
             fetch_results(job, directory, follow=True, failures=self.failed)
         )

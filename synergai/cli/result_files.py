@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from synergai.client.results import ResultBatch
     from synergai.data.results import JobResult
     from synergai.data.shards import Format
+    from synergai.jobs import JobStatus
 
 _SHARD_RESULTS: Final = 10_000
 _SHARD_BYTES: Final = 64 << 20
@@ -86,21 +87,30 @@ async def fetch_into(
         status = await job.status()
         directory.claim(Marker(job.id, status.spec.engine, "", shard_format))
         before = directory.total
-        with count_progress() as progress:
-            task = progress.add_task("fetching results", total=status.spec.queries)
-            await fetch_results(
-                job,
-                directory,
-                follow=follow,
-                failures=failures,
-                on_progress=lambda done: progress.update(task, completed=done),
-            )
+        if not has_all(directory, status):
+            with count_progress() as progress:
+                task = progress.add_task("fetching results", total=status.spec.queries)
+                await fetch_results(
+                    job,
+                    directory,
+                    follow=follow,
+                    failures=failures,
+                    on_progress=lambda done: progress.update(task, completed=done),
+                )
         if as_json:
             facts = {"job": job.id, "directory": str(output), "results": directory.total}
             print_json({**facts, "new": directory.total - before, "failures": failures.as_json()})
             return
         typer.echo(f"{directory.total:,} results in {output} ({directory.total - before:,} new)")
     failures.print()
+
+
+def has_all(directory: ResultDirectory, status: JobStatus) -> bool:
+    """Return whether a directory has the result of every input.
+
+    Nothing is left to fetch then, also if the gateway does not keep the results any more.
+    """
+    return status.state.ended and directory.total >= status.spec.queries
 
 
 async def print_results(job: JobHandle, *, follow: bool, as_json: bool) -> None:

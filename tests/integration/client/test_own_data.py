@@ -123,6 +123,12 @@ async def test_command_writes_the_results_and_continues(
     facts = json.loads(again.out)
     assert (again.code, facts["results"], len(gateway.submissions)) == (0, 5, submissions)
 
+    kept = dict(gateway.uploads)
+    del gateway.uploads[next(iter(gateway.uploads))]  # the results are no longer kept
+    again = await run(*command, "--json", *target)
+    assert (again.code, json.loads(again.out)["results"]) == (0, 5), again.err
+    gateway.uploads |= kept
+
     other = await run(*command, "--qos", "2h", *target)
     assert other.code == 1
     assert f"has the results of job {facts['id']} (identity); choose another" in other.err
