@@ -7,14 +7,16 @@ import gc
 import logging
 import os
 import signal
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from synergai.runtime.allocator import retain_freed_memory
 from synergai.runtime.descriptors import raise_descriptor_limit
+from synergai.runtime.idle_memory import GlibcHeap, IdleTrimmer
 from synergai.runtime.systemd import notify_lifecycle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from synergai.runtime.settings import LogLevel
@@ -86,7 +88,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> No
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     try:
-        async with make() as service, notify_lifecycle():
+        async with make() as service, notify_lifecycle(), _trimming():
             started = service
             # Objects created during start-up live as long as the process. Frozen, they are skipped
             # by full collections, which would stall requests for tens of milliseconds.
@@ -96,3 +98,19 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[Service]]) -> No
         # A signal during start-up is an orderly stop as well.
         if not signalled:
             raise
+
+
+@asynccontextmanager
+async def _trimming() -> AsyncIterator[None]:
+    """Give freed memory back while the process is idle, as long as the context is open."""
+    heap = GlibcHeap.find()
+    if heap is None:
+        yield
+        return
+    trimming = asyncio.create_task(IdleTrimmer(heap).run())
+    try:
+        yield
+    finally:
+        trimming.cancel()
+        with suppress(asyncio.CancelledError):
+            await trimming

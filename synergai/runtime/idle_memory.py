@@ -1,0 +1,105 @@
+"""Return of freed memory to the kernel while a process is idle.
+
+`retain_freed_memory` lets the C library keep freed memory for the next message. It may be hours
+until there is another large one, so an idle process gives the memory back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INTERVAL_S: Final = 15.0
+IDLE_SHARE: Final = 0.1
+"""Share of a processor below which a process counts as idle: a trim stalls its threads for some
+milliseconds, and the next large message page-faults its memory in again."""
+RETAINED_BYTES: Final = 16 << 20
+"""Freed memory that is not worth a trim."""
+
+
+class Heap(Protocol):
+    """The heap of the C library."""
+
+    def free_bytes(self) -> int:
+        """Return the bytes that are free in all arenas."""
+
+    def trim(self) -> None:
+        """Return free pages to the kernel."""
+
+
+class _Mallinfo2(ctypes.Structure):
+    """``struct mallinfo2`` of glibc 2.33 and newer."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+class GlibcHeap:
+    """The heap of glibc."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._mallinfo2 = library.mallinfo2
+        self._mallinfo2.restype = _Mallinfo2
+        self._malloc_trim = library.malloc_trim
+
+    @classmethod
+    def find(cls) -> GlibcHeap | None:
+        """Return the heap of this process; None if its C library cannot do this."""
+        library = ctypes.CDLL(None)
+        if not hasattr(library, "mallinfo2") or not hasattr(library, "malloc_trim"):
+            return None
+        return cls(library)
+
+    def free_bytes(self) -> int:
+        """Return the bytes that are free in all arenas."""
+        return int(self._mallinfo2().fordblks)
+
+    def trim(self) -> None:
+        """Return free pages of all arenas to the kernel."""
+        self._malloc_trim(ctypes.c_size_t(0))
+
+
+class IdleTrimmer:
+    """Trims a heap if the process was idle since the last look at it.
+
+    Args:
+        heap: the heap.
+        clock: returns monotonic seconds.
+        cpu: returns the processor time that the process has used, in seconds.
+    """
+
+    def __init__(
+        self,
+        heap: Heap,
+        clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._heap = heap
+        self._clock = clock
+        self._cpu = cpu
+        self._seen_at = clock()
+        self._used_s = cpu()
+
+    def look(self) -> None:
+        """Trim the heap if that is worth it and disturbs nothing."""
+        now, used_s = self._clock(), self._cpu()
+        busy = used_s - self._used_s > IDLE_SHARE * (now - self._seen_at)
+        self._seen_at, self._used_s = now, used_s
+        if not busy and self._heap.free_bytes() > RETAINED_BYTES:
+            self._heap.trim()
+
+    async def run(self) -> None:
+        """Look at the heap from time to time until cancelled."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            await asyncio.to_thread(self.look)

@@ -1,0 +1,83 @@
+"""When an idle process returns freed memory, and that it does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from synergai.runtime.idle_memory import RETAINED_BYTES, IdleTrimmer
+
+# In a process of its own: the settings of the allocator are for the whole process.
+SCRIPT = """
+import os
+from synergai.runtime.allocator import retain_freed_memory
+from synergai.runtime.idle_memory import GlibcHeap
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+retain_freed_memory()
+heap = GlibcHeap.find()
+before = resident()
+blocks = [bytes(60_000) + os.urandom(1) for _ in range(1_000)]
+last = blocks[-1]
+del blocks
+retained, free = resident() - before, heap.free_bytes()
+heap.trim()
+print(retained, free, resident() - before)
+"""
+
+
+class Process:
+    def __init__(self) -> None:
+        self.now = self.used_s = 0.0
+        self.free = 0
+        self.trims = 0
+        self.trimmer = IdleTrimmer(self, lambda: self.now, lambda: self.used_s)
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def trim(self) -> None:
+        self.trims += 1
+        self.free = 0
+
+    def after(self, seconds: float, used_s: float) -> None:
+        self.now += seconds
+        self.used_s += used_s
+        self.trimmer.look()
+
+
+def test_an_idle_process_returns_what_it_has_freed() -> None:
+    process = Process()
+    process.free = RETAINED_BYTES + 1
+    process.after(15.0, used_s=1.0)
+    assert process.trims == 1
+    process.after(15.0, used_s=1.0)
+    assert process.trims == 1
+
+
+def test_a_busy_process_keeps_what_it_has_freed_until_it_is_idle() -> None:
+    process = Process()
+    process.free = RETAINED_BYTES + 1
+    process.after(15.0, used_s=2.0)
+    assert process.trims == 0
+    process.after(15.0, used_s=0.0)
+    assert process.trims == 1
+
+
+def test_little_memory_is_kept() -> None:
+    process = Process()
+    process.free = RETAINED_BYTES
+    process.after(15.0, used_s=0.0)
+    assert process.trims == 0
+
+
+def test_trimming_returns_pages_between_blocks_in_use() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True
+    )
+    retained, free, left = map(int, done.stdout.split())
+    assert retained > 40 << 20
+    assert free > 40 << 20
+    assert left < 8 << 20
