@@ -47,6 +47,8 @@ AGENTS: Final = ("left", "middle", "right")
 VICTIMS: Final = ("gateway", *AGENTS, "engine host")
 PAUSE_S: Final = 1.5
 """Mean time between a restart and the next kill."""
+WIDTH: Final = 900
+"""Images take long to decode, so that most kills meet a running job."""
 MESSAGE_BYTES: Final = 2 << 20
 DIED_TWICE: Final = "the engine failed at this input"
 """What an image's result says if the host was killed twice while it computed it."""
@@ -113,10 +115,10 @@ def image_requests() -> list[bytes]:
     """Return requests with different images."""
     colours = ("red", "green", "blue")
     pictures = [
-        picture(colour, suffix, height, 60)
+        picture(colour, suffix, height, WIDTH)
         for colour in colours
         for suffix in (".jpg", ".png")
-        for height in (40, 50)
+        for height in (WIDTH - 1, WIDTH)
     ]
     return [
         build_request(ENGINE, {INPUT: np.array([each], object)}).SerializeToString()
