@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _WINDOW_BYTES: Final = 32 << 20
 """Bytes that are sent and not stored yet, and are kept to be sent again."""
+_WAITED_S: Final = 30.0
+"""A call that lasted longer, after the gateway had answered, did not fail to reach it."""
 _READ_AHEAD: Final = 2
 """Messages that are made while others are written."""
 
@@ -79,6 +81,8 @@ class Upload:
         self._unstored: deque[UploadMessage] = deque()
         self._unstored_bytes = 0
         self._changed = asyncio.Event()
+        # Whether the gateway has said, in this call, how much it has stored.
+        self._greeted = asyncio.Event()
 
     async def run(self) -> int:
         """Send all inputs that the gateway has not stored yet; return their number in all.
@@ -93,14 +97,15 @@ class Upload:
         try:
             while True:
                 stored, called_at = self._progress.stored, time.monotonic()
+                self._greeted.clear()
                 try:
                     await self._send()
                 except Unavailable:
                     now = time.monotonic()
                     progressed = self._progress.stored > stored
-                    # A call that has lasted was connected, and waited for inputs.
-                    lasted = now - called_at > self._patience
-                    if unavailable_since is None or progressed or lasted:
+                    # The gateway ends calls that wait for inputs for long.
+                    waited = self._greeted.is_set() and now - called_at > _WAITED_S
+                    if unavailable_since is None or progressed or waited:
                         delays, unavailable_since = Backoff().delays(), now
                     delay = next(delays)
                     if now + delay - unavailable_since > self._patience:
@@ -115,20 +120,19 @@ class Upload:
         """Send over one call, until it ends."""
         self._channel.ensure_open()
         self._changed.clear()
-        greeted = asyncio.Event()
-        call = DuplexCall(self._channel, self._channel.upload(), self._requests(greeted))
+        call = DuplexCall(self._channel, self._channel.upload(), self._requests())
         try:
             async for receipt in call:
                 self._acknowledge(receipt.stored)
-                greeted.set()
+                self._greeted.set()
         finally:
             await call.close()
         if not self._exhausted or self._unstored:
             raise Unavailable(f"{self._channel.target} ended the upload before its last input")
 
-    async def _requests(self, greeted: asyncio.Event) -> AsyncIterator[bytes]:
+    async def _requests(self) -> AsyncIterator[bytes]:
         yield jobs_pb2.UploadRequest(upload_id=self._upload_id).SerializeToString()
-        await greeted.wait()
+        await self._greeted.wait()
         for message in list(self._unstored):
             yield message.data
         if self._reader is None:

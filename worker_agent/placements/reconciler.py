@@ -139,12 +139,13 @@ class Reconciler:
             for wanted in self._wanted:
                 self._fail(wanted, error)
             return False
+        installed: dict[EngineName, str] = {}
         try:
             await asyncio.to_thread(self._remove_unwanted, list(self._wanted), own)
+            installed = await asyncio.to_thread(self._fetched.installed)
         except OSError as error:
             _log.warning("cannot remove fetched engines: %s", error)
             complete = False
-        installed = await asyncio.to_thread(self._fetched.installed)
         placed: set[str] = {each.digest for each in self._wanted}
         manifests: dict[str, Manifest] = {}
         for wanted in self._wanted:

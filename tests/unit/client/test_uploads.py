@@ -167,7 +167,7 @@ def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.Monkey
         uploads, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] + [100.0] * 9))
     )
     with pytest.raises(Unavailable):
-        run(spool, read, patience=60.0)
+        run(spool, read, patience=90.0)
     assert spool.calls == 5  # four that lasted, and one that did not
 
 
