@@ -45,12 +45,17 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dots:
-    """One marker per row and series."""
+    """One marker per row and series.
+
+    Attributes:
+        ordered: whether the series are steps of one quantity, drawn from light to dark.
+    """
 
     title: str
     rows: tuple[str, ...]
     series: tuple[Series, ...]
     axis: Axis
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +140,13 @@ class Cloud:
 
     Attributes:
         line: whether the points are joined, as those of a front are.
-        hollow: whether the points are drawn as outlines, for values that were not measured.
+        muted: whether they are background; the legend names the first such cloud only.
     """
 
     name: str
     points: tuple[tuple[float, float], ...]
     line: bool = False
-    hollow: bool = False
+    muted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

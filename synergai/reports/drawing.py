@@ -13,9 +13,11 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from matplotlib import style
+from matplotlib import colormaps, style
+from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from synergai.reports.charts import Bars, Boxes, Dots, Lines, Scatter, Shares
 from synergai.reports.wording import shorten
@@ -55,13 +57,14 @@ _ROW: Final = 0.27
 _AROUND_ROWS: Final = 1.25
 """Inches for title, axis and legend of a panel whose height depends on its rows."""
 _PLOT_HEIGHT: Final = 3.6
+_LEGEND_ROW: Final = 0.2
 _MAX_HEIGHT: Final = 60.0
 _DODGE: Final = 0.14
 """Rows between the markers of two series, so that equal values stay visible."""
 _MAX_DODGED: Final = 4
 _LEGEND_CHARACTERS: Final = 62
 """Characters of a legend that fit in a line."""
-_KEY_CHARACTERS: Final = 5
+_KEY_CHARACTERS: Final = 6.5
 """Characters as wide as the key of an entry, with its spaces."""
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
@@ -171,15 +174,32 @@ def _legend_columns(names: Sequence[str]) -> int:
 
 def _height(chart: Chart) -> float:
     """Return the inches of a panel."""
+    names: list[str] = []
     match chart:
-        case Lines() | Scatter():
-            return _PLOT_HEIGHT
+        case Scatter():
+            height = _PLOT_HEIGHT
+            names = list(dict.fromkeys(cloud.name for cloud in chart.clouds))
+        case Lines():
+            height = _PLOT_HEIGHT
         case Dots() | Boxes() | Bars() | Shares():
-            return min(_MAX_HEIGHT, _AROUND_ROWS + _ROW * max(3, len(chart.rows)))
+            height = _AROUND_ROWS + _ROW * max(3, len(chart.rows))
+            if isinstance(chart, Dots):
+                names = [series.name for series in chart.series]
+    if names:
+        height += _LEGEND_ROW * (math.ceil(len(names) / _legend_columns(names)) - 1)
+    return min(_MAX_HEIGHT, height)
 
 
 def _style_of(number: int) -> tuple[str, str]:
-    return _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    """Return colour and marker of a series; no two of the first 64 are alike."""
+    lap = number // len(_COLOURS)
+    return _COLOURS[number % len(_COLOURS)], _MARKERS[(number + lap) % len(_MARKERS)]
+
+
+def _step_style(number: int, steps: int) -> tuple[str, str]:
+    """Return colour and marker of a step of a quantity, from light to dark."""
+    shade = 0.88 - 0.82 * number / max(1, steps - 1)
+    return to_hex(colormaps["viridis"](shade)), _MARKERS[number % len(_MARKERS)]
 
 
 def _name_rows(axes: Axes, rows: Sequence[str]) -> None:
@@ -196,7 +216,7 @@ def _scale_values(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
     positive = [value for value in values if value > 0]
     if axis.limits:
         axes.set_xlim(*axis.limits)
-        plain_ticks(axes, "x")
+        _round_ticks(axes)
     elif axis.log and positive:
         low, high = min(positive), max(positive)
         margin = max(1.15, (high / low) ** 0.06)
@@ -205,8 +225,13 @@ def _scale_values(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
         _thin_ticks(axes, low / margin, high * margin)
     else:
         axes.set_xlim(0, max(values, default=0) * 1.08 or 1)
-        axes.locator_params(axis="x", nbins=6)
-        plain_ticks(axes, "x")
+        _round_ticks(axes)
+
+
+def _round_ticks(axes: Axes) -> None:
+    """Put few ticks at round values on the horizontal axis, which is linear."""
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    plain_ticks(axes, "x")
 
 
 def _thin_ticks(axes: Axes, low: float, high: float) -> None:
@@ -224,9 +249,12 @@ def _thin_ticks(axes: Axes, low: float, high: float) -> None:
 
 def _draw_dots(axes: Axes, chart: Dots) -> list[Any]:
     handles: list[Any] = []
-    dodge = _DODGE if len(chart.series) <= _MAX_DODGED else 0.0
+    dodges = len(chart.series) <= _MAX_DODGED and not chart.ordered
+    dodges &= not any(series.hollow for series in chart.series)  # drawn around the others
+    dodge = _DODGE if dodges else 0.0
     for number, series in enumerate(chart.series):
-        colour, marker = _style_of(number)
+        steps = len(chart.series)
+        colour, marker = _step_style(number, steps) if chart.ordered else _style_of(number)
         offset = dodge * (number - (len(chart.series) - 1) / 2)
         points = [(v, row + offset) for row, v in enumerate(series.values) if v is not None]
         [line] = axes.plot(
@@ -352,10 +380,10 @@ def _draw_bars(axes: Axes, chart: Bars) -> list[Any]:
         axes.set_xticks([0.0, *(10.0**power for power in powers)])
         axes.set_xlim(0, max(values) * 1.3)
         axes.minorticks_off()
+        plain_ticks(axes, "x")
     else:
         axes.set_xlim(0, max(values, default=0) * 1.08 or 1)
-        axes.locator_params(axis="x", nbins=6)
-    plain_ticks(axes, "x")
+        _round_ticks(axes)
     return handles
 
 
@@ -438,21 +466,24 @@ def _draw_shares(axes: Axes, chart: Shares) -> list[Any]:
 
 def _draw_scatter(axes: Axes, chart: Scatter) -> list[Any]:
     handles: list[Any] = []
-    for number, cloud in enumerate(chart.clouds):
-        colour, marker = _style_of(number)
+    number = 0
+    for cloud in chart.clouds:
+        colour, marker = (_GREY, ".") if cloud.muted else _style_of(number)
+        number += not cloud.muted
         [drawn] = axes.plot(
             [x for x, _ in cloud.points],
             [y for _, y in cloud.points],
             linestyle="-" if cloud.line else "",
-            linewidth=1.4,
+            linewidth=0.8 if cloud.muted else 1.4,
             marker=marker,
             markersize=5,
             color=colour,
-            markerfacecolor="white" if cloud.hollow else colour,
             label=cloud.name,
             clip_on=False,
+            zorder=2 if cloud.muted else 3,
         )
-        handles.append(drawn)
+        if cloud.name not in (handle.get_label() for handle in handles):
+            handles.append(drawn)
     for name, at in chart.lines_at:
         handles.append(axes.axvline(at, color=_MUTED, linestyle=(0, (4, 3)), label=name))
     for axis, direction, limits in ((chart.x, "x", axes.set_xlim), (chart.y, "y", axes.set_ylim)):
@@ -461,6 +492,8 @@ def _draw_scatter(axes: Axes, chart: Scatter) -> list[Any]:
         else:
             limits(0)
             plain_ticks(axes, direction)  # type: ignore[arg-type]  # a literal, which mypy widens
+    if chart.x.log:
+        _thin_ticks(axes, *axes.get_xlim())
     axes.set_xlabel(chart.x.label)
     axes.set_ylabel(chart.y.label)
     axes.grid()

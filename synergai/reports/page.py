@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from synergai.reports.document import Block, Report, Section
 
 STYLE: Final = "page.css"
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|QPS|MHz|W|J)(?!\w))")
+"""The space between a number and its unit."""
 _NARROW: Final = 4
 """Columns of a table that fit the width of a phone."""
 
@@ -66,6 +69,11 @@ def render(report: Report, draw: Callable[[Chart, str], str]) -> str:
 """
 
 
+def _prose(text: str) -> str:
+    """Escape a text, and keep numbers and their units on one line."""
+    return _UNIT.sub("&nbsp;", escape(text))
+
+
 def _section(section: Section, draw: Callable[[Chart, str], str]) -> str:
     blocks = "\n".join(_block(block, draw) for block in section.blocks)
     return f'<section id="{section.key}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>\n'
@@ -74,9 +82,9 @@ def _section(section: Section, draw: Callable[[Chart, str], str]) -> str:
 def _block(block: Block, draw: Callable[[Chart, str], str]) -> str:
     match block:
         case Paragraph():
-            return f"<p>{escape(block.text)}</p>"
+            return f"<p>{_prose(block.text)}</p>"
         case Note():
-            return f'<p class="note">{escape(block.text)}</p>'
+            return f'<p class="note">{_prose(block.text)}</p>'
         case Answer():
             return _answer(block)
         case Table():
@@ -87,7 +95,7 @@ def _block(block: Block, draw: Callable[[Chart, str], str]) -> str:
 
 def _answer(answer: Answer) -> str:
     return (
-        f'<div class="answer"><h3>{escape(answer.question)}</h3><p>{escape(answer.text)}</p></div>'
+        f'<div class="answer"><h3>{escape(answer.question)}</h3><p>{_prose(answer.text)}</p></div>'
     )
 
 
@@ -100,7 +108,7 @@ def _figure(figure: Figure, draw: Callable[[Chart, str], str]) -> str:
     return (
         f'<figure id="{figure.key}">\n'
         f'<div class="panels columns-{columns}">{panels}</div>\n'
-        f"<figcaption><strong>{escape(figure.title)}</strong> {escape(figure.caption)}"
+        f"<figcaption><strong>{escape(figure.title)}</strong> {_prose(figure.caption)}"
         "</figcaption>\n</figure>"
     )
 

@@ -63,9 +63,11 @@ def share(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value * 100:.0f} %"
 
 
-def listing(items: Iterable[str]) -> str:
-    """Join words: ``a``, ``a and b``, ``a, b and c``."""
+def listing(items: Iterable[str], most: int = 8) -> str:
+    """Join words: ``a``, ``a and b``, ``a, b and c``; beyond `most`, ``a, b and 7 more``."""
     words = list(items)
+    if len(words) > most:
+        words = [*words[: most - 1], f"{len(words) - most + 1} more"]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 QPS: Final = "queries per second"
 _MINUTE: Final = 60.0
 _MINUTES_FROM_S: Final = 300.0
+_NAMED_FRONTS: Final = 8
 KNOBS: Final = {
     "clock": ("Clock", "largest CPU clock", "MHz"),
     "cores": ("CPUs", "CPUs online", "CPUs"),
@@ -131,6 +132,7 @@ def draw_threads(space: Space, scaling: ThreadScaling) -> Figure:
                 for level in scaling.levels
             ),
             axis=Axis(label, log=True),
+            ordered=True,
         )
 
     lines = [
@@ -342,14 +344,18 @@ def draw_fronts(fronts: list[Front]) -> Figure:
     classes = list(dict.fromkeys(front.worker_class for front in fronts))
     panels: list[Chart] = []
     for name in classes:
+        of_class = [front for front in fronts if front.worker_class == name]
+        # Those with most to gain are named; more names than these cannot be told apart.
+        ranked = sorted(of_class, key=lambda front: front.saving, reverse=True)
+        named = len(ranked) if len(ranked) <= _NAMED_FRONTS else _NAMED_FRONTS - 1
         clouds = [
             Cloud(
-                name=front.engine,
+                name=front.engine if place < named else "other engines",
                 points=tuple((entry.qps, efficiency(entry)) for entry in front.front),
                 line=True,
+                muted=place >= named,
             )
-            for front in fronts
-            if front.worker_class == name
+            for place, front in enumerate(ranked)
         ]
         panels.append(
             Scatter(

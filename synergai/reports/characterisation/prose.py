@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.reports.characterisation.modes import mode_name
 from synergai.reports.statistics import mean
@@ -16,15 +16,39 @@ if TYPE_CHECKING:
     from synergai.reports.characterisation.threads import ThreadScaling
     from synergai.reports.characterisation.workers import ClassSummary
 
-_KNOB_NAMES = {"clock": "the clock", "cores": "the number of CPUs", "budget": "the power budget"}
+_KINDS: Final = (
+    (0.95, "almost linear"),
+    (0.7, "strong, but not linear"),
+    (0.4, "moderate"),
+    (-1.1, "weak"),
+)
+"""What a correlation of at least so much is called."""
+_MOST_CLASSES: Final = 4
+"""Worker classes that a text has a sentence on."""
+_KNOB_NAMES: Final = {
+    "clock": "the clock",
+    "cores": "the number of CPUs",
+    "budget": "the power budget",
+}
+
+
+def _of_classes(sentences: list[str]) -> str:
+    """Join sentences of one worker class each; figures have those of the rest of a large fleet."""
+    rest = len(sentences) - _MOST_CLASSES
+    if rest > 0:
+        sentences = [
+            *sentences[:_MOST_CLASSES],
+            f"The figures have the other {count(rest, 'class')}.",
+        ]
+    return " ".join(sentences)
 
 
 def describe_workers(space: Space, classes: list[ClassSummary]) -> str:
     """Describe Figure 5.1."""
-    sentences = [_describe_class(each) for each in classes]
+    text = _of_classes([_describe_class(each) for each in classes])
     if not any(entry.t_pre_s for entry in space.measured):
-        sentences.append("T_pre was not measured, so that the total time is that of the queries.")
-    return " ".join(sentences)
+        text += " T_pre was not measured, so that the total time is that of the queries."
+    return text
 
 
 def _describe_class(each: ClassSummary) -> str:
@@ -53,17 +77,22 @@ def answer_workers(classes: list[ClassSummary]) -> str:
     sentences = []
     if comparable:
         qps = listing(
-            f"{factor(each.qps_ratio)} that of {each.worker_class}" for each in comparable
+            (f"{factor(each.qps_ratio)} that of {each.worker_class}" for each in comparable),
+            most=_MOST_CLASSES,
         )
         total = listing(
-            f"{factor(each.total_ratio)} as long on {each.worker_class}" for each in comparable
+            (f"{factor(each.total_ratio)} as long on {each.worker_class}" for each in comparable),
+            most=_MOST_CLASSES,
         )
         sentences.append(
             f"The mean QPS of {first.worker_class} is {qps}; in total, a run takes {total}."
         )
     t_pre = [each for each in comparable if each.t_pre_ratio is not None]
     if t_pre:
-        ratios = listing(f"{factor(each.t_pre_ratio)} on {each.worker_class}" for each in t_pre)
+        ratios = listing(
+            (f"{factor(each.t_pre_ratio)} on {each.worker_class}" for each in t_pre),
+            most=_MOST_CLASSES,
+        )
         sentences.append(f"T_pre is {ratios} of that on {first.worker_class}.")
     fastest = {each.fastest for each in classes if each.qps.count > 1}
     if len(fastest) > 1:
@@ -108,7 +137,7 @@ def answer_threads(scalings: list[ThreadScaling]) -> str:
             "No engine was measured with different thread counts and everything else equal; "
             "profile with --threads 1,2,4, for example."
         )
-    return " ".join(_answer_threads(each) for each in scalings)
+    return _of_classes([_answer_threads(each) for each in scalings])
 
 
 def _answer_threads(scaling: ThreadScaling) -> str:
@@ -156,23 +185,25 @@ def answer_correlation(scalings: list[ThreadScaling]) -> str:
     known = [each for each in scalings if each.pearson is not None]
     if not known:
         return "There are no thread counts to correlate with QPS."
-    sentences = []
-    for each in known:
-        r = each.pearson or 0.0
-        kind = "almost linear" if r > 0.95 else "strong, but not linear" if r > 0.7 else "weak"
-        sentences.append(
-            f"On {each.worker_class}, threads and QPS correlate with r = {correlation(r)} on "
-            f"average: the relation is {kind}."
-        )
-        collapsing = [
-            f"{e.engine} (fastest with {e.best} of {max(e.entries)})"
-            for e in each.engines
-            if e.collapses
-        ]
-        if collapsing:
-            verb = "loses" if len(collapsing) == 1 else "lose"
-            sentences.append(f"{listing(collapsing)} {verb} speed with all threads.")
-    return " ".join(sentences)
+    return _of_classes([_answer_correlation(each) for each in known])
+
+
+def _answer_correlation(scaling: ThreadScaling) -> str:
+    r = scaling.pearson or 0.0
+    kind = next(kind for least, kind in _KINDS if r >= least)
+    text = (
+        f"On {scaling.worker_class}, threads and QPS correlate with r = {correlation(r)} on "
+        f"average: the relation is {kind}."
+    )
+    collapsing = [
+        f"{e.engine} (fastest with {e.best} of {max(e.entries)})"
+        for e in scaling.engines
+        if e.collapses
+    ]
+    if collapsing:
+        verb = "loses" if len(collapsing) == 1 else "lose"
+        text += f" {listing(collapsing, most=3)} {verb} speed with all threads."
+    return text
 
 
 def describe_modes(comparison: ModeComparison) -> str:
@@ -199,10 +230,13 @@ def answer_modes(comparisons: list[ModeComparison]) -> str:
     """Answer question 4."""
     if not comparisons:
         return "No worker class was measured in more than one power mode."
-    return " ".join(
-        f"On {each.worker_class}, {mode_name(each.best.mode)} has {factor(each.worst.behind)} the "
-        f"QPS of {mode_name(each.worst.mode)}{_limits_text(each)}."
-        for each in comparisons
+    return _of_classes(
+        [
+            f"On {each.worker_class}, {mode_name(each.best.mode)} has "
+            f"{factor(each.worst.behind)} the QPS of {mode_name(each.worst.mode)}"
+            f"{_limits_text(each)}."
+            for each in comparisons
+        ]
     )
 
 
@@ -263,7 +297,7 @@ def answer_knobs(comparisons: list[ModeComparison]) -> str:
             + listing(f"{_KNOB_NAMES[knob.name]} ({correlation(knob.pearson)})" for knob in rest)
         )
         sentences.append(f"{text}.")
-    return " ".join(sentences)
+    return _of_classes(sentences)
 
 
 def describe_fronts(fronts: list[Front]) -> str:

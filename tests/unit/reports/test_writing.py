@@ -156,8 +156,14 @@ class Reader(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_page_is_one_well_formed_file_that_needs_no_network(tmp_path: Path) -> None:
-    page = write_report(a_report(), tmp_path)[0].read_text("utf-8")
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The files of a report, in a folder that did not exist."""
+    return write_report(a_report(), tmp_path_factory.mktemp("report") / "deep" / "folder")
+
+
+def test_page_is_one_well_formed_file_that_needs_no_network(paths: list[Path]) -> None:
+    page = paths[0].read_text("utf-8")
     reader = Reader()
     reader.feed(page)
     reader.close()
@@ -174,8 +180,7 @@ def test_page_is_one_well_formed_file_that_needs_no_network(tmp_path: Path) -> N
     assert "1,234" in page
 
 
-def test_files_are_written_beside_the_page(tmp_path: Path) -> None:
-    paths = write_report(a_report(), tmp_path / "deep" / "folder")
+def test_files_are_written_beside_the_page(paths: list[Path]) -> None:
     assert [path.name for path in paths] == ["report.html", "figure.png", "data.csv", "table.csv"]
     assert paths[1].read_bytes().startswith(b"\x89PNG")
     assert list(csv.reader(paths[2].read_text("utf-8").splitlines())) == [
