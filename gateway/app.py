@@ -290,6 +290,12 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         "Times that a worker was ejected, as it made no progress.",
         lambda: dispatcher.ejections,
     )
+    metrics.add_counter("hedges_sent", "Copies of late requests.", lambda: dispatcher.hedges[0])
+    metrics.add_counter(
+        "hedges_won",
+        "Copies of late requests that answered first.",
+        lambda: dispatcher.hedges[1],
+    )
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
     metrics.add_gauge("store_bytes", "Size of the store of engines.", lambda: store.used_bytes)
     metrics.add_gauge(

@@ -89,6 +89,9 @@ class _Scheduling(Settings):
     fair_half_life_s: float = field_of(SchedulingOptions, "fair_half_life_s")
     mode_switch_s: float = field_of(SchedulingOptions, "mode_switch_s")
     stuck_s: float = field_of(SchedulingOptions, "stuck_s")
+    hedge_share: Annotated[float, BeforeValidator(parse_share)] = field_of(
+        SchedulingOptions, "hedge_share"
+    )
     max_faults: int = field_of(SchedulingOptions, "max_faults")
 
 

@@ -217,6 +217,11 @@ class Dispatcher:
         return self._workers.get(worker.id) is worker and self._core.ejected(worker.id)
 
     @property
+    def hedges(self) -> tuple[int, int]:
+        """Number of copies of late requests that were sent, and of those that answered first."""
+        return self._core.hedges
+
+    @property
     def worker_count(self) -> int:
         """Number of workers in the fleet."""
         return len(self._workers)

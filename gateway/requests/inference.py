@@ -42,7 +42,7 @@ class Request:
         job: the job of one query.
         data: the serialised ``ModelInferRequest``.
         dispatched_at: time of the first dispatch; None before it.
-        estimate_s: estimated seconds from the last dispatch to completion.
+        estimate_s: estimated seconds from the last dispatch to completion, copies left out.
         result: the serialised ``ModelInferResponse``, or the error for the client.
         usage: its tenant's usage, on which it is counted; None if its tenant has no limits.
     """
@@ -103,7 +103,8 @@ class Request:
             self.dispatched_at = now
             self._shedder.dispatch(self.job, assignment.estimate_s, now)
             self.metrics.requests.queue.observe(now - self.job.arrival)
-        self.estimate_s = assignment.estimate_s
+        if not assignment.hedge:
+            self.estimate_s = assignment.estimate_s
 
     def on_progress(
         self,

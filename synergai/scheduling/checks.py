@@ -106,7 +106,7 @@ class Checks:
                 worker, estimate = option
                 del self.waiting[check.record.job.id]
                 self._running[check.record.job.id] = check
-                self._leases.check(check.record, worker, estimate, now)
+                self._leases.repeat(check.record, worker, estimate, now)
                 idle.remove(worker)
 
     def released(self, lease: Lease) -> None:

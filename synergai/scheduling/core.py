@@ -3,7 +3,8 @@
 Invariants after every call of ``handle``:
 
 1. Every query of an active job is in exactly one state: recorded, pending, or leased to one
-   worker. No other code creates or destroys queries.
+   worker. No other code creates or destroys queries. A late request may have one copy in flight,
+   which is no query of its job; whichever answers first ends the request.
 2. A job is queued if and only if it has pending queries that are ready to run, and does not pause
    before a retry.
 3. A lease lasts until its worker reports the end, leaves or is ejected, even if its job is removed
@@ -57,6 +58,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.expiries import Expiries
 from synergai.scheduling.fleet import Fleet
+from synergai.scheduling.hedging import Hedging
 from synergai.scheduling.interleaving import Interleaver
 from synergai.scheduling.leases import Leases
 from synergai.scheduling.outliers import Outliers
@@ -123,6 +125,14 @@ class SchedulerCore:
         self._outliers = Outliers(self._fleet, self._estimator, settings)
         self._retries = Retries()
         self._checks = Checks(self._fleet, self._estimator, self._leases, self._commands)
+        self._hedging = Hedging(
+            self._fleet,
+            self._estimator,
+            self._leases,
+            self._wait_queue,
+            self._commands,
+            settings.hedge_share,
+        )
         self._next_sequence = 0
         self._now = -math.inf
 
@@ -145,6 +155,8 @@ class SchedulerCore:
             self._commands.append(Expire(job.job.id))
         if self._queue or self._policy.rebalances:
             self._schedule()
+        if self._hedging.is_on:
+            self._hedging.place(self._queue.engines(), now)
         if self._checks.waiting:
             self._checks.place(self._queue.engines(), now)
         commands = self._commands.copy()
@@ -156,6 +168,8 @@ class SchedulerCore:
         instant = self._expiries.next_deadline()
         if self._retries.held:
             instant = min(instant, self._retries.next_due())
+        if self._hedging.is_on:
+            instant = min(instant, self._hedging.next_due())
         if self._queue:
             instant = min(
                 instant,
@@ -189,6 +203,11 @@ class SchedulerCore:
     def queued(self) -> int:
         """Number of jobs that wait for a worker."""
         return len(self._queue)
+
+    @property
+    def hedges(self) -> tuple[int, int]:
+        """Number of copies of late requests that were sent, and of those that answered first."""
+        return self._hedging.sent, self._hedging.won
 
     @property
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
@@ -229,6 +248,8 @@ class SchedulerCore:
                 if lease := self._leases.get(assignment_id):
                     self._hear(lease, completed=done > lease.done)
                     self._leases.record_progress(lease, done, compute_s, self._now)
+                    if self._hedging.is_on:
+                        self._end_answered(lease)
             case AssignmentStarted(assignment_id, setup_s):
                 if lease := self._leases.get(assignment_id):
                     self._record_start(lease, setup_s)
@@ -407,10 +428,18 @@ class SchedulerCore:
     def _release(self, lease: Lease) -> None:
         self._leases.release(lease, self._now)
         self._probes.finished(lease.assignment.id)
+        if self._hedging.is_on:
+            self._hedging.released(lease, self._now)
+            self._end_answered(lease)
         job = lease.job
         if job.is_check:
             self._checks.released(lease)
         elif not job.removed and job.remaining == 0:
+            self._finish(job)
+
+    def _end_answered(self, lease: Lease) -> None:
+        """End a request, one of whose two assignments has an answer."""
+        if job := self._hedging.answered(lease):
             self._finish(job)
 
     def _handle_failure(self, lease: Lease, fault: Fault, detail: str) -> None:
@@ -538,6 +567,8 @@ class SchedulerCore:
     def _abort(self, job: JobRecord) -> None:
         """Remove the job and stop its assignments in flight."""
         self._remove(job)
+        if self._hedging.is_on:
+            self._hedging.stop(job, self._now)
         for lease in job.leases.values():
             self._leases.stop(lease, self._now)
 

@@ -61,6 +61,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
             ahead of it; 0 if unknown.
         query_s: estimated time per query; 0 if unknown.
         probe: the queries measure an engine that the dictionary lacks on this worker's class.
+        hedge: it is a copy of a late request that another worker has; the first answer counts.
         batch_times: batch latencies, if it may be batched with other assignments.
         compute_by: latest completion of a batch that includes it.
     """
@@ -76,6 +77,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     estimate_s: float = 0.0
     query_s: float = 0.0
     probe: bool = False
+    hedge: bool = False
     batch_times: BatchTimes | None = None
     compute_by: float = math.inf
 

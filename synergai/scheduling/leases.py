@@ -140,11 +140,12 @@ class Leases:
         self._wait_queue.enqueue(job)
         return lease
 
-    def check(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float) -> None:
-        """Lease the query of a check, which is not queued and charged to no tenant."""
+    def repeat(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float) -> Lease:
+        """Lease a query that runs twice, which is not queued and charged to no tenant."""
         cost = self._cost(job, worker, estimate, 1)
-        self._dispatch(job, worker, estimate.configuration, (0, 1), cost, now)
+        lease = self._dispatch(job, worker, estimate.configuration, (0, 1), cost, now)
         self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
+        return lease
 
     def _cost(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, count: int) -> _Cost:
         """Return what `count` of the job's queries cost as the worker's next assignment."""
@@ -185,6 +186,7 @@ class Leases:
             estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
             query_s=cost.per_query_s,
             probe=cost.estimate is None,
+            hedge=job.copy_of is not None,
             batch_times=cost.batch_times,
             compute_by=cost.compute_by,
         )

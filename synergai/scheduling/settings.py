@@ -76,6 +76,15 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "for never.",
         ),
     ] = 10.0
+    hedge_share: Annotated[
+        float,
+        Meta(
+            ge=0.0,
+            le=1.0,
+            description="Largest share of the requests, such as 5%, of which a copy goes to an "
+            "idle worker when they take much longer than expected; the first answer counts.",
+        ),
+    ] = 0.0
     max_faults: Annotated[
         int,
         Meta(

@@ -149,6 +149,8 @@ class JobRecord:
         planned_at: when the last plan that included it completes it; None if there was none.
         removed: it has left the system; results of its leases are discarded.
         is_check: it repeats a query for comparison; see `checks`.
+        copy_of: the late request that it repeats; see `hedging`.
+        hedged: it is a request of which a copy was sent.
         is_request: it is a single request whose client waits for the answer.
     """
 
@@ -170,6 +172,8 @@ class JobRecord:
     planned_at: float | None = None
     removed: bool = False
     is_check: bool = False
+    copy_of: JobRecord | None = None
+    hedged: bool = False
     is_request: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -226,6 +230,7 @@ class WorkerRecord:
         estimates: cached engine costs.
         heard_at: when one of its leases last showed a sign of progress.
         silences_s: longest recent time between two such signs, by engine.
+        lateness: multiple of its estimate after which a request is late here, by engine.
         ejected_until: end of its pause as an outlier; None if it is not ejected.
         on_trial: it was ejected, and has not completed a query since.
         ejections: how often it was ejected since it last completed a query.
@@ -252,6 +257,7 @@ class WorkerRecord:
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
     heard_at: float = -math.inf
     silences_s: dict[EngineName, float] = field(default_factory=dict)
+    lateness: dict[EngineName, float] = field(default_factory=dict)
     ejected_until: float | None = None
     on_trial: bool = False
     ejections: int = 0

@@ -99,6 +99,8 @@ class World:
     outcomes: dict[JobId, Command | None] = field(default_factory=dict)
     workers: set[WorkerId] = field(default_factory=set)
     checks: set[JobId] = field(default_factory=set)
+    requests: int = 0
+    copies: int = 0
 
     def handle(self, event: Event) -> None:
         if isinstance(event, AssignmentEnded | QueriesDone):
@@ -118,6 +120,7 @@ class World:
                     assert assignment.id > last_id
                     last_id = assignment.id
                     assert assignment.worker_id in self.workers
+                    self._count(assignment)
                     self.in_flight[assignment.id] = assignment
                     self.done[assignment.id] = 0
                 case Stop(assignment_id):
@@ -130,6 +133,21 @@ class World:
                     if isinstance(command, Finish) and job_id not in self.checks:
                         assert len(self.recorded[job_id]) == self.jobs[job_id].queries
         self.check()
+
+    def _count(self, assignment: Assignment) -> None:
+        """Count a dispatched request or copy; copies stay within their share of the requests."""
+        job = self.jobs.get(assignment.job_id)
+        self.requests += job is not None and job.perishable and job.queries == 1
+        if not assignment.hedge:
+            return
+        self.requests -= 1
+        self.copies += 1
+        assert self.copies <= self.core._settings.hedge_share * self.requests
+        assert assignment.job_id not in self.outcomes
+        others = [a for a in self.in_flight.values() if a.job_id == assignment.job_id]
+        assert len(others) == 1, "a copy has one original"
+        busy = {a.worker_id for a in self.in_flight.values()}
+        assert assignment.worker_id not in busy, "a copy starts on an idle worker"
 
     def _record(self, event: AssignmentEnded | QueriesDone) -> None:
         assignment = self.in_flight.get(event.assignment_id)
@@ -166,6 +184,11 @@ class World:
         for worker in core._fleet.workers.values():
             checks = [lease for lease in worker.leases.values() if lease.job.is_check]
             assert not checks or worker.head in checks, "a check starts on an idle worker"
+        assert core.hedges[0] == self.copies >= core.hedges[1]
+        for job_id, copy in core._hedging._copies.items():
+            assert core._jobs[job_id] is copy.job.copy_of
+            assert core._leases.get(copy.assignment.id) is copy
+        assert set(core._hedging._late) <= set(self.in_flight)
         assert set(core._leases._by_id) == set(self.in_flight)
         held = {id_ for worker in core._fleet.workers.values() for id_ in worker.leases}
         assert held == set(self.in_flight)
@@ -174,7 +197,8 @@ class World:
             assert heads == [True] + [False] * (len(heads) - 1) if heads else True
             for lease in worker.leases.values():
                 assert lease.is_head or lease.phase is not Phase.SETUP
-                assert lease.stopping or not lease.job.removed or lease.job.is_check
+                is_copy = lease.assignment.job_id in core._hedging._copies
+                assert lease.stopping or not lease.job.removed or lease.job.is_check or is_copy
             available = worker in core._fleet.available(self.now)
             assert available == (worker.next_available_at(core._settings) <= self.now)
         wakeup = core.wakeup()
@@ -211,6 +235,20 @@ def _submit(world: World, data: st.DataObject, number: int) -> Event:
     world.jobs[job.id] = job
     world.recorded[job.id] = {i for a, b in done for i in range(a, b)}
     return JobArrived(job, ready=draw(st.integers(0, queries)), done=done)
+
+
+def _request(world: World, data: st.DataObject, number: int) -> Event:
+    job = Job(
+        id=JobId(f"request-{number}"),
+        engine=data.draw(st.sampled_from(ENGINES[:2])),
+        queries=1,
+        arrival=world.now,
+        deadline=world.now + data.draw(st.sampled_from([4.0, 30.0, math.inf])),
+        perishable=True,
+        with_tensors=True,
+    )
+    world.jobs[job.id], world.recorded[job.id] = job, set()
+    return JobArrived(job, ready=1)
 
 
 def _submit_again(world: World, data: st.DataObject, _: int) -> Event | None:
@@ -336,6 +374,7 @@ def _check_progress(world: World, data: st.DataObject, _: int) -> Event:
 
 ACTIONS = [
     *[_submit] * 6,
+    *[_request] * 4,
     *[_end] * 6,
     *[_progress] * 3,
     *[_start] * 2,
@@ -359,6 +398,7 @@ def make_world(data: st.DataObject, policy: str) -> World:
         prefetch_s=data.draw(st.sampled_from([0.0, 0.02, 1.0])),
         prefetch_count=data.draw(st.sampled_from([1, 3, 64])),
         fair_burst_s=data.draw(st.sampled_from([0.0, 60.0])),
+        hedge_share=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
     )
     return World(SchedulerCore(chosen, make_dictionary()))
 
