@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from synergai.domain import Fault, JobId, Outcome, WorkerId
-from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
@@ -34,6 +33,9 @@ from tests.unit.scheduling.test_core import (
     make_job,
     make_worker,
 )
+
+if TYPE_CHECKING:
+    from synergai.scheduling.core import SchedulerCore
 
 A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
 POLICIES = ["malleable", "synergai", "lru", "edf"]
@@ -65,7 +67,7 @@ def end(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command
 def copied(core: SchedulerCore) -> tuple[Assignment, Assignment]:
     """Return a request that is late, and its copy."""
     first = request(core)
-    wakeup = core.wakeup()
+    wakeup = core.wakeup() or 0.0
     assert wakeup == pytest.approx(1.03)  # twice 10 ms, and a margin
     [copy] = dispatched(core.handle(TimePassed(), wakeup))
     assert copy.hedge
@@ -133,8 +135,8 @@ def test_copies_stay_within_their_share_of_the_requests() -> None:
             core.handle(AssignmentEnded(first.id, 0, Outcome.STOPPED), now + 5.02)
             if not sent:
                 core.handle(JobCancelled(first.job_id), now + 5.03)
-                for assignment in core._leases._by_id.copy():
-                    core.handle(AssignmentEnded(assignment, 0, Outcome.STOPPED), now + 5.04)
+                for assignment_id in core._leases._by_id.copy():
+                    core.handle(AssignmentEnded(assignment_id, 0, Outcome.STOPPED), now + 5.04)
         else:
             end(core, first, now + 0.01)
     assert copies == [0, 1, 0]
@@ -260,9 +262,9 @@ def test_worker_whose_requests_vary_gets_more_time() -> None:
     assert math.isclose(wakeup, 500.2, abs_tol=0.1)
 
 
-def test_hedges_are_charged_to_no_tenant() -> None:
+def test_hedges_are_charged_to_no_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     core = fleet(A, B)
     charged: list[float] = []
-    core._wait_queue.charge = lambda _job, seconds, _now: charged.append(seconds)  # type: ignore[method-assign]
+    monkeypatch.setattr(core._wait_queue, "charge", lambda _job, s, _now: charged.append(s))
     copied(core)
     assert len(charged) == 1
