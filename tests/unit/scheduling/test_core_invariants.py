@@ -7,7 +7,9 @@ duplicate and stale reports.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -205,11 +207,13 @@ class World:
         assert wakeup is None or wakeup > self.now
 
 
-def drive(world: World, data: st.DataObject, steps: int) -> None:
+def drive(
+    world: World, data: st.DataObject, steps: int, actions: Sequence[Action] | None = None
+) -> None:
     """Apply `steps` random events."""
     for number in range(steps):
         world.now += data.draw(st.sampled_from([0.0, 0.0, 0.01, 0.3, 2.0]), label="gap")
-        choice = data.draw(st.sampled_from(ACTIONS), label="action")
+        choice = data.draw(st.sampled_from(actions or ACTIONS), label="action")
         event = choice(world, data, number)
         if event is not None:
             world.handle(event)
@@ -372,7 +376,9 @@ def _check_progress(world: World, data: st.DataObject, _: int) -> Event:
     return ProgressChecked()
 
 
-ACTIONS = [
+Action: TypeAlias = Callable[[World, st.DataObject, int], Event | None]
+
+ACTIONS: Final[Sequence[Action]] = [
     *[_submit] * 6,
     *[_request] * 4,
     *[_end] * 6,
@@ -388,6 +394,19 @@ ACTIONS = [
     _change_worker,
     _profile,
 ]
+
+
+REQUEST_ACTIONS: Final[Sequence[Action]] = [
+    *[_request] * 6,
+    *[_wake] * 8,
+    *[_end] * 3,
+    _submit,
+    _progress,
+    _start,
+    _cancel,
+    _change_worker,
+]
+"""Lets many requests become late while other workers are idle."""
 
 
 def make_world(data: st.DataObject, policy: str) -> World:
@@ -409,6 +428,30 @@ def make_world(data: st.DataObject, policy: str) -> World:
 def test_queries_are_conserved_under_any_events(policy: str, data: st.DataObject) -> None:
     world = make_world(data, policy)
     drive(world, data, data.draw(st.integers(1, 40)))
+    finish(world)
+    assert set(world.jobs) == set(world.outcomes) - world.checks
+
+
+@pytest.mark.parametrize("policy", ["malleable", "rr", "synergai"])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_queries_are_conserved_while_late_requests_are_copied(
+    policy: str, data: st.DataObject
+) -> None:
+    world = World(
+        SchedulerCore(SchedulingSettings(policy=policy, hedge_share=1.0), make_dictionary())
+    )
+    for number in range(1, 4):
+        worker = Worker(
+            id=WorkerId(f"w{number}"),
+            worker_class=CLASSES[0],
+            engines=frozenset(ENGINES[:2]),
+            configurations=CONFIGURATIONS[:1],
+            sessions=frozenset(Session(engine, CONFIGURATIONS[0]) for engine in ENGINES[:2]),
+        )
+        world.workers.add(worker.id)
+        world.handle(WorkerJoined(worker))
+    drive(world, data, data.draw(st.integers(1, 40)), REQUEST_ACTIONS)
     finish(world)
     assert set(world.jobs) == set(world.outcomes) - world.checks
 

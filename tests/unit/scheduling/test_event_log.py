@@ -82,6 +82,7 @@ def test_settings_keep_their_names_in_the_file(tmp_path: Path) -> None:
         "probe_queries": 16,
         "max_faults": 3,
         "stuck_s": 10.0,
+        "hedge_share": 0.0,
         "reassess_s": 1.0,
         "pace_half_life_s": 2.0,
         "pace_trust": 0.25,
