@@ -160,13 +160,17 @@ class Configuration(Struct, frozen=True, order=True):
 def largest_configuration(configurations: Iterable[Configuration]) -> Configuration:
     """Return the configuration to run an engine in of which nothing is known.
 
-    That is the one with most threads, then the last power mode. Every engine runs on the CPU, so
+    That is the one with most threads, and of these the last one. Every engine runs on the CPU, so
     another execution provider is chosen only if there is no such configuration.
 
     Args:
-        configurations: the available ones; not empty.
+        configurations: the available ones, by increasing speed of the power mode; not empty.
     """
-    return max(configurations, key=lambda one: (not one.execution_provider, one))
+    keys = (
+        (not one.execution_provider, one.threads, place, one)
+        for place, one in enumerate(configurations)
+    )
+    return max(keys)[-1]
 
 
 MAX_BATCH: Final = 64

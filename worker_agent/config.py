@@ -73,7 +73,7 @@ class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
     ) -> tuple[Configuration, ...]:
         """Return the available configurations, without devices that run beside the others.
 
-        Those on the CPU come last, by power mode and increasing number of threads.
+        Those on the CPU come last, by increasing speed of the power mode and number of threads.
 
         Args:
             modes: available power modes; thread counts are limited by the cores of each mode.
@@ -96,7 +96,7 @@ class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
             return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))
         found = tuple(
             Configuration(count, mode.name)
-            for mode in modes
+            for mode in sorted(modes, key=lambda mode: mode.speed)
             for count in self.threads
             or _powers_of_two(min(mode.cores, len(self.cores) or mode.cores))
             if count <= mode.cores

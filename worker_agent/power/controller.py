@@ -8,12 +8,15 @@ thread (``worker_agent.power.manager``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import InvalidInput, NotSupported, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_UNCAPPED_MHZ: Final = 10_000.0
+"""A mode without a cap is faster than those with one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,8 @@ class PowerMode:
         cores: number of online cores.
         max_mhz: CPU clock cap; 0 means none.
         budget_w: design power limit of the board in watts; 0 means none or unknown.
+        memory_mhz: memory clock cap; 0 means none or unknown.
+        share: share of its cores' time that may be used, 0 to 1.
         number: the board's id of the mode, if any.
         refused: why the mode cannot be switched to at run time; empty if it can.
     """
@@ -33,8 +38,16 @@ class PowerMode:
     cores: int
     max_mhz: float = 0.0
     budget_w: float = 0.0
+    memory_mhz: float = 0.0
+    share: float = 1.0
     number: int | None = None
     refused: str = ""
+
+    @property
+    def speed(self) -> tuple[float, float]:
+        """What orders modes by speed: cores times clock; of equal modes, the power limit."""
+        clock_mhz = self.max_mhz or _UNCAPPED_MHZ
+        return self.cores * self.share * clock_mhz, self.budget_w
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,7 @@ class CpuShareController:
     def __init__(self, files: Files, modes: Sequence[str] = ()) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self._limits = {name: parse_share(name) for name in modes or _halves(len(cores))}
-        self._modes = tuple(
-            PowerMode(name=name, cores=len(limit.cpuset) or min(math.ceil(limit.cpus), len(cores)))
-            for name, limit in self._limits.items()
-        )
+        self._modes = tuple(_mode(name, limit, len(cores)) for name, limit in self._limits.items())
         some_on_cores = any(limit.cpuset for limit in self._limits.values())
         # A group created without a cpuset cannot be given one later, so start with all cores.
         self._all_cores = frozenset(cores) if some_on_cores else frozenset()
@@ -113,6 +110,11 @@ def parse_share(name: str) -> CpuLimit:
             f"{name!r} is not a CPU share; expected a name such as 0.5cpu or 2cpu_on_0-1"
         )
     return CpuLimit(float(found[1]), parse_cpus((found[2] or "").replace("_", ",")))
+
+
+def _mode(name: str, limit: CpuLimit, machine_cores: int) -> PowerMode:
+    cores = len(limit.cpuset) or min(math.ceil(limit.cpus), machine_cores)
+    return PowerMode(name=name, cores=cores, share=min(1.0, limit.cpus / cores))
 
 
 def _halves(cores: int) -> list[str]:

@@ -68,6 +68,7 @@ class NvpmodelController:
                 cores=sum(model.online.values()),
                 max_mhz=model.max_khz / 1000,
                 budget_w=model.budget_w,
+                memory_mhz=model.memory_hz / 1e6,
                 number=model.number,
                 refused="" if model.tpc_mask == in_force else _needs_reboot(model, in_force),
             )

@@ -85,6 +85,16 @@ class PowerModel:
         return max((cap for cap in caps if 0 < cap < NO_CAP), default=0)
 
     @property
+    def memory_hz(self) -> int:
+        """Memory clock cap in Hz; 0 if none."""
+        caps = (
+            setting.number or 0
+            for setting in self.settings
+            if setting.parameter == "EMC" and setting.argument.startswith("MAX_FREQ")
+        )
+        return max((cap for cap in caps if 0 < cap < NO_CAP), default=0)
+
+    @property
     def tpc_mask(self) -> int:
         """Mask of the GPU parts that are off; changing it needs a reboot."""
         for setting in self.settings:

@@ -196,6 +196,11 @@ class MeanPower:
             self._sampled = SampledMeter(self._meter, self._clock, _MEASURE_PERIOD_S)
         return self
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the machine has a meter; known within the block."""
+        return self._meter is not None
+
     def __exit__(self, *_: object) -> None:
         if self._sampled is None or self._meter is None:
             return

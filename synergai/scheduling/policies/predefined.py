@@ -1,7 +1,7 @@
 """Base of the profile-agnostic policies: arrival order and predefined configurations.
 
 Each worker class runs all engines in one configuration, set as a policy option
-(``x86=threads=16``). The default is the largest on the CPU: most threads, then highest power mode.
+(``x86=threads=16``). The default is the largest on the CPU: most threads, then fastest power mode.
 """
 
 from __future__ import annotations

@@ -171,6 +171,12 @@ def test_devices_of_a_machine_run_in_parallel_as_workers_of_one_class() -> None:
     assert all(each.configuration == CUDA for each in found[:2])
 
 
+def test_largest_configuration_is_in_the_fastest_mode_whatever_its_name() -> None:
+    slow, fast = Configuration(8, "MODE_30W_ALL"), Configuration(8, "MAXN")
+    assert largest_configuration([slow, fast]) == fast
+    assert largest_configuration([slow, fast, Configuration(4, "MODE_Z")]) == fast
+
+
 def test_largest_configuration_is_on_the_cpu_if_there_is_one() -> None:
     provider = Configuration(8, "", "XNNPACK")
     assert largest_configuration([provider, CPU_1, CPU_2, CUDA]) == CPU_2

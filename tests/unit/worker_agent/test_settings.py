@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.domain import Configuration, EngineName, Session, validate_name
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Session,
+    largest_configuration,
+    validate_name,
+)
 from synergai.errors import InvalidInput
 from synergai.runtime.reexec import decode_config, encode_config
 from synergai.runtime.settings import InvalidSettings
 from worker_agent.config import AgentConfig
+from worker_agent.power.controller import PowerMode
 from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
@@ -50,6 +57,21 @@ def test_thread_counts_are_limited_by_the_given_cores() -> None:
     )
     with pytest.raises(InvalidInput, match="an engine with 4 threads needs 4 cores, not 3"):
         AgentSettings.load({"cores": "2-4", "threads": "1,4"}).to_config().configurations()
+
+
+def test_configurations_are_ordered_by_the_speed_of_their_mode() -> None:
+    modes = [
+        PowerMode(name="MAXN", cores=6),
+        PowerMode(name="MODE_30W_ALL", cores=6, max_mhz=1200.0),
+        PowerMode(name="SMALL", cores=2, max_mhz=2100.0),
+    ]
+    found = AgentSettings().to_config().configurations(modes)
+    assert list(dict.fromkeys(each.power_mode for each in found)) == [
+        "SMALL",
+        "MODE_30W_ALL",
+        "MAXN",
+    ]
+    assert largest_configuration(found) == Configuration(6, "MAXN")
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "1,5000", "two"])
