@@ -54,6 +54,7 @@ def profile(
         *("--engines", ",".join(ENGINES), *demo_fleet.engine_options(worker_class)),
         *("--worker-class", worker_class, "--queries", "64", "--min-duration", "3"),
         *("--repeat-disturbed", "1"),
+        "--while-serving",
         *("--dictionary", str(dictionary), "--output", str(run / "profile" / worker_class)),
     ]
     if subprocess.run(command, check=False).returncode != 0:

@@ -8,20 +8,23 @@ a job; their rate becomes the profiled QPS.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from statistics import stdev
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import mlperf_loadgen as loadgen
 import numpy as np
 
 from profiler.background import BackgroundLoad
+from profiler.conditions import ConditionsMonitor
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
-from synergai.domain import Configuration, EngineName, Session
+from synergai.domain import MAX_BATCH, Configuration, EngineName, Session
 from synergai.errors import SynergaiError
 from synergai.loadgen.mlperf import log_settings, run_settings, run_test
 from synergai.runtime.processes import die_with_parent
@@ -77,7 +80,7 @@ class Plan:
     max_batch: int = 1
 
     @classmethod
-    def probe(cls, host: HostClient, queries: int, min_duration_s: float) -> Plan:
+    def probe(cls, host: HostClient, queries: int, min_duration_s: float, max_batch: int) -> Plan:
         """Run a few queries to estimate their latency."""
         taken = []
         for index in range(PROBE_QUERIES):
@@ -85,7 +88,7 @@ class Plan:
             host.run_samples(index)
             taken.append(time.monotonic() - started)
         per_query_s = sum(taken) / len(taken)
-        return cls(queries, min_duration_s, per_query_s, min(taken), host.ready.max_batch)
+        return cls(queries, min_duration_s, per_query_s, min(taken), max_batch)
 
     @property
     def single_stream_s(self) -> float:
@@ -101,6 +104,20 @@ class Plan:
     def total_s(self) -> float:
         """Expected duration of the whole measurement in seconds."""
         return self.single_stream_s + self.service_s * self.max_batch.bit_length()
+
+
+class Ranges(NamedTuple):
+    """Ranges of queries that ran.
+
+    Attributes:
+        queries: their number of queries.
+        seconds: their total duration.
+        error: standard error of the logarithm of their rate.
+    """
+
+    queries: int
+    seconds: float
+    error: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,6 +154,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
+    parser.add_argument("--max-batch", type=int, default=MAX_BATCH, help="largest batch")
     parser.add_argument("--output", type=Path, required=True, help="folder of LoadGen's log files")
     parser.add_argument("--root", type=Path, default=Path("/"), help="root of the power interface")
     parser.add_argument("--report", type=int, required=True, help="inherited file descriptor")
@@ -150,22 +168,29 @@ def _measure(
     reporter: Reporter,
     first_load_s: float | None,
 ) -> Measured:
-    plan = Plan.probe(host, options.queries, options.min_duration)
     ready = host.ready
+    max_batch = min(ready.max_batch, options.max_batch)
+    plan = Plan.probe(host, options.queries, options.min_duration, max_batch)
     batch_qps: list[float] = []
-    with BackgroundLoad([os.getpid(), host.pid, options.parent]) as background:
+    files = Files(options.root)
+    with (
+        BackgroundLoad([os.getpid(), host.pid, options.parent]) as background,
+        ConditionsMonitor(files) as monitor,
+    ):
         run_single_stream(host, plan, options.output, reporter)
-        with MeanPower(Files(options.root)) as power:
-            queries, seconds = measure_ranges(host, plan, reporter)
-        for size in batch_sizes(ready.max_batch):
-            in_batches, took_s = measure_ranges(host, plan, reporter, batch=size)
-            batch_qps.append(in_batches / took_s)
+        with MeanPower(files) as power:
+            ranges = measure_ranges(host, plan, reporter)
+        for size in batch_sizes(plan.max_batch):
+            in_batches = measure_ranges(host, plan, reporter, batch=size)
+            batch_qps.append(in_batches.queries / in_batches.seconds)
     return Measured(
+        **asdict(monitor.conditions),
         backend_start_s=ready.backend_start_s,
         model_load_s=ready.model_load_s,
         data_preparation_s=ready.data_preparation_s,
-        service_queries=queries,
-        service_s=seconds,
+        service_queries=ranges.queries,
+        service_s=ranges.seconds,
+        error=ranges.error,
         watts=power.watts,
         background=background.share,
         batch_qps=batch_qps,
@@ -218,9 +243,10 @@ def measure_ranges(
     reporter: Reporter,
     batch: int = 1,
     clock: Callable[[], float] = time.monotonic,
-) -> tuple[int, float]:
-    """Run ranges of queries as a job does, in batches; return their number and total seconds."""
+) -> Ranges:
+    """Run ranges of queries as a job does, in batches."""
     queries, seconds = 0, 0.0
+    rates = []
     per_query_s = plan.per_query_s
     while seconds < plan.service_s:
         count = batch * max(1, round(SERVICE_ROUND_S / (batch * per_query_s)))
@@ -229,10 +255,18 @@ def measure_ranges(
         now = clock()
         queries += count
         seconds += now - started
+        rates.append(count / max(now - started, 1e-9))
         per_query_s = seconds / queries
         before_s = plan.single_stream_s + plan.service_s * (batch.bit_length() - 1)
         reporter.progress((before_s + seconds) / plan.total_s, now)
-    return queries, seconds
+    return Ranges(queries, seconds, standard_error(rates))
+
+
+def standard_error(rates: Sequence[float]) -> float:
+    """Return the standard error of the logarithm of the mean of rates; 0 of fewer than two."""
+    if len(rates) < 2:
+        return 0.0
+    return stdev(map(math.log, rates)) / math.sqrt(len(rates))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from profiler.background import DISTURBED_SHARE
 from profiler.loadgen_log import DETAIL_FILE, SingleStreamResult, read_detail_log
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
+from synergai.domain import MAX_BATCH
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 from synergai.runtime.report_pipe import run_with_report_pipe
@@ -60,6 +61,23 @@ class Measurement:
         return self.entry.label == DISTURBED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What an entry records beside its figures.
+
+    Attributes:
+        digest: SHA-256 of the model file.
+        runtime: inference runtime and its version.
+        agent: version of SynergAI.
+        idle_watts: power of the idle machine in the same power mode.
+    """
+
+    digest: str = ""
+    runtime: str = ""
+    agent: str = ""
+    idle_watts: float = 0.0
+
+
 def measure(
     models: Path,
     session: Session,
@@ -69,8 +87,10 @@ def measure(
     provider: ProviderChoice | None = None,
     queries: int,
     min_duration: float,
+    max_batch: int = MAX_BATCH,
     output: Path,
     root: Path | None = None,
+    origin: Origin | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> Measurement:
     """Measure `session` in a child process, which ends before this returns or raises.
@@ -83,8 +103,10 @@ def measure(
         provider: the execution provider of the configuration; None for the CPU.
         queries: minimum number of LoadGen's queries.
         min_duration: minimum duration of LoadGen's run in seconds.
+        max_batch: largest batch to measure; 1 for none.
         output: folder for LoadGen's log files; created if missing.
         root: root of the power interface's files; None for ``/``.
+        origin: what the entry records beside the figures; None for nothing.
         report: called with the completed share, 0 to 1.
 
     Raises:
@@ -98,6 +120,7 @@ def measure(
         *("--cores", format_cores(cores)),
         *(() if provider is None else ("--provider", provider.encode())),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
+        *("--max-batch", str(max_batch)),
         *("--output", str(output), "--root", str(root or "/")),
     )
     log = output / LOG_FILE
@@ -110,7 +133,7 @@ def measure(
         measured = _follow(lines, session, report, log)
     result = read_detail_log(output / DETAIL_FILE)
     return Measurement(
-        entry=_entry(session, worker_class, measured, result),
+        entry=_entry(session, worker_class, measured, result, origin or Origin()),
         single_stream=result,
         logs=output,
         background=measured.background,
@@ -138,7 +161,11 @@ def _follow(
 
 
 def _entry(
-    session: Session, worker_class: WorkerClass, measured: Measured, result: SingleStreamResult
+    session: Session,
+    worker_class: WorkerClass,
+    measured: Measured,
+    result: SingleStreamResult,
+    origin: Origin,
 ) -> ProfileEntry:
     return ProfileEntry(
         engine=session.engine,
@@ -156,4 +183,15 @@ def _entry(
         label=DISTURBED if measured.background > DISTURBED_SHARE else MEASURED,
         batch_qps=tuple(measured.batch_qps),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        error=measured.error,
+        repeats=1,
+        idle_watts=origin.idle_watts,
+        clock_mhz=measured.clock_mhz,
+        lowest_clock_mhz=measured.lowest_clock_mhz,
+        temperature_c=measured.temperature_c,
+        throttled=measured.throttled,
+        background=min(1.0, measured.background),
+        digest=origin.digest,
+        runtime=origin.runtime,
+        agent=origin.agent,
     )

@@ -32,6 +32,11 @@ class Measured:
             None if it is not known, or runs on the CPU anyway.
         first_load_s: seconds of the load before, which compiled the model and filled the cache of
             its execution provider; None if there is no such cache.
+        error: standard error of the logarithm of the QPS of the ranges; 0 if it is not known.
+        clock_mhz: see `profiler.conditions.Conditions`, as for the following.
+        lowest_clock_mhz: see there.
+        temperature_c: see there.
+        throttled: see there.
     """
 
     backend_start_s: float
@@ -44,6 +49,11 @@ class Measured:
     batch_qps: list[float] = field(default_factory=list)
     elsewhere: float | None = None
     first_load_s: float | None = None
+    error: float = 0.0
+    clock_mhz: float = 0.0
+    lowest_clock_mhz: float = 0.0
+    temperature_c: float = 0.0
+    throttled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

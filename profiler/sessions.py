@@ -42,7 +42,7 @@ def sessions_to_measure(
         EngineUnusable: a named engine cannot be used.
         InvalidInput: there are more threads than pinned cores, or than cores in every mode.
     """
-    chosen = _engines(models, engines)
+    chosen = find_engines(models, engines)
     backends = {"": frozenset(definition.backend for definition in chosen)}
     on_cpu = configurations(threads, modes, cores)
     found: list[Configuration] = []
@@ -93,7 +93,17 @@ def configurations(
     return list(found)
 
 
-def _engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:
+def find_engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:
+    """Return the definitions of engines.
+
+    Args:
+        models: model directory.
+        wanted: names of the engines; empty for all usable ones.
+
+    Raises:
+        NotFound: a named engine is missing, or there is no usable engine.
+        EngineUnusable: a named engine cannot be used.
+    """
     directory = ModelDirectory(models)
     if wanted:
         chosen = [directory.get(name) for name in dict.fromkeys(wanted)]

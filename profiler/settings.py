@@ -24,8 +24,11 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     engines: tuple[str, ...] = Field(
         default=(), description="Engines to measure; default: all usable ones."
     )
-    threads: tuple[Annotated[int, Field(ge=0, le=1024)], ...] = Field(
-        default=(1,), min_length=1, description="Thread counts; 0 for one per core."
+    threads: tuple[Annotated[int, Field(ge=0, le=1024)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Thread counts; 0 for one per core. Default: 1; with --search 1, 2, 4, … up to "
+        "the cores of each mode.",
     )
     providers: Providers = Field(
         default=(),
@@ -60,6 +63,46 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
         ge=0,
         le=86_400,
         description="Minimum duration of LoadGen's run in seconds.",
+    )
+    search: bool = Field(
+        default=False,
+        description="Measure only what is needed to find the best configurations, and predict the "
+        "others.",
+    )
+    strategy: str = Field(
+        default="gp",
+        description="Strategy of the search: gp, exhaustive, hill-climbing, halving, random, or a "
+        "plug-in.",
+    )
+    strategy_options: dict[str, str] = Field(
+        default={}, description="Options of the strategy, such as objective=qps."
+    )
+    generators: tuple[str, ...] = Field(
+        default=("modes", "threads", "providers", "batches"),
+        min_length=1,
+        description="Generators of the configurations to search, in order.",
+    )
+    budget: float = Field(
+        default=0.24,
+        ge=0,
+        description="Most time of the search, as a share of measuring everything.",
+    )
+    stale: bool = Field(
+        default=False,
+        description="Measure only what the dictionary has of another model file or runtime.",
+    )
+    resume: bool = Field(
+        default=False,
+        description="Leave out what the dictionary has measured of this model file and runtime.",
+    )
+    again: bool = Field(
+        default=False, description="Let a search measure again what the dictionary has."
+    )
+    dry_run: bool = Field(
+        default=False, description="Only say what would be measured, and how long it would take."
+    )
+    while_serving: bool = Field(
+        default=False, description="Measure although a worker on this machine serves."
     )
     repeat_disturbed: int | None = Field(
         default=None,

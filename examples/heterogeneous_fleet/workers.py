@@ -125,6 +125,7 @@ def _start_profile(worker: EmulatedWorker, models: Path, run: Path) -> subproces
         *("--engines", ENGINE, "--threads", "1", "--worker-class", worker.worker_class),
         *("--power", "cgroup", "--modes", f"{worker.fast},{worker.frugal}"),
         *("--queries", "20", "--min-duration", "1"),
+        "--while-serving",
         *("--dictionary", str(_profile_path(worker, run))),
         *("--output", str(run / "profile" / worker.worker_class)),
     ]

@@ -59,6 +59,19 @@ def show(
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     engine: Annotated[str | None, typer.Option(help="Only this engine.")] = None,
     worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Only the fastest configuration of each row.")
+    ] = False,
+    front: Annotated[
+        bool,
+        typer.Option(
+            "--front", help="Only configurations that no other one beats in QPS and QPS per watt."
+        ),
+    ] = False,
+    models: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Model directory: entries of other files are stale."),
+    ] = Path("models"),
     as_json: AsJson = False,
     target: GatewayTarget = None,
     tls_ca: TlsCa = None,
@@ -66,10 +79,14 @@ def show(
 ) -> None:
     """Show the measurements of each engine, worker class and configuration.
 
+    An entry is stale if the model directory has another model file of the engine, or another
+    version of its inference runtime is installed; synergai profile --stale measures it again.
+
     With --target, the pace is the observed time per query over the profiled one, on each worker
     of the class that has run the engine: above 1, the worker is slower than its profile.
     """
     from synergai.domain import is_selected
+    from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
     from synergai.profiles.text import write_json
@@ -85,6 +102,8 @@ def show(
         for entry in entries
         if is_selected(entry.engine, engine or "") and worker_class in (None, entry.worker_class)
     )
+    if best or front:
+        selected = ConfigurationDictionary(_chosen(selected, on_front=front))
     if as_json and target is None:
         typer.echo(write_json(selected), nl=False)
         return
@@ -96,7 +115,9 @@ def show(
     )
     metered = any(entry.watts for entry in shown)
     energy = ("power", "per query") if metered else ()
-    figures = ("QPS", "T_pre", "p50", *energy)
+    errors = any(entry.error for entry in shown)
+    figures = ("QPS", *(("error",) if errors else ()), "T_pre", "p50", *energy)
+    origins = EngineOrigins(models)
     columns = ("engine", "class", "configuration", *figures, "queries", "label", "age")
     paced = ("pace",) if target is not None else ()
     now = datetime.now(UTC)
@@ -104,7 +125,13 @@ def show(
         (*columns, *paced),
         (
             (
-                *_row(entry, now, metered=metered),
+                *_row(
+                    entry,
+                    now,
+                    metered=metered,
+                    errors=errors,
+                    stale=bool(entry.digest or entry.runtime) and origins.is_stale(entry),
+                ),
                 *(_pace_text(_paces(entry, workers)) for _ in paced),
             )
             for entry in shown
@@ -274,16 +301,41 @@ def _pace_text(paces: Mapping[str, float]) -> str:
     return " to ".join(dict.fromkeys(texts))
 
 
-def _row(entry: ProfileEntry, now: datetime, *, metered: bool) -> tuple[str, ...]:
+def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileEntry]:
+    """Return the fastest entry of each engine and worker class, or those on its front.
+
+    The front of a row of which not all power is known is its fastest entry.
+    """
+    from synergai.search.front import front
+
+    def figures(entry: ProfileEntry) -> tuple[float, float]:
+        return entry.planned_qps, entry.planned_qps / entry.watts
+
+    rows: dict[tuple[str, str], list[ProfileEntry]] = {}
+    for entry in entries:
+        rows.setdefault((entry.engine, entry.worker_class), []).append(entry)
+    chosen = []
+    for row in rows.values():
+        if on_front and all(entry.watts for entry in row):
+            chosen += front(row, figures)
+        else:
+            chosen.append(max(row, key=lambda entry: entry.planned_qps))
+    return chosen
+
+
+def _row(
+    entry: ProfileEntry, now: datetime, *, metered: bool, errors: bool, stale: bool
+) -> tuple[str, ...]:
     return (
         entry.engine,
         entry.worker_class,
         str(entry.configuration),
         format_rate(entry.qps),
+        *((f"{entry.error:.1%}" if entry.error else "",) if errors else ()),
         format_seconds(entry.t_pre_s),
         format_seconds(entry.latency_p50_s or None),
         *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
         f"{entry.queries:,}" if entry.queries else "",
-        entry.label,
+        f"{entry.label}, stale" if stale else entry.label,
         format_age(entry.measured_at, now),
     )

@@ -55,8 +55,8 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         latency_p99_s: 99th percentile of the latency.
         watts: mean power of the machine while the engine ran.
         idle_watts: its power before the engine was started.
-        clock_mhz: mean clock of its cores while the engine ran.
-        lowest_clock_mhz: lowest mean clock of its cores within that time.
+        clock_mhz: mean clock of its fastest core while the engine ran.
+        lowest_clock_mhz: lowest clock of its fastest core within that time.
         temperature_c: highest temperature of its processor within that time, in degrees Celsius.
         throttled: share of that time in which the machine limited its clocks because of heat or
             power, 0 to 1.

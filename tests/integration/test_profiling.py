@@ -33,7 +33,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(models: Path, tmp_path: Path, *more: str) -> list[str]:
     return [
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
-        *("--dictionary", str(tmp_path / "d.db"), "--output", str(tmp_path / "logs"), *more),
+        *("--dictionary", str(tmp_path / "d.db"), "--output", str(tmp_path / "logs")),
+        # Other tests have workers on this machine.
+        *("--while-serving", "--worker-class", "profiled", *more),
     ]
 
 

@@ -93,11 +93,12 @@ def test_qps_is_measured_on_successive_ranges_as_in_jobs(per_query_s: float, bat
     # The latency of a query issued alone differs much from its share of a range.
     plan = Plan(queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4)
 
-    queries, seconds = measure_ranges(
+    queries, seconds, error = measure_ranges(
         cast("HostClient", host), plan, reporter, batch, clock=lambda: host.now
     )
 
     assert queries / seconds == pytest.approx(1 / per_query_s)
+    assert error == pytest.approx(0.0, abs=1e-6)
     assert seconds >= plan.service_s == 2.0
     assert [first for first, _ in host.ranges] == [
         sum(count for _, count in host.ranges[:index]) for index in range(len(host.ranges))

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from profiler import cli
+from profiler import commands
 from profiler.loadgen_log import SingleStreamResult
 from profiler.measurement import Measurement
 from profiler.repetition import measure_with_repeats
@@ -147,12 +147,12 @@ def test_a_person_is_asked_only_at_a_terminal(
     for stream in ("stdin", "stderr"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda: terminal, raising=False)
     settings = ProfilerSettings(repeat_disturbed=repeats)
-    assert cli.offer_to_repeat(settings, [a_measurement(A, 0.31)]) is repeated
+    assert commands.offer_to_repeat(settings, [a_measurement(A, 0.31)]) is repeated
     assert confirm.called is asked
 
 
 def test_disturbed_measurement_is_told_with_its_load(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.offer_to_repeat(ProfilerSettings(repeat_disturbed=0), [a_measurement(A, 0.31)])
+    commands.offer_to_repeat(ProfilerSettings(repeat_disturbed=0), [a_measurement(A, 0.31)])
     out, err = capsys.readouterr()
     assert out == ""
     assert "disturbed, other processes took 31.0% of the machine's CPU time" in err

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from synergai.cli.dictionary import app
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
+from synergai.models.formats.model_files import digest
 from synergai.profiles.dictionary import (
     DISTURBED,
     OBSERVED,
@@ -524,6 +525,49 @@ def test_command_line_imports_shows_and_exports(tmp_path: Path) -> None:
     assert "threads=4" not in shown.output
     assert '"exported": 2' in exported.output
     assert content(load_dictionary(target)) == content(read_csv(THESIS))
+
+
+def test_command_line_shows_the_best_and_the_front(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    figures = {1: (10.0, 2.0), 2: (18.0, 4.0), 3: (17.0, 5.0), 4: (20.0, 10.0)}
+    add_to_dictionary(
+        path,
+        [
+            *(replace(an_entry("a", qps, n), watts=watts) for n, (qps, watts) in figures.items()),
+            # A prediction that is no better for sure.
+            replace(an_entry("a", 20.1, 5), watts=30.0, label=PREDICTED, error=0.1),
+            *(an_entry("unmetered", qps, n) for n, (qps, _) in figures.items()),
+        ],
+    )
+
+    def shown(option: str) -> dict[str, list[int]]:
+        arguments = ["show", option, "--json", "--dictionary", str(path)]
+        found: dict[str, list[int]] = {}
+        for entry in read_json(CliRunner().invoke(app, arguments).output):
+            found.setdefault(entry.engine, []).append(entry.configuration.threads)
+        return found
+
+    assert shown("--best") == {"a": [4], "unmetered": [4]}
+    assert shown("--front") == {"a": [1, 2, 4], "unmetered": [4]}
+
+
+def test_command_line_marks_entries_of_another_model_file_as_stale(tmp_path: Path) -> None:
+    path, models = tmp_path / "d.db", tmp_path / "models"
+    for name in ("same", "other"):
+        (models / name).mkdir(parents=True)
+        (models / name / "model.onnx").write_bytes(b"model")
+    of_file = digest(models / "same" / "model.onnx")
+    add_to_dictionary(
+        path,
+        [
+            replace(an_entry("same"), digest=of_file),
+            replace(an_entry("other"), digest="0" * 64),
+            replace(an_entry("elsewhere"), digest="0" * 64),
+        ],
+    )
+    arguments = ["show", "--dictionary", str(path), "--models", str(models)]
+    lines = CliRunner().invoke(app, arguments).output.splitlines()
+    assert {line.split()[0] for line in lines if "stale" in line} == {"other"}
 
 
 def test_import_keeps_undisturbed_entries_unless_told_otherwise(tmp_path: Path) -> None:

@@ -1,0 +1,305 @@
+"""What ``synergai profile`` measures: the given configurations, or those that a search asks for."""
+
+from __future__ import annotations
+
+import math
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from profiler.conditions import THROTTLED_SHARE
+from profiler.generators.generator import GENERATORS, generate
+from profiler.repetition import measure_with_repeats
+from profiler.report import disturbance_text
+from profiler.search_run import SearchRun, make_plan
+from profiler.sessions import configurations, find_engines, sessions_to_measure
+from profiler.space import make_space
+from synergai.cli.output import format_seconds
+from synergai.domain import EngineName, Session, WorkerClass
+from synergai.errors import EngineUnusable, NotFound
+from synergai.profiles.dictionary import MEASURED, ConfigurationDictionary
+from synergai.profiles.files import add_to_dictionary, load_dictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from profiler.generators.generator import Draft, Generator, Machine, Pruned
+    from profiler.measurement import Measurement
+    from profiler.measurer import Measurer
+    from profiler.settings import ProfilerSettings
+    from synergai.models.origins import EngineOrigins
+    from synergai.profiles.dictionary import ProfileEntry
+
+
+class _Command:
+    """What both have in common.
+
+    Args:
+        settings: what to measure with.
+        machine: what the machine offers.
+        origins: digests and runtimes of the engines.
+        measurer: measures.
+    """
+
+    def __init__(
+        self,
+        settings: ProfilerSettings,
+        machine: Machine,
+        origins: EngineOrigins,
+        measurer: Measurer,
+    ) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._origins = origins
+        self._measurer = measurer
+        self._worker_class = WorkerClass(settings.worker_class)
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True))
+
+    def _known(self) -> ConfigurationDictionary:
+        return load_dictionary(self._settings.dictionary)
+
+    def _is_fresh(self, entry: ProfileEntry) -> bool:
+        """Return whether an entry was measured, of the present model file and runtime."""
+        return entry.label == MEASURED and not self._origins.is_stale(entry)
+
+    def _keep(self, measurement: Measurement) -> None:
+        entry = measurement.entry
+        if entry.throttled > THROTTLED_SHARE:
+            self._say(
+                f"{entry.engine}, {entry.configuration}: the machine limited its clocks "
+                f"{entry.throttled:.0%} of the time because of heat or power"
+            )
+        kept = add_to_dictionary(
+            self._settings.dictionary,
+            [entry],
+            keep_undisturbed=not self._settings.accept_disturbed,
+        )
+        for known in kept:
+            self._say(
+                f"{known.engine}, {known.configuration}: the undisturbed entry of "
+                f"{known.measured_at or 'unknown date'} stays; --accept-disturbed replaces it"
+            )
+
+    def _skip(self, error: EngineUnusable) -> None:
+        self._say(str(error))
+
+    @contextmanager
+    def _following(self, session: Session) -> Iterator[Callable[[float], None]]:
+        """Show the progress of a session; what it returns is called with the completed share."""
+        task = self._progress.add_task(f"{session.engine}, {session.configuration}", total=1.0)
+
+        def report(share: float) -> None:
+            self._progress.update(task, completed=share)
+
+        try:
+            yield report
+        except EngineUnusable:
+            self._progress.remove_task(task)
+            raise
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Listed(_Command):
+    """Measures all engines in all configurations that were asked for."""
+
+    def run(self) -> list[Measurement]:
+        """Measure, and return the best measurement of each session.
+
+        Raises:
+            NotFound: there is nothing to measure.
+            EngineUnusable: an engine that was asked for cannot be measured.
+        """
+        settings = self._settings
+        wanted = self._sessions()
+        plan = make_plan(settings.queries, settings.min_duration)
+        known = [self._known_entry(session) for session in wanted]
+        known_s = [
+            entry.t_pre_s + plan.run_s(entry.qps, full=True) for entry in known if entry is not None
+        ]
+        least_s = settings.min_duration * (1 + plan.ranges_share)
+        mean_s = sum(known_s) / len(known_s) if known_s else least_s
+        modes = {session.configuration.power_mode for session in wanted} - {""}
+        total_s = mean_s * len(wanted) + plan.switch_s * len(modes)
+        unknown = "" if len(known_s) == len(known) else ", without the loading of unknown engines"
+        self._say(f"{len(wanted)} measurements, about {format_seconds(total_s)}{unknown}")
+        if settings.dry_run:
+            return []
+        with self._progress:
+            return measure_with_repeats(
+                self._measure,
+                wanted,
+                # By default, all engines are measured that can be.
+                required=bool(settings.engines) or len(wanted) == 1,
+                repeats=settings.repeat_disturbed or 0,
+                offer=self._offer_to_repeat,
+                keep=self._keep,
+                skip=self._skip,
+            )
+
+    def _sessions(self) -> list[Session]:
+        settings, machine = self._settings, self._machine
+        wanted = sessions_to_measure(
+            settings.models,
+            settings.engines,
+            settings.threads or (1,),
+            machine.modes,
+            settings.cores,
+            machine.offers,
+        )
+        if settings.stale:
+            wanted = [
+                s for s in wanted if (e := self._known_entry(s)) and self._origins.is_stale(e)
+            ]
+            if not wanted:
+                raise NotFound("no entry of these configurations is stale")
+        if settings.resume:
+            left = [s for s in wanted if not ((e := self._known_entry(s)) and self._is_fresh(e))]
+            self._say(f"{len(wanted) - len(left)} of {len(wanted)} are measured already")
+            wanted = left
+        return wanted
+
+    def _known_entry(self, session: Session) -> ProfileEntry | None:
+        row = self._dictionary.row(session.engine, self._worker_class)
+        return row.get(session.configuration)
+
+    @property
+    def _dictionary(self) -> ConfigurationDictionary:
+        if not hasattr(self, "_loaded"):
+            self._loaded = self._known()
+        return self._loaded
+
+    def _measure(self, sessions: Sequence[Session]) -> Iterator[Measurement | EngineUnusable]:
+        settings = self._settings
+        for session in sessions:
+            try:
+                with self._following(session) as report:
+                    yield self._measurer.measure(
+                        session,
+                        queries=settings.queries,
+                        min_duration=settings.min_duration,
+                        report=report,
+                    )
+            except EngineUnusable as error:
+                yield error
+
+    def _offer_to_repeat(self, disturbed: Sequence[Measurement]) -> bool:
+        self._progress.stop()
+        try:
+            return offer_to_repeat(self._settings, disturbed)
+        finally:
+            self._progress.start()
+
+
+class Search(_Command):
+    """Searches the best configurations of all engines."""
+
+    def run(self) -> list[Measurement]:
+        """Search, and return the measurements.
+
+        Raises:
+            NotFound: there is no usable engine, or no entry is stale.
+            EngineUnusable: no engine can be measured.
+        """
+        settings = self._settings
+        dictionary = self._known()
+        drafts = self._drafts(dictionary)
+        exhaustive = settings.strategy == "exhaustive"
+        run = SearchRun(
+            make_space(
+                drafts,
+                self._worker_class,
+                self._machine,
+                dictionary,
+                lambda entry: not settings.again and self._is_fresh(entry),
+            ),
+            strategy=settings.strategy,
+            options=settings.strategy_options,
+            budget=math.inf if exhaustive else settings.budget,
+            plan=make_plan(settings.queries, settings.min_duration),
+            measurer=self._measurer,
+            origins=self._origins,
+            worker_class=self._worker_class,
+            keep=self._keep,
+            skip=self._skip,
+        )
+        forecast = run.forecast()
+        at_most = (
+            "" if exhaustive else f"; the search takes at most {format_seconds(forecast.at_most_s)}"
+        )
+        self._say(
+            f"{forecast.configurations} configurations of {len(drafts)} engines, {forecast.known} "
+            f"of them measured; measuring the others takes about "
+            f"{format_seconds(forecast.exhaustive_s)}{at_most}"
+        )
+        if settings.dry_run:
+            return []
+        try:
+            with self._progress:
+                overall = self._progress.add_task("search", total=None)
+                run.run(
+                    self._following,
+                    lambda: self._progress.update(overall, description=run.progress()),
+                )
+        finally:
+            # After Ctrl-C as well: they are as good as the measurements so far.
+            add_to_dictionary(settings.dictionary, run.predictions())
+        if engines := run.without_time():
+            self._say(f"no time for {', '.join(engines)}: nothing of them was measured")
+        return list(run.measurements.values())
+
+    def _drafts(self, dictionary: ConfigurationDictionary) -> dict[EngineName, list[Draft]]:
+        settings, machine = self._settings, self._machine
+        if settings.threads is not None:
+            # Fails if there are not as many cores.
+            configurations(settings.threads, machine.modes, settings.cores)
+        generators = [self._generator(name) for name in settings.generators]
+        drafts: dict[EngineName, list[Draft]] = {}
+        left_out: dict[Pruned, None] = {}
+        for definition in find_engines(settings.models, settings.engines):
+            found, pruned = generate(generators, definition, machine)
+            drafts[EngineName(definition.name)] = found
+            left_out |= dict.fromkeys(pruned)
+        for each in left_out:
+            self._say(f"left out: {each.what}: {each.reason}")
+        if settings.stale:
+            drafts = self._only_stale(drafts, dictionary)
+        return drafts
+
+    def _generator(self, name: str) -> Generator:
+        levels = self._settings.threads
+        given = {"levels": " ".join(map(str, levels))} if name == "threads" and levels else {}
+        return GENERATORS.create(name, given)
+
+    def _only_stale(
+        self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary
+    ) -> dict[EngineName, list[Draft]]:
+        """Return the drafts of engines of which an entry is stale."""
+        stale = {
+            engine: found
+            for engine, found in drafts.items()
+            if any(map(self._origins.is_stale, dictionary.row(engine, self._worker_class).values()))
+        }
+        if not stale:
+            raise NotFound("no entry of these engines is stale")
+        return stale
+
+
+def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]) -> bool:
+    """Report the disturbed measurements; return whether a person at the terminal repeats them."""
+    for measurement in disturbed:
+        typer.echo(disturbance_text(measurement), err=True)
+    terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    if settings.repeat_disturbed is not None or not terminal:
+        typer.echo("Repeat on an idle machine, or with --repeat-disturbed N.", err=True)
+        return False
+    try:
+        return typer.confirm(f"Repeat {len(disturbed)} disturbed measurements?", err=True)
+    except typer.Abort:
+        return False

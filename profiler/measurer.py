@@ -1,0 +1,140 @@
+"""Measurements one after another, each in its power mode."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from profiler.measurement import Origin, measure
+from synergai.domain import MAX_BATCH, WorkerClass
+from synergai.errors import EngineUnusable, InternalError, Unavailable
+from synergai.models.origins import agent_version
+from worker_agent.power.controller import SwitchFailed
+from worker_agent.power.files import Files
+from worker_agent.power.telemetry import MeanPower
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from profiler.measurement import Measurement
+    from profiler.modes import ProfiledModes
+    from profiler.settings import ProfilerSettings
+    from synergai.domain import Session
+    from synergai.models.origins import EngineOrigins
+    from worker_agent.providers.choice import ProviderChoice
+
+IDLE_S: Final = 1.0
+"""Duration for which the power of the idle machine is measured, where it can be."""
+
+
+class Measurer:
+    """Measures sessions of this machine.
+
+    Args:
+        settings: what to measure with.
+        modes: switches the power modes.
+        providers: execution providers by name.
+        origins: digests and runtimes of the engines.
+        output: folder for LoadGen's log files.
+        say: shows a line to people.
+        wait: sleeps; the power of the idle machine is measured meanwhile.
+    """
+
+    def __init__(
+        self,
+        settings: ProfilerSettings,
+        modes: ProfiledModes,
+        providers: Mapping[str, ProviderChoice],
+        origins: EngineOrigins,
+        output: Path,
+        say: Callable[[str], object],
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._settings = settings
+        self._modes = modes
+        self._providers = providers
+        self._origins = origins
+        self._output = output
+        self._say = say
+        self._wait = wait
+        self._mode: str | None = None
+        self._idle_watts = 0.0
+
+    def measure(
+        self,
+        session: Session,
+        *,
+        queries: int,
+        min_duration: float,
+        max_batch: int = MAX_BATCH,
+        report: Callable[[float], None] = lambda _: None,
+    ) -> Measurement:
+        """Measure a session, after a switch to its power mode if that is not in force.
+
+        Args:
+            session: engine and configuration.
+            queries: minimum number of LoadGen's queries.
+            min_duration: minimum duration of LoadGen's run in seconds.
+            max_batch: largest batch to measure; 1 for none.
+            report: called with the completed share, 0 to 1.
+
+        Raises:
+            EngineUnusable: it cannot be measured, which says nothing about others.
+            InvalidInput: LoadGen's log files cannot be written.
+        """
+        mode = session.configuration.power_mode
+        origin = self._origins.of(session.engine)
+        name = f"{session.engine} with {session.configuration}"
+        try:
+            self._activate(mode)
+            measurement = measure(
+                self._settings.models,
+                session,
+                WorkerClass(self._settings.worker_class),
+                cores=self._settings.cores,
+                provider=self._providers.get(session.configuration.execution_provider),
+                queries=queries,
+                min_duration=min_duration,
+                max_batch=max_batch,
+                output=self._output / _folder(session),
+                root=self._settings.root,
+                origin=Origin(
+                    digest=origin.digest,
+                    runtime=origin.runtime,
+                    agent=agent_version(),
+                    idle_watts=self._idle_watts,
+                ),
+                report=report,
+            )
+            if mode:
+                self._modes.check(mode)
+        except (InternalError, SwitchFailed, Unavailable) as error:
+            # The next one may work: in another mode, or with less memory.
+            self._mode = None
+            raise EngineUnusable(f"cannot measure {name}: {error}") from error
+        return measurement
+
+    def _activate(self, mode: str) -> None:
+        if mode == self._mode:
+            return
+        if mode:
+            seconds = self._modes.activate(mode)
+            self._say(f"power mode {mode}: active after {seconds:.2f} s")
+        with MeanPower(Files(self._settings.root)) as power:
+            if power.is_measured:
+                self._wait(IDLE_S)
+        self._idle_watts = power.watts
+        self._mode = mode
+
+
+def _folder(session: Session) -> str:
+    """Return the folder name for a measurement's log files."""
+    configuration = session.configuration
+    parts = (
+        session.engine.replace("/", "-v"),
+        f"threads{configuration.threads}",
+        configuration.power_mode,
+        configuration.execution_provider,
+    )
+    return "-".join(filter(None, parts))

@@ -1,0 +1,241 @@
+"""A search on this machine: measures what the strategy asks for, and writes the dictionary."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec.structs import replace
+
+from profiler.generators.generator import Draft
+from profiler.space import ROUGH_ERROR
+from synergai.domain import Session, WorkerClass
+from synergai.errors import EngineUnusable
+from synergai.profiles.dictionary import PREDICTED, ProfileEntry
+from synergai.search.costs import Plan
+from synergai.search.search import Search
+from synergai.search.strategy import STRATEGIES
+from synergai.search.trials import FULL_ERROR, SHORT_ERROR, Result, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
+
+    from profiler.measurement import Measurement
+    from profiler.measurer import Measurer
+    from profiler.space import SearchedSpace
+    from synergai.domain import EngineName
+    from synergai.models.origins import EngineOrigins
+
+Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"
+"""Shows the progress of a session; within, a function is called with the completed share."""
+SHORT_S: Final = 2.0
+SHORT_QUERIES: Final = 64
+"""LoadGen's least for an early-stopped 90th percentile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Expected extent of a search.
+
+    Attributes:
+        configurations: engines times configurations.
+        known: of these, those that the dictionary has.
+        exhaustive_s: expected duration of full measurements of the others.
+        at_most_s: limit of the search's duration; infinite if there is none.
+    """
+
+    configurations: int
+    known: int
+    exhaustive_s: float
+    at_most_s: float
+
+
+class SearchRun:
+    """A search on this machine.
+
+    Args:
+        searched: the space.
+        strategy: name of the strategy.
+        options: its options.
+        budget: share of the exhaustive time; infinite for no limit.
+        plan: duration of measurements.
+        measurer: measures.
+        origins: digests and runtimes, for predictions.
+        worker_class: worker class of this machine.
+        keep: stores an entry.
+        skip: shows an error.
+        clock: monotonic clock in seconds.
+
+    Attributes:
+        measurements: the measurements so far.
+    """
+
+    def __init__(
+        self,
+        searched: SearchedSpace,
+        *,
+        strategy: str,
+        options: Mapping[str, str],
+        budget: float,
+        plan: Plan,
+        measurer: Measurer,
+        origins: EngineOrigins,
+        worker_class: WorkerClass,
+        keep: Callable[[Measurement], object],
+        skip: Callable[[EngineUnusable], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._searched = searched
+        self._plan = plan
+        self._measurer = measurer
+        self._origins = origins
+        self._worker_class = worker_class
+        self._keep = keep
+        self._skip = skip
+        self._clock = clock
+        self._budget = budget
+        self._search = Search(
+            searched.space,
+            STRATEGIES.create(strategy, options),
+            plan,
+            budget,
+            searched.known,
+            searched.rows,
+        )
+        self.measurements: dict[int, Measurement] = {}
+
+    def forecast(self) -> Forecast:
+        """Return what the search will take, as far as is known."""
+        left = self._search.state.open()
+        exhaustive_s = self._search.state.costs.exhaustive_s(left)
+        return Forecast(
+            configurations=len(self._searched.drafts),
+            known=len(self._searched.drafts) - len(left),
+            exhaustive_s=exhaustive_s,
+            at_most_s=self._budget * exhaustive_s if left else 0.0,
+        )
+
+    def progress(self) -> str:
+        """Return how far the search is, for people."""
+        state = self._search.state
+        left_s = state.budget_s - state.spent_s
+        at_most = f", at most {left_s:.0f} s left" if 0 < left_s < math.inf else ""
+        return f"{len(state.new)} measured, {len(state.open())} not{at_most}"
+
+    def run(self, follow: Follow, on_progress: Callable[[], object]) -> None:
+        """Search until the strategy needs no more, and then measure batches of the best.
+
+        Args:
+            follow: shows the progress of each session.
+            on_progress: called before each measurement.
+        """
+        while (trial := self._search.next()) is not None:
+            on_progress()
+            self._measure(trial, follow)
+        for point in self._best_with_batches():
+            self._measure(Trial(point), follow, batches=True)
+
+    def without_time(self) -> list[EngineName]:
+        """Return the engines of which nothing was measured because there was no time for it."""
+        state = self._search.state
+        rows = [row for row in self._searched.rows if row not in state.given_up]
+        return sorted({row[0] for row in rows if not state.measured(row)})
+
+    def predictions(self) -> list[ProfileEntry]:
+        """Return entries of the configurations that were not measured."""
+        entries = []
+        for index, prediction in self._search.predictions().items():
+            point = self._searched.space.points[index]
+            origin = self._origins.of(point.engine)
+            entries.append(
+                ProfileEntry(
+                    engine=point.engine,
+                    worker_class=self._worker_class,
+                    configuration=point.configuration,
+                    qps=prediction.qps,
+                    error=prediction.error,
+                    watts=prediction.watts,
+                    model_load_s=self._search.state.costs.setup_s(point.row),
+                    label=PREDICTED,
+                    measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    digest=origin.digest,
+                    runtime=origin.runtime,
+                )
+            )
+        return entries
+
+    def _measure(self, trial: Trial, follow: Follow, *, batches: bool = False) -> None:
+        point = self._searched.space.points[trial.point]
+        draft = self._searched.drafts.get(trial.point, Draft(point.configuration))
+        session = Session(point.engine, point.configuration)
+        plan = self._plan
+        began = self._clock()
+        try:
+            with follow(session) as report:
+                measurement = self._measurer.measure(
+                    session,
+                    queries=plan.full_queries if trial.full else plan.short_queries,
+                    min_duration=plan.full_s if trial.full else plan.short_s,
+                    # The batches of slow configurations are of no use.
+                    max_batch=draft.max_batch if trial.full or batches else 1,
+                    report=report,
+                )
+        except EngineUnusable as error:
+            self._skip(error)
+            self._search.fail(trial, self._clock() - began)
+            return
+        entry = measurement.entry
+        least = FULL_ERROR if trial.full else SHORT_ERROR
+        result = Result(
+            qps=entry.qps,
+            watts=entry.watts,
+            setup_s=entry.t_pre_s,
+            seconds=self._clock() - began,
+            error=ROUGH_ERROR if measurement.is_disturbed else max(least, entry.error),
+        )
+        self._search.tell(trial, result)
+        combined = combine(measurement, self._search.state.results[trial.point])
+        self.measurements[trial.point] = combined
+        self._keep(combined)
+
+    def _best_with_batches(self) -> Iterable[int]:
+        """Yield the best point of each row whose engine has batches that were not measured."""
+        state = self._search.state
+        for row in self._searched.rows:
+            best = state.best(row)
+            if best is None or best not in self.measurements:
+                continue
+            wanted = self._searched.drafts[best].max_batch > 1
+            if wanted and not self.measurements[best].entry.batch_qps:
+                yield best
+
+
+def combine(measurement: Measurement, results: list[Result]) -> Measurement:
+    """Return a measurement with the mean QPS of all results of its point."""
+    weights = [each.error**-2 for each in results]
+    qps = sum(w * each.qps for w, each in zip(weights, results, strict=True)) / sum(weights)
+    entry = measurement.entry
+    scale = qps / entry.qps
+    combined = replace(
+        entry,
+        qps=qps,
+        batch_qps=tuple(scale * rate for rate in entry.batch_qps),
+        error=1 / math.sqrt(sum(weights)),
+        repeats=len(results),
+    )
+    return dataclasses.replace(measurement, entry=combined)
+
+
+def make_plan(queries: int, min_duration_s: float) -> Plan:
+    """Return the durations of measurements, of which the short ones are not longer than others."""
+    return Plan(
+        full_s=min_duration_s,
+        full_queries=queries,
+        short_s=min(SHORT_S, min_duration_s),
+        short_queries=min(SHORT_QUERIES, queries),
+    )

@@ -1,0 +1,118 @@
+"""The space of a search on this machine, and what the dictionary knows about it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from synergai.profiles.dictionary import MEASURED, OBSERVED
+from synergai.search.space import Knobs, Point, Space
+from synergai.search.trials import SHORT_ERROR, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from profiler.generators.generator import Draft, Machine
+    from synergai.domain import Configuration, EngineName, WorkerClass
+    from synergai.profiles.dictionary import ProfileEntry
+    from synergai.search.space import Row
+
+ROUGH_ERROR: Final = 0.1
+"""Standard error of what was observed in service, or while other processes were busy."""
+_UNKNOWN_MHZ: Final = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedSpace:
+    """A space with what is known about it.
+
+    Attributes:
+        space: the points to search, and those of the dictionary that say something about them.
+        rows: the rows to search.
+        drafts: what to measure, by point to search.
+        known: results of the dictionary by point.
+    """
+
+    space: Space
+    rows: Sequence[Row]
+    drafts: Mapping[int, Draft]
+    known: Mapping[int, Result]
+
+
+def knobs_of(configuration: Configuration, machine: Machine) -> Knobs:
+    """Return what makes a configuration of this machine faster or slower."""
+    mode = machine.mode(configuration.power_mode)
+    cores = machine.cores(configuration.power_mode)
+    clock_mhz = machine.top_mhz or _UNKNOWN_MHZ
+    if mode is None:
+        return Knobs(configuration.threads, cores, clock_mhz)
+    clock_mhz = (mode.max_mhz or clock_mhz) * mode.share
+    return Knobs(configuration.threads, cores, clock_mhz, mode.memory_mhz)
+
+
+def make_space(
+    drafts: Mapping[EngineName, Sequence[Draft]],
+    worker_class: WorkerClass,
+    machine: Machine,
+    entries: Iterable[ProfileEntry],
+    is_fresh: Callable[[ProfileEntry], bool],
+) -> SearchedSpace:
+    """Return the space of a search.
+
+    Args:
+        drafts: what each engine may be measured with.
+        worker_class: worker class of this machine.
+        machine: what the machine offers.
+        entries: the dictionary.
+        is_fresh: whether an entry of this worker class makes another measurement unnecessary.
+
+    Raises:
+        InvalidInput: there is nothing to search.
+    """
+    points: list[Point] = []
+    by_point: dict[int, Draft] = {}
+    index_of: dict[tuple[EngineName, Configuration], int] = {}
+    for engine, each in drafts.items():
+        for draft in each:
+            configuration = draft.configuration
+            device = (worker_class, configuration.execution_provider)
+            index_of[engine, configuration] = len(points)
+            by_point[len(points)] = draft
+            points.append(Point(engine, device, configuration, knobs_of(configuration, machine)))
+    rows = list(dict.fromkeys(point.row for point in points))
+    known: dict[int, Result] = {}
+    others: list[ProfileEntry] = []
+    for entry in entries:
+        if entry.label not in {MEASURED, OBSERVED}:
+            continue
+        here = entry.worker_class == worker_class
+        index = index_of.get((entry.engine, entry.configuration)) if here else None
+        if index is None:
+            others.append(entry)
+        elif is_fresh(entry):
+            known[index] = result_of(entry)
+    most_threads: dict[tuple[str, str], int] = defaultdict(int)
+    for entry in others:
+        key = entry.worker_class, entry.configuration.power_mode
+        most_threads[key] = max(most_threads[key], entry.configuration.threads, 1)
+    for entry in others:
+        configuration = entry.configuration
+        if entry.worker_class == worker_class and (
+            not machine.modes or machine.mode(configuration.power_mode)
+        ):
+            knobs = knobs_of(configuration, machine)
+        else:
+            cores = most_threads[entry.worker_class, configuration.power_mode]
+            knobs = Knobs(configuration.threads, cores, entry.clock_mhz or _UNKNOWN_MHZ)
+        device = (entry.worker_class, configuration.execution_provider)
+        known[len(points)] = result_of(entry)
+        points.append(Point(entry.engine, device, configuration, knobs))
+    # Rows of the dictionary that are searched as well are told apart by their points.
+    return SearchedSpace(space=Space(points), rows=rows, drafts=by_point, known=known)
+
+
+def result_of(entry: ProfileEntry) -> Result:
+    """Return an entry as the result of a measurement that took no time."""
+    error = max(entry.error, SHORT_ERROR) if entry.label == MEASURED else ROUGH_ERROR
+    return Result(entry.qps, entry.watts, entry.t_pre_s, 0.0, error)

@@ -1,0 +1,63 @@
+"""What entries record of an engine's origin, and which entries are stale because of it."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, NamedTuple
+
+from synergai.errors import SynergaiError
+from synergai.models.directory import ModelDirectory
+from synergai.models.runtimes import runtime_version
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from synergai.domain import EngineName
+    from synergai.profiles.dictionary import ProfileEntry
+
+
+class EngineOrigin(NamedTuple):
+    """Origin of an engine's figures.
+
+    Attributes:
+        digest: SHA-256 of the model file; empty if it cannot be read.
+        runtime: inference runtime and its version; empty if not known.
+    """
+
+    digest: str = ""
+    runtime: str = ""
+
+
+class EngineOrigins:
+    """Origins of the engines of a model directory, each found once.
+
+    Args:
+        models: the model directory.
+    """
+
+    def __init__(self, models: Path) -> None:
+        self._directory = ModelDirectory(models)
+        self._known: dict[str, EngineOrigin] = {}
+
+    def of(self, engine: EngineName) -> EngineOrigin:
+        """Return the origin of an engine; nothing of one that is not in the directory."""
+        if engine not in self._known:
+            try:
+                definition = self._directory.get(engine)
+                digest = definition.verified_digest()
+                self._known[engine] = EngineOrigin(digest, runtime_version(definition.backend))
+            except (SynergaiError, OSError):
+                self._known[engine] = EngineOrigin()
+        return self._known[engine]
+
+    def is_stale(self, entry: ProfileEntry) -> bool:
+        """Return whether an entry is of another model file or runtime than the engine has now."""
+        return entry.is_stale(*self.of(entry.engine))
+
+
+def agent_version() -> str:
+    """Return the version of SynergAI; empty if it is not installed as a package."""
+    try:
+        return version("synergai")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,180 @@
+"""A search on this machine, with measurements that take no time."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
+
+from profiler.generators.generator import Draft, Machine
+from profiler.loadgen_log import SingleStreamResult
+from profiler.measurement import Measurement
+from profiler.search_run import SearchRun, make_plan
+from profiler.space import make_space
+from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.errors import EngineUnusable
+from synergai.models.origins import EngineOrigins
+from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
+from synergai.search.process import expected_log_qps
+from synergai.search.space import Knobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from profiler.measurer import Measurer
+
+A, B, BROKEN = EngineName("a"), EngineName("b"), EngineName("broken")
+HERE = WorkerClass("here")
+LEVELS = (1, 2, 4, 8)
+RESULT = SingleStreamResult(
+    validity="VALID", queries=64, qps=1.0, latency_p50_s=0, latency_p90_s=0, latency_p99_s=0
+)
+
+
+class FakeMeasurer:
+    """Measures engines whose speed follows the law, and one that fails."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked: list[tuple[Session, int]] = []
+
+    def measure(self, session: Session, *, max_batch: int, **_: object) -> Measurement:
+        self.asked.append((session, max_batch))
+        self.now += 4.0
+        if session.engine == BROKEN:
+            raise EngineUnusable("cannot measure broken")
+        level = 100.0 if session.engine == A else 20.0
+        threads = session.configuration.threads
+        entry = ProfileEntry(
+            engine=session.engine,
+            worker_class=HERE,
+            configuration=session.configuration,
+            qps=level * math.exp(expected_log_qps(Knobs(threads, 8))),
+            model_load_s=1.0,
+            batch_qps=(1.0,) if max_batch > 1 else (),
+        )
+        return Measurement(entry=entry, single_stream=RESULT, logs=Path(), background=0.0)
+
+
+@contextmanager
+def follow(_: Session) -> Iterator[Callable[[float], None]]:
+    yield lambda _: None
+
+
+def make_run(
+    measurer: FakeMeasurer,
+    entries: Iterable[ProfileEntry] = (),
+    engines: tuple[EngineName, ...] = (A, B),
+    budget: float = math.inf,
+    max_batch: int = 1,
+) -> tuple[SearchRun, ConfigurationDictionary, list[EngineUnusable]]:
+    drafts = {
+        engine: [Draft(Configuration(count), max_batch) for count in LEVELS] for engine in engines
+    }
+    dictionary = ConfigurationDictionary(entries)
+    errors: list[EngineUnusable] = []
+    run = SearchRun(
+        make_space(
+            drafts, HERE, Machine(pinned=range(8)), dictionary, lambda each: each.label == MEASURED
+        ),
+        strategy="gp",
+        options={},
+        budget=budget,
+        plan=make_plan(100, 10.0),
+        measurer=cast("Measurer", measurer),
+        origins=EngineOrigins(Path("/nowhere")),
+        worker_class=HERE,
+        keep=lambda measurement: dictionary.put(measurement.entry),
+        skip=errors.append,
+        clock=lambda: measurer.now,
+    )
+    return run, dictionary, errors
+
+
+def nothing() -> None:
+    return None
+
+
+def test_every_configuration_is_measured_or_predicted() -> None:
+    run, dictionary, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    predictions = run.predictions()
+    assert 2 <= len(dictionary) < 8
+    assert len(dictionary) + len(predictions) == 8
+    for entry in predictions:
+        assert (entry.label, entry.worker_class) == (PREDICTED, HERE)
+        assert entry.error > 0
+        assert entry.t_pre_s > 0
+
+
+def test_search_continues_where_it_was_interrupted() -> None:
+    first = FakeMeasurer()
+    run, dictionary, _ = make_run(first)
+    run.run(follow, nothing)
+    second = FakeMeasurer()
+    again, _, _ = make_run(second, [*dictionary][:-1])
+    assert again.forecast().known == len(dictionary) - 1
+    again.run(follow, nothing)
+    assert 1 <= len(second.asked) < len(first.asked)
+
+
+def test_complete_dictionary_leaves_nothing_to_do() -> None:
+    run, dictionary, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    measurer = FakeMeasurer()
+    every = [*dictionary, *(replace(each, label=MEASURED) for each in run.predictions())]
+    again, _, _ = make_run(measurer, every)
+    again.run(follow, nothing)
+    assert measurer.asked == []
+    assert again.predictions() == []
+
+
+def test_predictions_of_an_earlier_search_are_not_taken_for_measurements() -> None:
+    run, _, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    again, _, _ = make_run(FakeMeasurer(), run.predictions())
+    assert again.forecast().known == 0
+
+
+def test_failing_engine_only_costs_itself() -> None:
+    measurer = FakeMeasurer()
+    run, dictionary, errors = make_run(measurer, engines=(A, BROKEN))
+    run.run(follow, nothing)
+    assert len(errors) == 2
+    assert {entry.engine for entry in dictionary} == {A}
+    assert {entry.engine for entry in run.predictions()} == {A}
+    assert run.without_time() == []
+
+
+def test_search_without_time_says_what_it_had_none_for() -> None:
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, budget=0.0)
+    run.run(follow, nothing)
+    assert measurer.asked == []
+    assert run.without_time() == [A, B]
+    assert run.predictions() == []
+
+
+def test_batches_are_measured_of_the_best_configuration_only() -> None:
+    measurer = FakeMeasurer()
+    run, dictionary, _ = make_run(measurer, engines=(A,), max_batch=4)
+    run.run(follow, nothing)
+    assert [session.configuration.threads for session, batch in measurer.asked if batch > 1] == [8]
+    [best] = [entry for entry in dictionary if entry.configuration.threads == 8]
+    assert best.batch_qps
+    assert best.repeats >= 2
+    assert best.error < 0.024
+
+
+def test_other_engines_and_worker_classes_of_the_dictionary_help() -> None:
+    known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
+    known.run(follow, nothing)
+    there = [replace(entry, worker_class=WorkerClass("there")) for entry in dictionary]
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, [*dictionary, *there], engines=(B,))
+    run.run(follow, nothing)
+    assert {session.engine for session, _ in measurer.asked} == {B}
+    assert {entry.engine for entry in run.predictions()} <= {B}
