@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 STYLE: Final = "page.css"
 _UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|ms|s|min|h|QPS|MHz|W|J)(?!\w))")
 """The space between a number and its unit."""
+_MANY: Final = 4
+"""Panels in two columns that fit a printed page."""
 _NARROW: Final = 4
 """Columns of a table that fit the width of a phone."""
 
@@ -105,9 +107,10 @@ def _figure(figure: Figure, draw: Callable[[Chart, str], str]) -> str:
         for place, chart in enumerate(figure.panels, 1)
     )
     columns = min(figure.columns, len(figure.panels))
+    many = " many" if len(figure.panels) > _MANY else ""
     return (
         f'<figure id="{figure.key}">\n'
-        f'<div class="panels columns-{columns}">{panels}</div>\n'
+        f'<div class="panels columns-{columns}{many}">{panels}</div>\n'
         f"<figcaption><strong>{escape(figure.title)}</strong> {_prose(figure.caption)}"
         "</figcaption>\n</figure>"
     )

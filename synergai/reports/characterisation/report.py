@@ -95,7 +95,7 @@ def characterise(space: Space, *, source: str, made: str) -> Report:
         facts=(
             ("Dictionary", source),
             ("Engines", f"{len(space.engines):,}"),
-            ("Worker classes", listing(space.classes)),
+            ("Worker classes", ", ".join(space.classes)),
             ("Entries", listing(f"{n:,} {label}" for label, n in space.labels().items())),
             ("Queries per run", f"{space.queries:,}"),
         ),

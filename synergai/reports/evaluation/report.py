@@ -10,7 +10,7 @@ from synergai.reports.document import Answer, Figure, Note, Paragraph, Report, S
 from synergai.reports.evaluation import figures, prose, thesis
 from synergai.reports.evaluation.demand import measure_demand, printed_qos_s
 from synergai.reports.printed import BASELINES, HEADLINES, P99_OVER_SYNERGAI
-from synergai.reports.wording import UNKNOWN, count, duration, factor, listing, number
+from synergai.reports.wording import UNKNOWN, count, duration, factor, number
 from synergai.simulator.results import Spread
 from synergai.simulator.workload import QUERY_COUNTS
 
@@ -104,8 +104,8 @@ def evaluate(study: Study, origin: Origin) -> Report:
         ),
         facts=(
             *origin.facts,
-            ("Policies", listing(study.policies)),
-            ("Worker classes", listing(study.classes) or "none"),
+            ("Policies", ", ".join(study.policies)),
+            ("Worker classes", ", ".join(study.classes) or "none"),
         ),
         banner=_BANNER if origin.is_reconstructed else "",
         findings=tuple(findings),
