@@ -20,7 +20,8 @@ from synergai.runtime.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.jobs.own_inputs import JobData, OwnInputs
+    from gateway.jobs.own_inputs import OwnInputs
+    from gateway.jobs.own_inputs_job import JobData
     from synergai.runtime.clock import Clock
 
 DAMAGED: Final = (UploadNotFound, DamagedLog)

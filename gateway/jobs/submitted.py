@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.jobs.own_inputs import OwnInputsJob
+from gateway.jobs.own_inputs_job import OwnInputsJob
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening, UnopenedJob
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
-    from gateway.jobs.own_inputs import JobData, OwnInputs
+    from gateway.jobs.own_inputs import OwnInputs
+    from gateway.jobs.own_inputs_job import JobData
     from gateway.jobs.record import JobRecord
     from gateway.jobs.store import JobStore
     from gateway.monitoring.metrics import Metrics

@@ -15,13 +15,15 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.limits import Admission
 from gateway.fleet.worker import RunAssignment, SendInputs
-from gateway.jobs import own_inputs, reopening, uploads
-from gateway.jobs.own_inputs import OwnInputs, OwnInputsJob
+from gateway.jobs import own_inputs, own_inputs_job, reopening, uploads
+from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs.own_inputs_job import OwnInputsJob
+from gateway.jobs.read_ahead import AHEAD_BYTES
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
 from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted import SubmittedJobs
-from gateway.jobs.uploads import AHEAD_BYTES, InputUploads
+from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, RecordLog
@@ -245,8 +247,8 @@ async def test_inputs_are_sent_and_results_stored_before_they_count(
 async def test_worker_has_few_inputs_at_a_time(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_inputs, "PORTION_BYTES", 3000)
-    monkeypatch.setattr(own_inputs, "WORKER_BYTES", 8000)
+    monkeypatch.setattr(own_inputs_job, "PORTION_BYTES", 3000)
+    monkeypatch.setattr(own_inputs_job, "WORKER_BYTES", 8000)
     worker = harness.add_worker()
     await harness.upload(40, size=1000)
     await harness.jobs.submit(UNRESTRICTED, SPEC)
@@ -270,7 +272,7 @@ async def test_worker_has_few_inputs_at_a_time(
 async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_inputs, "WORKER_BYTES", 8000)
+    monkeypatch.setattr(own_inputs_job, "WORKER_BYTES", 8000)
     worker = harness.add_worker()
     await harness.upload(20, size=1000)
     await harness.upload(20, size=1000, upload_id="urgent")
