@@ -9,13 +9,14 @@ awaited. The main branch of gRPC frees them, too.
 
 from __future__ import annotations
 
-import asyncio
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # not in the stubs of grpcio
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     StartBatch = Callable[[object, tuple[object, ...], Any], Coroutine[Any, Any, None]]
@@ -62,13 +63,15 @@ class _Batch:
     the operations, as if they had succeeded; a failure is passed to who awaits them.
     """
 
-    __slots__ = ("_coroutine", "_loop", "_waiter")
+    __slots__ = ("_coroutine", "_loop", "_thread", "_waiter")
 
     _coroutine: Coroutine[Any, Any, None]
 
     def __init__(self, waiter: asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> None:
         self._waiter = waiter
         self._loop = loop
+        # Compared instead of the running loop, which takes a system call to find.
+        self._thread = get_ident()
 
     def start(self, original: StartBatch, call: object, operations: tuple[object, ...]) -> None:
         """Run `original` until it awaits the future."""
@@ -82,7 +85,7 @@ class _Batch:
 
     def call_soon_threadsafe(self, callback: Callable[..., None], *arguments: object) -> None:
         # gRPC hands completed operations to any event loop of the process, in its thread.
-        if asyncio.get_running_loop() is self._loop:
+        if get_ident() == self._thread:
             callback(*arguments)
         else:
             self._loop.call_soon_threadsafe(callback, *arguments)
