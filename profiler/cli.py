@@ -74,7 +74,7 @@ def profile(settings: ProfilerSettings) -> None:
                 settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
                 _say,
             )
-            machine = Machine(modes.modes, offers, settings.cores, top_mhz(files))
+            machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
             kind = Search if settings.search else Listed
             measurements = kind(settings, machine, origins, measurer).run()
     if settings.dry_run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import typer
@@ -21,7 +22,7 @@ from profiler.space import make_space
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
-from synergai.profiles.dictionary import MEASURED, ConfigurationDictionary
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ConfigurationDictionary
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 
 if TYPE_CHECKING:
@@ -64,8 +65,12 @@ class _Command:
         return load_dictionary(self._settings.dictionary)
 
     def _is_fresh(self, entry: ProfileEntry) -> bool:
-        """Return whether an entry was measured, of the present model file and runtime."""
-        return entry.label == MEASURED and not self._origins.is_stale(entry)
+        """Return whether an entry was measured, of the present model file and runtime.
+
+        Disturbed ones count as well: otherwise a busy machine would begin from nothing after each
+        interruption.
+        """
+        return entry.label in {MEASURED, DISTURBED} and not self._origins.is_stale(entry)
 
     def _keep(self, measurement: Measurement) -> None:
         entry = measurement.entry
@@ -169,11 +174,10 @@ class Listed(_Command):
         row = self._dictionary.row(session.engine, self._worker_class)
         return row.get(session.configuration)
 
-    @property
+    @cached_property
     def _dictionary(self) -> ConfigurationDictionary:
-        if not hasattr(self, "_loaded"):
-            self._loaded = self._known()
-        return self._loaded
+        """The dictionary before the first measurement."""
+        return self._known()
 
     def _measure(self, sessions: Sequence[Session]) -> Iterator[Measurement | EngineUnusable]:
         settings = self._settings

@@ -29,6 +29,7 @@ class ProfiledModes:
 
     Attributes:
         modes: the modes to measure in; empty on a machine without power modes.
+        refused: the modes that were not asked for and cannot be switched to.
 
     Raises:
         InvalidInput: on construction, if the controller or a mode is unknown.
@@ -46,6 +47,7 @@ class ProfiledModes:
             # A mode that cannot be switched to is skipped unless named explicitly.
             names = wanted or [mode.name for mode in offered if not mode.refused]
             self.modes: tuple[PowerMode, ...] = tuple(find_mode(offered, name) for name in names)
+            self.refused = tuple(mode for mode in offered if mode.refused and not wanted)
             if self.modes:
                 self._original = self._controller.read().mode
         except BaseException:

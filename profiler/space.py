@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from synergai.profiles.dictionary import MEASURED, OBSERVED
+from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED
 from synergai.search.space import Knobs, Point, Space
 from synergai.search.trials import SHORT_ERROR, Result
 
@@ -84,7 +84,7 @@ def make_space(
     known: dict[int, Result] = {}
     others: list[ProfileEntry] = []
     for entry in entries:
-        if entry.label not in {MEASURED, OBSERVED}:
+        if entry.label not in {MEASURED, DISTURBED, OBSERVED}:
             continue
         here = entry.worker_class == worker_class
         index = index_of.get((entry.engine, entry.configuration)) if here else None

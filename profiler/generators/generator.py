@@ -27,12 +27,14 @@ class Machine:
         offers: its execution providers; None for the CPU alone.
         pinned: cores that engines are restricted to; empty for all.
         top_mhz: highest clock of its cores; 0 if not known.
+        refused: modes that cannot be switched to, with the reason.
     """
 
     modes: Sequence[PowerMode] = ()
     offers: Offers | None = None
     pinned: Sequence[int] = ()
     top_mhz: float = 0.0
+    refused: Sequence[PowerMode] = ()
 
     def cores(self, mode: str) -> int:
         """Return the number of cores that an engine can use in a mode."""

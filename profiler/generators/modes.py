@@ -23,7 +23,7 @@ class PowerModes:
         if not machine.modes:
             yield draft
         seen: dict[tuple[float, ...], str] = {}
-        for mode in machine.modes:
+        for mode in (*machine.modes, *machine.refused):
             if mode.refused:
                 yield Pruned(f"mode {mode.name}", mode.refused)
             elif (same := seen.setdefault(_properties(mode), mode.name)) != mode.name:

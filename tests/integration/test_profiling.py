@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.files import load_dictionary
 from synergai.zoo import build as zoo
+
+if TYPE_CHECKING:
+    from synergai.profiles.dictionary import ProfileEntry
 
 IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
 
@@ -172,6 +176,38 @@ def test_interrupted_profile_leaves_no_child_and_a_whole_dictionary(
         time.sleep(0.05)
     assert not any(_lives(pid) for pid in children)
     assert len(load_dictionary(tmp_path / "d.db")) == 0
+
+
+def test_search_continues_after_a_kill_with_what_it_had_measured(
+    models: Path, tmp_path: Path
+) -> None:
+    few = ("--search", "--strategy", "exhaustive", "--threads", "1,2", "--queries", "1")
+    arguments = command(models, tmp_path, *few, "--min-duration", "0")
+    search: subprocess.Popen[bytes] = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not measured_in(tmp_path) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        search.kill()
+        search.wait()
+    before = measured_in(tmp_path)
+    assert before
+
+    done = subprocess.run(arguments, capture_output=True, check=True, timeout=60)
+    after = measured_in(tmp_path)
+    assert f"2 configurations of 1 engines, {len(before)} of them measured".encode() in done.stderr
+    assert before <= after
+    assert {entry.configuration for entry in after} == {Configuration(1), Configuration(2)}
+    [digest] = {entry.digest for entry in after}
+    assert len(digest) == 64
+    assert all(entry.runtime.startswith("onnxruntime ") for entry in after)
+    assert all(entry.repeats == 1 for entry in after)
+
+
+def measured_in(tmp_path: Path) -> set[ProfileEntry]:
+    path = tmp_path / "d.db"
+    return set(load_dictionary(path)) if path.exists() else set()
 
 
 def _lives(pid: int) -> bool:
