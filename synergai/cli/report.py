@@ -56,14 +56,13 @@ def evaluation(settings: EvaluationSettings) -> None:
 
 
 def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
-    from synergai.reports.evaluation.outcomes import outcome_of_log
+    from synergai.reports.evaluation.outcomes import outcomes_of_logs
     from synergai.reports.evaluation.report import Origin
     from synergai.reports.evaluation.study import Study
-    from synergai.simulator.recording import read_log
 
-    outcomes = [outcome_of_log(read_log(path), path.stem) for path in settings.recordings]
     facts = (("Event logs", ", ".join(map(str, settings.recordings))),)
-    return Study(outcomes), Origin(facts=facts, profile=None, is_reconstructed=False, made=made)
+    study = Study(outcomes_of_logs(settings.recordings))
+    return study, Origin(facts=facts, profile=None, is_reconstructed=False, made=made)
 
 
 def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:

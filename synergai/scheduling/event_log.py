@@ -126,7 +126,7 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
         cpu_clock: returns CPU seconds; read before and after each event.
 
     Yields:
-        One step per recorded event.
+        One step per recorded event; without a last line that was cut off.
 
     Raises:
         InvalidInput: the file is not an event log of this version.
@@ -138,11 +138,10 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
             ConfigurationDictionary(msgspec.convert(head["dictionary"], list[ProfileEntry])),
             head["epoch"],
         )
-        for line in lines:
-            document = _document(path, line)
-            event = _decode_tagged(document["event"])
-            recorded = [_decode_tagged(command) for command in document["commands"]]
-            at = document["at"]
+        for number, line in enumerate(lines, 2):
+            if not line.endswith("\n"):
+                break  # cut off when the gateway was killed
+            event, at, recorded = _decode_step(line, f"{path}, line {number}")
             began = cpu_clock()
             commands = core.handle(event, at)
             yield ReplayStep(
@@ -152,6 +151,16 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
                 replayed=commands,
                 decision_s=cpu_clock() - began,
             )
+
+
+def _decode_step(line: str, where: str) -> tuple[Event, float, list[Command]]:
+    """Return the event of a line, its time, and the commands that it led to."""
+    try:
+        document = json.loads(line)
+        commands = [_decode_tagged(command) for command in document["commands"]]
+        return _decode_tagged(document["event"]), document["at"], commands
+    except (ValueError, KeyError, TypeError):  # ValidationError of msgspec is a ValueError
+        raise InvalidInput(f"{where}: not an event of this version") from None
 
 
 def recorded_settings(path: Path) -> SchedulingSettings:
@@ -166,7 +175,7 @@ def recorded_settings(path: Path) -> SchedulingSettings:
 
 def _head(path: Path, line: str) -> dict[str, Any]:
     head = _document(path, line)
-    if head.get("format") != FORMAT:
+    if head.get("format") != FORMAT or not {"settings", "dictionary", "epoch"} <= head.keys():
         raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
     return head
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import WorkerClass
 from synergai.errors import InvalidInput
 from synergai.simulator.outcomes import job_outcomes
+from synergai.simulator.recording import read_log
 from synergai.simulator.results import summarize, summarize_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.simulator.outcomes import JobOutcome
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from synergai.simulator.simulation import Run
     from synergai.simulator.virtual_worker import Span
     from synergai.simulator.workload import Profile
+
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
+"""What the name of an experiment, which is part of file names, has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,25 @@ def outcome_of_run(run: Run, violations_at_least: int | None = None) -> Outcome:
     )
 
 
-def outcome_of_log(log: GatewayLog, name: str) -> Outcome:
+def outcomes_of_logs(paths: Sequence[Path]) -> list[Outcome]:
+    """Read event logs and return their outcomes.
+
+    Logs whose files have the same name are of one experiment: side by side if their policies
+    differ, otherwise as repetitions.
+
+    Raises:
+        InvalidInput: a file is not an event log, or no job of it ended.
+        OSError: a file cannot be read.
+    """
+    outcomes: list[Outcome] = []
+    for path in paths:
+        log, name = read_log(path), _NO_NAME.sub("-", path.stem)
+        known = [(each.result.experiment, each.result.policy) for each in outcomes]
+        outcomes.append(outcome_of_log(log, name, known.count((name, log.policy))))
+    return outcomes
+
+
+def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> Outcome:
     """Return the outcome of a gateway's recorded run.
 
     Jobs that neither finished nor missed their deadlines before the log ended are left out.
@@ -81,6 +105,7 @@ def outcome_of_log(log: GatewayLog, name: str) -> Outcome:
     Args:
         log: the recorded run.
         name: stands for the experiment.
+        repetition: stands for the seed.
 
     Raises:
         InvalidInput: no job is left.
@@ -90,7 +115,7 @@ def outcome_of_log(log: GatewayLog, name: str) -> Outcome:
         raise InvalidInput(f"no job or request of the event log {name} ended")
     jobs = job_outcomes(ended, log.spans, log.finished)
     return Outcome(
-        result=summarize_jobs(name, log.policy, 0, jobs, log.decisions_s),
+        result=summarize_jobs(name, log.policy, repetition, jobs, log.decisions_s),
         jobs=jobs,
         work=_work(log.spans, log.classes, {}),
         decisions_s=log.decisions_s,

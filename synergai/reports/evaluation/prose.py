@@ -50,15 +50,16 @@ def describe_experiment(study: Study, experiment: str) -> str:
     means = _means(study, experiment, lambda result: result.violations)
     best, worst = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
     jobs = study.jobs_per_run(experiment)
+    average = _average(study)
     sentences = []
     if len(means) == 1:
-        sentences.append(f"{best} misses {number(means[best])} of {jobs:g} deadlines on average.")
+        sentences.append(f"{best} misses {number(means[best])} of {jobs:g} deadlines{average}.")
     else:
         ties = [policy for policy, value in means.items() if value == means[best]]
         verb = "misses" if len(ties) == 1 else "miss"
         sentences.append(
-            f"{listing(ties)} {verb} fewest deadlines, {number(means[best])} of {jobs:g} on "
-            f"average, and {worst} most, {number(means[worst])}."
+            f"{listing(ties)} {verb} fewest deadlines, {number(means[best])} of {jobs:g}{average}, "
+            f"and {worst} most, {number(means[worst])}."
         )
     boxes = {p: study.distribution(p, experiment, lambda job: job.end_to_end_s) for p in means}
     known = {policy: box for policy, box in boxes.items() if box is not None}
@@ -83,6 +84,11 @@ def describe_experiment(study: Study, experiment: str) -> str:
     if study.seeds > 1:
         sentences.append(f"Means and standard deviations are over {study.seeds} seeds.")
     return " ".join(sentences)
+
+
+def _average(study: Study) -> str:
+    """Return what makes clear that a number is a mean, if it is."""
+    return " on average" if study.seeds > 1 else ""
 
 
 def _means(study: Study, experiment: str, metric: Callable[[Result], float]) -> dict[str, float]:
@@ -200,12 +206,13 @@ def answer_deadlines(study: Study) -> str:
     ranked = sorted(totals, key=totals.__getitem__)
     jobs = sum(study.jobs_per_run(experiment) for experiment in study.experiments)
     if len(ranked) == 1:
-        return f"{ranked[0]} misses {number(totals[ranked[0]])} of {jobs:g} deadlines on average."
+        missed = number(totals[ranked[0]])
+        return f"{ranked[0]} misses {missed} of {jobs:g} deadlines{_average(study)}."
     text = ", ".join(f"{policy} {number(totals[policy])}" for policy in ranked)
+    mean = f", mean over {count(study.seeds, 'seed')}" if study.seeds > 1 else ""
     return (
         f"{ranked[0]} has fewest violations. Summed over "
-        f"{count(len(study.experiments), 'experiment')} with {jobs:g} jobs in all, mean over "
-        f"{count(study.seeds, 'seed')}: {text}."
+        f"{count(len(study.experiments), 'experiment')} with {jobs:g} jobs in all{mean}: {text}."
     )
 
 

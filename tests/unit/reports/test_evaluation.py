@@ -21,7 +21,7 @@ from synergai.profiles.files import load_dictionary
 from synergai.reports.document import Figure, Report, Table
 from synergai.reports.evaluation.demand import measure_demand, printed_qos_s
 from synergai.reports.evaluation.factors import Factors
-from synergai.reports.evaluation.outcomes import outcome_of_log, outcome_of_run
+from synergai.reports.evaluation.outcomes import outcome_of_log, outcome_of_run, outcomes_of_logs
 from synergai.reports.evaluation.report import Origin, evaluate
 from synergai.reports.evaluation.study import Study
 from synergai.reports.evaluation.thesis import check_claims, compare_cells, printed_factors
@@ -277,6 +277,19 @@ def test_recorded_run_is_reported_with_its_worker_classes(tmp_path: Path) -> Non
     report = a_report(Study([outcome]))
     assert "Recording monday" in [section.title for section in report.sections]
     assert "demand" not in {section.key for section in report.sections}
+
+
+def test_logs_of_one_file_name_are_one_experiment(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / 'my "day".jsonl' for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        recorder = Recorder(path)
+        with recorder.log:
+            recorder.handle(WorkerJoined(a_worker("w1")), 99.0)
+            recorder.handle(a_job("lost", deadline=110.0), 106.0)
+            recorder.handle(WorkerLeft(WorkerId("w1")), 120.0)
+    study = Study(outcomes_of_logs(paths))
+    assert (study.experiments, study.policies, study.seeds) == (["my-day-"], ["edf"], 2)
 
 
 def test_log_without_an_ended_job_is_refused(tmp_path: Path) -> None:

@@ -66,6 +66,29 @@ def test_fields_of_earlier_releases_are_skipped(tmp_path: Path) -> None:
     assert step.event == arrived
 
 
+def test_line_that_was_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    arrived = JobArrived(Job(id=JobId("j"), engine=EngineName("e"), queries=1, arrival=0.0), 1)
+    with make_log(tmp_path / "log") as log:
+        log.record(arrived, 0.0, [])
+        log.record(arrived, 1.0, [])
+    text = (tmp_path / "log").read_text()
+    (tmp_path / "log").write_text(text[:-20])
+    [step] = replay(tmp_path / "log", time.thread_time)
+    assert step.at == 0.0
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", '{"at":1,"event":["Nothing",{}],"commands":[]}', '{"at":1,"event":7}', "[]", "x"]
+)
+def test_line_that_is_no_event_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+    with make_log(tmp_path / "log"):
+        pass
+    with (tmp_path / "log").open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(InvalidInput, match=r"log, line 2: not an event"):
+        list(replay(tmp_path / "log", time.thread_time))
+
+
 def test_settings_keep_their_names_in_the_file(tmp_path: Path) -> None:
     settings = SchedulingSettings(policy="malleable", policy_options={"gain": "0.2"})
     with EventLog(tmp_path / "log", settings, ConfigurationDictionary(), epoch=1):
