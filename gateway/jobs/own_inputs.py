@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class OwnInputs:
-    """What `SubmittedJobs` needs for jobs over uploads. Implements `JobsOverUploads`.
+    """What `SubmittedJobs` needs for jobs over uploads.
 
     Args:
         store: their files.
