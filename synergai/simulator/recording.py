@@ -15,10 +15,13 @@ from synergai.scheduling.events import (
     AssignmentsRevoked,
     AssignmentStarted,
     Dispatch,
+    Expire,
+    Fail,
     Finish,
     JobArrived,
     JobCancelled,
     QueriesDone,
+    Reject,
     WorkerJoined,
     WorkerLeft,
 )
@@ -113,6 +116,7 @@ class GatewayLog:
         jobs: jobs and requests in order of arrival, without cancelled ones.
         spans: every assignment of theirs as executed.
         finished: completion times; rejected, failed and expired jobs are missing.
+        failed: the rejected, failed and expired jobs.
         decisions_s: CPU seconds of each decision, when the events were replayed.
         classes: worker classes by worker.
         ended: time of the last event.
@@ -124,6 +128,7 @@ class GatewayLog:
     jobs: tuple[Job, ...]
     spans: tuple[Span, ...]
     finished: dict[JobId, float]
+    failed: frozenset[JobId]
     decisions_s: tuple[float, ...]
     classes: dict[WorkerId, WorkerClass]
     ended: float
@@ -146,6 +151,7 @@ def read_log(path: Path) -> GatewayLog:
         jobs=tuple(reader.jobs.values()),
         spans=tuple(span for span in reader.spans if span.job_id in reader.jobs),
         finished=reader.finished,
+        failed=frozenset(reader.failed),
         decisions_s=tuple(
             step.decision_s
             for step in steps
@@ -174,6 +180,7 @@ class _Reader:
 
     jobs: dict[JobId, Job] = field(default_factory=dict)
     finished: dict[JobId, float] = field(default_factory=dict)
+    failed: set[JobId] = field(default_factory=set)
     spans: list[Span] = field(default_factory=list)
     classes: dict[WorkerId, WorkerClass] = field(default_factory=dict)
     queues: dict[WorkerId, deque[_InFlight]] = field(default_factory=dict)
@@ -207,6 +214,8 @@ class _Reader:
                     queue.append(_InFlight(assignment, None if queue else step.at))
                 case Finish(job_id):
                     self.finished[job_id] = step.at
+                case Reject(job_id) | Fail(job_id) | Expire(job_id):
+                    self.failed.add(job_id)
 
     def _find(self, assignment_id: int) -> _InFlight | None:
         for queue in self.queues.values():

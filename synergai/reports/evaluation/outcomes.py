@@ -100,7 +100,7 @@ def outcomes_of_logs(paths: Sequence[Path]) -> list[Outcome]:
 def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> Outcome:
     """Return the outcome of a gateway's recorded run.
 
-    Jobs that neither finished nor missed their deadlines before the log ended are left out.
+    Jobs that neither ended nor missed their deadlines before the log ended are left out.
 
     Args:
         log: the recorded run.
@@ -110,7 +110,8 @@ def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> Outcome:
     Raises:
         InvalidInput: no job is left.
     """
-    ended = [job for job in log.jobs if job.id in log.finished or job.deadline < log.ended]
+    known = log.finished.keys() | log.failed
+    ended = [job for job in log.jobs if job.id in known or job.deadline < log.ended]
     if not ended:
         raise InvalidInput(f"no job or request of the event log {name} ended")
     jobs = job_outcomes(ended, log.spans, log.finished)

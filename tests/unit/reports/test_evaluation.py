@@ -33,6 +33,7 @@ from synergai.scheduling.events import (
     AssignmentStarted,
     Dispatch,
     JobArrived,
+    Reject,
     Worker,
     WorkerJoined,
     WorkerLeft,
@@ -290,6 +291,17 @@ def test_logs_of_one_file_name_are_one_experiment(tmp_path: Path) -> None:
             recorder.handle(WorkerLeft(WorkerId("w1")), 120.0)
     study = Study(outcomes_of_logs(paths))
     assert (study.experiments, study.policies, study.seeds) == (["my-day-"], ["edf"], 2)
+
+
+def test_rejected_job_is_a_violation_whatever_its_deadline(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    recorder = Recorder(path)
+    with recorder.log:
+        recorder.log.record(
+            a_job("refused", deadline=1e9), 100.0, [Reject(JobId("refused"), "no worker")]
+        )
+    outcome = outcome_of_log(read_log(path), "day")
+    assert [job.violated for job in outcome.jobs] == [True]
 
 
 def test_log_without_an_ended_job_is_refused(tmp_path: Path) -> None:
