@@ -22,11 +22,21 @@ from profiler.space import make_space
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
-from synergai.profiles.dictionary import DISTURBED, MEASURED, ConfigurationDictionary
-from synergai.profiles.files import add_to_dictionary, load_dictionary
+from synergai.profiles.dictionary import (
+    DISTURBED,
+    MEASURED,
+    PREDICTED,
+    ConfigurationDictionary,
+)
+from synergai.profiles.files import (
+    add_to_dictionary,
+    delete_from_dictionary,
+    load_dictionary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from profiler.generators.generator import Draft, Generator, Machine, Pruned
     from profiler.measurement import Measurement
@@ -153,15 +163,13 @@ class Listed(_Command):
         wanted = sessions_to_measure(
             settings.models,
             settings.engines,
-            settings.threads or (1,),
+            self._threads(),
             machine.modes,
             settings.cores,
             machine.offers,
         )
         if settings.stale:
-            wanted = [
-                s for s in wanted if (e := self._known_entry(s)) and self._origins.is_stale(e)
-            ]
+            wanted = [s for s in wanted if (e := self._known_entry(s)) and self._is_outdated(e)]
             if not wanted:
                 raise NotFound("no entry of these configurations is stale")
         if settings.resume:
@@ -169,6 +177,19 @@ class Listed(_Command):
             self._say(f"{len(wanted) - len(left)} of {len(wanted)} are measured already")
             wanted = left
         return wanted
+
+    def _threads(self) -> Sequence[int]:
+        """Return the thread counts to measure, by default those of stale entries or 1."""
+        settings = self._settings
+        if settings.threads is not None or not settings.stale:
+            return settings.threads or (1,)
+        stale = [entry for entry in self._dictionary if self._is_outdated(entry)]
+        here = {e.configuration.threads for e in stale if e.worker_class == self._worker_class}
+        return sorted(here - {0}) or (1,)
+
+    def _is_outdated(self, entry: ProfileEntry) -> bool:
+        """Return whether a stale entry was measured; a search replaces stale predictions."""
+        return entry.label != PREDICTED and self._origins.is_stale(entry)
 
     def _known_entry(self, session: Session) -> ProfileEntry | None:
         row = self._dictionary.row(session.engine, self._worker_class)
@@ -253,7 +274,7 @@ class Search(_Command):
                 )
         finally:
             # After Ctrl-C as well: they are as good as the measurements so far.
-            add_to_dictionary(settings.dictionary, run.predictions())
+            put_predictions(settings.dictionary, run.predictions(), self._origins.is_stale)
         if engines := run.without_time():
             self._say(f"no time for {', '.join(engines)}: nothing of them was measured")
         return list(run.measurements.values())
@@ -293,6 +314,20 @@ class Search(_Command):
         if not stale:
             raise NotFound("no entry of these engines is stale")
         return stale
+
+
+def put_predictions(
+    path: Path, predictions: Sequence[ProfileEntry], is_stale: Callable[[ProfileEntry], bool]
+) -> None:
+    """Add predictions to a dictionary; they replace stale entries, and no other measurements."""
+    predicted = {(each.engine, each.worker_class, each.configuration) for each in predictions}
+
+    def is_outdated(entry: ProfileEntry) -> bool:
+        key = entry.engine, entry.worker_class, entry.configuration
+        return key in predicted and is_stale(entry)
+
+    delete_from_dictionary(path, is_outdated)
+    add_to_dictionary(path, predictions)
 
 
 def offer_to_repeat(settings: ProfilerSettings, disturbed: Sequence[Measurement]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
+from profiler.commands import put_predictions
 from profiler.generators.generator import Draft, Machine
 from profiler.loadgen_log import SingleStreamResult
 from profiler.measurement import Measurement
@@ -18,6 +19,7 @@ from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.models.origins import EngineOrigins
 from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
+from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.search.process import expected_log_qps
 from synergai.search.space import Knobs
 
@@ -167,6 +169,16 @@ def test_batches_are_measured_of_the_best_configuration_only() -> None:
     assert best.batch_qps
     assert best.repeats >= 2
     assert best.error < 0.024
+
+
+def test_predictions_replace_stale_measurements_and_no_others(tmp_path: Path) -> None:
+    run, _, _ = make_run(FakeMeasurer())
+    run.run(follow, nothing)
+    stale, fresh, *others = run.predictions()
+    old = [replace(each, label=MEASURED, qps=1.0) for each in (stale, fresh)]
+    add_to_dictionary(tmp_path / "d.db", old)
+    put_predictions(tmp_path / "d.db", [stale, fresh, *others], lambda entry: entry == old[0])
+    assert set(load_dictionary(tmp_path / "d.db")) == {stale, old[1], *others}
 
 
 def test_other_engines_and_worker_classes_of_the_dictionary_help() -> None:

@@ -1,0 +1,31 @@
+"""Searches on emulated boards; the comparison with an exhaustive profile is in the script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.zoo import build as zoo
+from tests.acceptance.profile_search import search_board
+from worker_agent.emulated_board.board import EmulatedBoard
+from worker_agent.emulated_board.kinds import AGX_XAVIER, XAVIER_NX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from worker_agent.emulated_board.kinds import BoardKind
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", [AGX_XAVIER, XAVIER_NX], ids=["agx", "nx"])
+def test_modes_and_threads_of_a_board_are_searched(kind: BoardKind, tmp_path: Path) -> None:
+    board = EmulatedBoard.create(kind, tmp_path / "board")
+    zoo.build("onnx_identity", tmp_path / "models")
+    figures = search_board(board.root, tmp_path / "models", tmp_path)
+    print(figures)
+    assert isinstance(figures["modes"], list)
+    assert isinstance(figures["measured_modes"], list)
+    assert len(figures["modes"]) > len(figures["measured_modes"]) >= 2
+    switches = [call for call in board.calls() if " -m " in call]
+    assert len(switches) >= len(figures["measured_modes"])
