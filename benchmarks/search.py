@@ -121,7 +121,8 @@ def run_search(
     """Run a search on a simulated fleet to its end, in all rows or some."""
     seeded = {"seed": str(seed)} if method.strategy in {"random", "halving"} else {}
     strategy = STRATEGIES.create(method.strategy, {**method.options, **seeded})
-    search = Search(fleet.space, strategy, PLAN, method.budget, known, rows)
+    points = None if rows is None else [each for row in rows for each in fleet.space.rows[row]]
+    search = Search(fleet.space, strategy, PLAN, method.budget, known, points)
     measurements = Measurements(fleet, seed)
     while (trial := search.next()) is not None:
         point = fleet.space.points[trial.point]

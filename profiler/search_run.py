@@ -7,7 +7,7 @@ import math
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"
 """Shows the progress of a session; within, a function is called with the completed share."""
-SHORT_S: Final = 2.0
-SHORT_QUERIES: Final = 64
-"""LoadGen's least for an early-stopped 90th percentile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +102,7 @@ class SearchRun:
             plan,
             budget,
             searched.known,
-            searched.rows,
+            searched.drafts.keys(),
         )
         self.measurements: dict[int, Measurement] = {}
 
@@ -233,9 +230,10 @@ def combine(measurement: Measurement, results: list[Result]) -> Measurement:
 
 def make_plan(queries: int, min_duration_s: float) -> Plan:
     """Return the durations of measurements, of which the short ones are not longer than others."""
+    usual = Plan()
     return Plan(
         full_s=min_duration_s,
         full_queries=queries,
-        short_s=min(SHORT_S, min_duration_s),
-        short_queries=min(SHORT_QUERIES, queries),
+        short_s=min(usual.short_s, min_duration_s),
+        short_queries=min(usual.short_queries, queries),
     )

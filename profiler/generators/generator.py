@@ -98,7 +98,6 @@ GENERATORS: Final = Registry[Generator](
     },
 )
 """Third parties add theirs under the entry point group ``synergai.generators``."""
-DEFAULT_GENERATORS: Final = ("modes", "threads", "providers", "batches")
 
 
 def generate(

@@ -28,7 +28,8 @@ class Plan:
         full_s: seconds of a full run.
         full_queries: its queries.
         short_s: seconds of a short run.
-        short_queries: its queries; 64 are LoadGen's least for a 90th percentile.
+        short_queries: its queries; 64 are LoadGen's least for an early-stopped 90th
+            percentile.
         ranges_share: duration of the ranges after it, as a share of the run.
         least_ranges_s: their least duration in seconds.
         switch_s: duration of a switch of the power mode.

@@ -30,8 +30,9 @@ class Search:
         plan: duration of measurements.
         budget: share of the expected duration of an exhaustive profile, 0 to 1; infinite for no
             limit. The expectation improves with each measurement, and the limit with it.
-        known: results of earlier profiles by point, which are not measured again.
-        rows: rows to search; None for all. Results of others only tell something about these.
+        known: results of earlier profiles by point, which count like its own.
+        points: indices of the points to search; None for all. Results of others only tell
+            something about these.
 
     Attributes:
         state: what the search knows.
@@ -44,9 +45,9 @@ class Search:
         plan: Plan,
         budget: float = DEFAULT_BUDGET,
         known: Mapping[int, Result] | None = None,
-        rows: Collection[Row] | None = None,
+        points: Collection[int] | None = None,
     ) -> None:
-        self.state = State(space, plan, rows)
+        self.state = State(space, plan, points)
         self._strategy = strategy
         self._budget = budget
         for point, result in (known or {}).items():

@@ -26,10 +26,11 @@ class State:
     Args:
         space: the space.
         plan: duration of measurements.
-        rows: rows to search; None for all. Results of others only tell something about these.
+        points: indices of the points to search; None for all. Results of others only tell
+            something about these.
 
     Attributes:
-        rows: indices of the points of each row to search.
+        rows: indices of the points to search, by row.
         budget_s: seconds that the search may take.
         results: results by point, in order; those of earlier searches as well.
         new: points that this search measured, in order.
@@ -41,10 +42,12 @@ class State:
         costs: expected durations.
     """
 
-    def __init__(self, space: Space, plan: Plan, rows: Collection[Row] | None = None) -> None:
+    def __init__(self, space: Space, plan: Plan, points: Collection[int] | None = None) -> None:
         self.space = space
-        wanted = space.rows.keys() if rows is None else rows
-        self.rows = {row: points for row, points in space.rows.items() if row in wanted}
+        self.rows: dict[Row, list[int]] = {}
+        for index in range(len(space)) if points is None else sorted(points):
+            self.rows.setdefault(space.points[index].row, []).append(index)
+        self._points = frozenset(range(len(space)) if points is None else points)
         self.budget_s = math.inf
         self.results: dict[int, list[Result]] = {}
         self.new: list[int] = []
@@ -93,8 +96,8 @@ class State:
 
     def is_open(self, point: int) -> bool:
         """Return whether a point was neither measured nor failed, nor its row given up."""
-        wanted = self.space.points[point].row in self.rows
-        return wanted and point not in self.results and not self.is_hopeless(point)
+        unknown = point in self._points and point not in self.results
+        return unknown and not self.is_hopeless(point)
 
     def is_hopeless(self, point: int) -> bool:
         """Return whether a point failed, or its row is given up."""
@@ -110,11 +113,11 @@ class State:
 
     def open(self) -> list[int]:
         """Return the points that are open."""
-        return [point for point in range(len(self.space)) if self.is_open(point)]
+        return [point for points in self.rows.values() for point in points if self.is_open(point)]
 
     def measured(self, row: Row) -> list[int]:
-        """Return the points of a row that were measured."""
-        return [point for point in self.space.rows[row] if point in self.results]
+        """Return the points to search of a row that were measured."""
+        return [point for point in self.rows.get(row, ()) if point in self.results]
 
     def best(self, row: Row) -> int | None:
         """Return the measured point of a row with the highest QPS; None if there is none."""

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from synergai.search.state import State
     from synergai.search.trials import Trial
 
-DEFAULT: Final = "gp"
-
 
 class Strategy(Protocol):
     """Proposes one measurement after another."""

@@ -50,7 +50,10 @@ class SuccessiveHalving:
         left_s = _FIRST_SHARE * (state.budget_s - state.spent_s)
         chosen = []
         # Each row gets its share: in the order of a permutation within each of them.
-        columns = [list(self._random.permutation(points)) for points in state.rows.values()]
+        columns = [
+            list(self._random.permutation([point for point in points if state.is_open(point)]))
+            for points in state.rows.values()
+        ]
         while any(columns):
             for column in filter(None, columns):
                 point = int(column.pop())

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from profiler.generators.generator import (
-    DEFAULT_GENERATORS,
     GENERATORS,
     Draft,
     Machine,
@@ -16,6 +15,7 @@ from profiler.generators.generator import (
     generate,
 )
 from profiler.generators.threads import powers_of_two
+from profiler.settings import ProfilerSettings
 from profiler.space import knobs_of
 from synergai.domain import Configuration, EngineName
 from synergai.models.directory import EngineDefinition
@@ -23,6 +23,7 @@ from synergai.search.space import Knobs
 from worker_agent.power.controller import PowerMode
 from worker_agent.providers.choice import Offers, ProviderChoice
 
+DEFAULTS = ProfilerSettings.model_fields["generators"].default
 ENGINE = EngineDefinition(
     name=EngineName("e"), backend="onnxruntime", file=Path("e/model.onnx"), max_batch=8
 )
@@ -34,7 +35,7 @@ REBOOT = PowerMode(name="MODE_10W", cores=2, max_mhz=1200, refused="needs a rebo
 def run(
     machine: Machine, *names: str, engine: EngineDefinition = ENGINE
 ) -> tuple[list[Draft], list[Pruned]]:
-    generators = [GENERATORS.create(name, {}) for name in names or DEFAULT_GENERATORS]
+    generators = [GENERATORS.create(name, {}) for name in names or DEFAULTS]
     return generate(generators, engine, machine)
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import pytest
 from msgspec.structs import replace
 
 from profiler.commands import put_predictions
@@ -22,6 +23,7 @@ from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDicti
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.search.process import expected_log_qps
 from synergai.search.space import Knobs
+from synergai.search.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -72,6 +74,7 @@ def make_run(
     engines: tuple[EngineName, ...] = (A, B),
     budget: float = math.inf,
     max_batch: int = 1,
+    strategy: str = "gp",
 ) -> tuple[SearchRun, ConfigurationDictionary, list[EngineUnusable]]:
     drafts = {
         engine: [Draft(Configuration(count), max_batch) for count in LEVELS] for engine in engines
@@ -82,7 +85,7 @@ def make_run(
         make_space(
             drafts, HERE, Machine(pinned=range(8)), dictionary, lambda each: each.label == MEASURED
         ),
-        strategy="gp",
+        strategy=strategy,
         options={},
         budget=budget,
         plan=make_plan(100, 10.0),
@@ -190,3 +193,31 @@ def test_other_engines_and_worker_classes_of_the_dictionary_help() -> None:
     run.run(follow, nothing)
     assert {session.engine for session, _ in measurer.asked} == {B}
     assert {entry.engine for entry in run.predictions()} <= {B}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.names())
+def test_only_configurations_that_the_machine_offers_are_measured(strategy: str) -> None:
+    known, dictionary, _ = make_run(FakeMeasurer(), engines=(A,))
+    known.run(follow, nothing)
+    best = max(dictionary, key=lambda entry: entry.qps)
+    # Of the same engine on this worker class, from when more was offered.
+    gone = [
+        replace(best, configuration=Configuration(threads, "MAXN"), qps=best.qps * 1.001)
+        for threads in LEVELS
+    ]
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, gone, engines=(A,), strategy=strategy)
+    run.run(follow, nothing)
+    assert measurer.asked
+    assert {session.configuration.power_mode for session, _ in measurer.asked} == {""}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.names())
+def test_what_the_dictionary_has_is_not_measured_again(strategy: str) -> None:
+    run, dictionary, _ = make_run(FakeMeasurer(), engines=(A,), strategy="exhaustive")
+    run.run(follow, nothing)
+    measurer = FakeMeasurer()
+    again, _, _ = make_run(measurer, list(dictionary)[1:], engines=(A,), strategy=strategy)
+    again.run(follow, nothing)
+    known = {entry.configuration for entry in list(dictionary)[1:]}
+    assert known.isdisjoint(session.configuration for session, _ in measurer.asked)
