@@ -580,7 +580,7 @@ class SchedulerCore:
     def _remove(self, job: JobRecord) -> None:
         del self._jobs[job.job.id]
         job.removed = True
-        if not job.is_request:  # which is never interrupted, and has no pace of its own
+        if not job.is_request:  # which is never interrupted, and of which no pace is kept
             self._resumption.discard(job)
             self._leases.job_removed(job)
             self._probes.job_removed(job.job.id)

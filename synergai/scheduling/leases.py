@@ -261,7 +261,7 @@ class Leases:
             profiled_s = lease.done / entry.qps
             pace = (observation.engine_s + prior_s * prior_pace) / (profiled_s + prior_s)
             lease.job.paces[worker.id] = pace
-            if not lease.job.removed:
+            if not (lease.job.removed or lease.job.is_request):
                 self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
 
     def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:

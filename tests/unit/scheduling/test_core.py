@@ -312,6 +312,20 @@ def test_profiler_measurements_are_not_replaced_by_service() -> None:
     assert commands == [Finish(JobId("a"))]
 
 
+def test_requests_leave_nothing_behind() -> None:
+    core = make_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    for number in range(3):
+        arrived = make_job(f"r{number}", 1, deadline=number + 9.0, perishable=True)
+        [assignment] = dispatched(core.handle(arrived, float(number)))
+        core.handle(
+            AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01), number + 0.5
+        )
+    assert not list(core._leases.paced_jobs(assignment.engine))
+    assert not core._jobs
+    assert not core._leases._by_id
+
+
 def make_prediction(qps: float, error: float, configuration: Configuration = ONE) -> ProfileEntry:
     entry = make_entry(FAST, qps, configuration)
     return replace(entry, label=PREDICTED, error=error, batch_qps=())
