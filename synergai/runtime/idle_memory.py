@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INTERVAL_S: Final = 15.0
-IDLE_SHARE: Final = 0.1
+IDLE_SHARE: Final = 0.3
 """Share of a processor below which a process counts as idle: a trim stalls its threads for some
 milliseconds, and the next large message page-faults its memory in again."""
 RETAINED_BYTES: Final = 16 << 20

@@ -246,7 +246,10 @@ class InferenceStreams(Sender):
         except TimeoutError:
             self.seen.count(self.port, "no answer", f"response {answered + 1} of a stream")
         except grpc.aio.AioRpcError as error:
-            self.seen.count(self.port, error.code().name, "a stream")
+            name = error.code().name
+            if error.details() == _SENT_TOO_LATE:
+                name = "ended while we sent"
+            self.seen.count(self.port, name, f"a stream: {error.details()}")
         finally:
             call.cancel()
         missing = number - answered

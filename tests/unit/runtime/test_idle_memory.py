@@ -51,16 +51,16 @@ class Process:
 def test_an_idle_process_returns_what_it_has_freed() -> None:
     process = Process()
     process.free = RETAINED_BYTES + 1
-    process.after(15.0, used_s=1.0)
+    process.after(15.0, used_s=4.0)
     assert process.trims == 1
-    process.after(15.0, used_s=1.0)
+    process.after(15.0, used_s=4.0)
     assert process.trims == 1
 
 
 def test_a_busy_process_keeps_what_it_has_freed_until_it_is_idle() -> None:
     process = Process()
     process.free = RETAINED_BYTES + 1
-    process.after(15.0, used_s=2.0)
+    process.after(15.0, used_s=5.0)
     assert process.trims == 0
     process.after(15.0, used_s=0.0)
     assert process.trims == 1
