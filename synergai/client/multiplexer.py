@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from itertools import count
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 import grpc
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+
+_ID_BITS: Final = 48
+"""Random bits of the first id of a call."""
 
 
 class DuplexCall(Generic[RequestT, ResponseT]):
@@ -119,7 +123,9 @@ class QueryMultiplexer:
     ) -> None:
         self._target = channel.target
         self._cancellable = cancellable
-        self._ids = count()
+        # Ids only need to be unique in a call. They begin at random because the gateway draws the
+        # version of a request in a rollout from its id, for short-lived clients, too.
+        self._ids = count(random.getrandbits(_ID_BITS))
         self._pending: dict[str, asyncio.Future[Reply]] = {}
         call = channel.oip.ModelStreamInfer(metadata=((WINDOW_METADATA, str(window)),))
         self._call = DuplexCall(channel, call, requests)

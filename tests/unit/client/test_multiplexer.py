@@ -77,6 +77,15 @@ def expect(multiplexer: QueryMultiplexer, count: int) -> list[asyncio.Future[Rep
     return [multiplexer.expect(oip.ModelInferRequest()) for _ in range(count)]
 
 
+def expect_ids(
+    multiplexer: QueryMultiplexer, count: int
+) -> tuple[list[str], list[asyncio.Future[Reply | None]]]:
+    """Return the ids that the multiplexer gave, and the futures of the replies."""
+    requests = [oip.ModelInferRequest() for _ in range(count)]
+    futures = [multiplexer.expect(request) for request in requests]
+    return [request.id for request in requests], futures
+
+
 async def reply_id(pending: asyncio.Future[Reply | None]) -> str:
     reply = await pending
     assert reply is not None
@@ -86,12 +95,23 @@ async def reply_id(pending: asyncio.Future[Reply | None]) -> str:
 async def test_replies_are_matched_by_id_in_any_order() -> None:
     call = FakeCall()
     multiplexer = a_multiplexer(call, cancellable=True)
-    first, second = expect(multiplexer, 2)
-    call.answer("1", "0")
-    assert await reply_id(first) == "0"
-    assert await reply_id(second) == "1"
+    ids, (first, second) = expect_ids(multiplexer, 2)
+    call.answer(*reversed(ids))
+    assert [await reply_id(first), await reply_id(second)] == ids
     await multiplexer.close()
     assert call.cancelled
+
+
+async def test_streams_do_not_repeat_the_ids_of_others() -> None:
+    # The gateway draws the version of a request in a rollout from its id. If each client began
+    # with the same one, the first requests of all would get the same version.
+    ids: list[str] = []
+    for _ in range(20):
+        multiplexer = a_multiplexer(FakeCall(), cancellable=True)
+        given, _ = expect_ids(multiplexer, 2)
+        ids += given
+        await multiplexer.close()
+    assert len(set(ids)) == 40
 
 
 async def test_replies_without_ids_answer_the_oldest_query() -> None:
@@ -118,10 +138,10 @@ async def test_reply_without_id_ends_a_stream_with_cancellable_queries() -> None
 async def test_reply_to_a_cancelled_query_is_ignored() -> None:
     call = FakeCall()
     multiplexer = a_multiplexer(call, cancellable=True)
-    _, second = expect(multiplexer, 2)
-    assert multiplexer.forget("0")
-    call.answer("0", "1")
-    assert await reply_id(second) == "1"
+    ids, (_, second) = expect_ids(multiplexer, 2)
+    assert multiplexer.forget(ids[0])
+    call.answer(*ids)
+    assert await reply_id(second) == ids[1]
     await multiplexer.close()
 
 
@@ -151,21 +171,24 @@ async def collect(call: FakeCall, queries: int) -> list[InferResult | SynergaiEr
 
 
 @pytest.mark.parametrize(
-    ("ids", "error"),
+    ("answered", "unknown", "error"),
     [
-        (["7"], InvalidInput),
-        (["0", "0"], InvalidInput),
-        (["x"], InvalidInput),
-        (["0"], Unavailable),
-        ([], Unavailable),
+        (0, ["7"], InvalidInput),
+        (2, [], InvalidInput),
+        (0, ["x"], InvalidInput),
+        (1, [], Unavailable),
+        (0, [], Unavailable),
     ],
 )
-async def test_wrong_replies_fail_the_stream(ids: list[str], error: type[SynergaiError]) -> None:
+async def test_wrong_replies_fail_the_stream(
+    answered: int, unknown: list[str], error: type[SynergaiError]
+) -> None:
+    """The first query is answered so many times, then others that were never asked."""
     call = FakeCall()
     collecting = asyncio.create_task(collect(call, 2))
-    for _ in range(2):
-        await call.written.get()
-    call.answer(*ids)
+    first = (await call.written.get()).id
+    await call.written.get()
+    call.answer(*[first] * answered, *unknown)
     call.replies.put_nowait(None)
     with pytest.raises(error, match=r"unknown query|before all queries"):
         await collecting
