@@ -58,7 +58,7 @@ def profile(settings: ProfilerSettings) -> None:
         # What is compiled for the measurements only.
         tempfile.TemporaryDirectory(prefix="synergai-profile-") as cache,
     ):
-        if not settings.while_serving:
+        if not (settings.while_serving or settings.dry_run):
             check_not_serving()
         with ProfiledModes(settings.power, settings.modes, files) as modes:
             offers = asyncio.run(find_offers(settings.providers, InstalledRuntimes(), Path(cache)))

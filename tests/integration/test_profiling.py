@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from profiler.background import DISTURBED_SHARE
+from profiler.cli import profile
 from profiler.measurement import measure
+from profiler.settings import ProfilerSettings
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.files import load_dictionary
@@ -55,6 +57,25 @@ def children_of(pid: int) -> list[int]:
             child = int(entry.parent.name)
             found += [child, *children_of(child)]
     return found
+
+
+def test_dry_run_is_allowed_while_engines_are_in_service(
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("profiler.exclusive.engines_in_service", lambda _: [1])
+    settings = ProfilerSettings(
+        models=models,
+        dictionary=tmp_path / "d.db",
+        output=tmp_path / "logs",
+        worker_class="profiled",
+        power="none",
+        dry_run=True,
+    )
+    profile(settings)
+    assert "1 measurements, about" in capsys.readouterr().err
 
 
 def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path: Path) -> None:
