@@ -59,7 +59,9 @@ def infer(
     ] = None,
     outputs: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="NAME", help="Only this output; repeatable."),
+        typer.Option(
+            "--output", "--only", "-o", metavar="NAME", help="Only this output; repeatable."
+        ),
     ] = None,
     version: EngineVersion = "",
     deadline: Annotated[

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
 
 _IMAGES: Final = frozenset((".jpg", ".jpeg", ".png"))
+_SUFFIXES: Final = _IMAGES | {".npy", ".npz", ".json"}
 _SHOWN: Final = 60
 """Characters of a literal that a message repeats."""
 _MAX_FILE_BYTES: Final = 1 << 30
@@ -92,7 +93,15 @@ def _literal(text: str, datatype: str) -> Any:
     except (ValueError, RecursionError):
         if text[:1] in ("[", "{"):
             raise InvalidInput(f"{_shortened(text)} is not valid JSON") from None
+        if datatype != "BYTES" and _is_input_file(text):
+            raise InvalidInput(f"{text} is a file; read it with @{text}") from None
         return text
+
+
+def _is_input_file(text: str) -> bool:
+    """Return whether a text that is no number is the path of a file that could be read."""
+    path = Path(text)
+    return path.suffix.lower() in _SUFFIXES and path.is_file()
 
 
 def _shortened(text: str) -> str:

@@ -8,7 +8,13 @@ import typer
 
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
-from synergai.cli.output import cut_text, format_percent, print_json, print_table
+from synergai.cli.output import (
+    cut_text,
+    format_percent,
+    format_seconds,
+    print_json,
+    print_table,
+)
 from synergai.client.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -154,7 +160,7 @@ def _version_row(row: VersionFigures) -> tuple[str | Text, ...]:
     if row.reason:
         state = cut_text(row.reason, "red")
     accuracy = row.correct / row.labelled if row.labelled else None
-    mean = f"{row.mean_s * 1e3:.3g} ms" if row.mean_s else ""
+    mean = format_seconds(row.mean_s) if row.mean_s else ""
     counts = (f"{row.requests:,}", f"{row.errors:,}", mean, f"{row.queries:,}")
     return row.version, state, *counts, format_percent(accuracy)
 

@@ -80,6 +80,7 @@ async def test_single_output_is_saved_as_npy(
         ("@absent.npy", "absent.npy: no such file"),
         ("@README.md", "not a .npy, .npz, .json, .jpg or .png file"),
         ("@broken.npy", "broken.npy is not a readable .npy file"),
+        ("broken.npy", "broken.npy is a file; read it with @broken.npy"),
         ("@photo.jpg", "takes tensors only"),
     ],
 )
