@@ -22,6 +22,7 @@ from synergai.scheduling.events import (
     JobCancelled,
     QueriesDone,
     Reject,
+    Revoke,
     WorkerJoined,
     WorkerLeft,
 )
@@ -212,6 +213,9 @@ class _Reader:
                 case Dispatch(assignment):
                     queue = self.queues.setdefault(assignment.worker_id, deque())
                     queue.append(_InFlight(assignment, None if queue else step.at))
+                case Revoke(assignment_id):
+                    if (running := self._find(assignment_id)) is not None:
+                        self._end(running, step.at)
                 case Finish(job_id):
                     self.finished[job_id] = step.at
                 case Reject(job_id) | Fail(job_id) | Expire(job_id):

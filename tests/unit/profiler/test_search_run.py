@@ -137,7 +137,7 @@ def test_complete_dictionary_leaves_nothing_to_do() -> None:
     assert again.predictions() == []
 
 
-def test_predictions_of_an_earlier_search_are_not_taken_for_measurements() -> None:
+def test_predictions_of_an_earlier_search_do_not_count_as_measurements() -> None:
     run, _, _ = make_run(FakeMeasurer())
     run.run(follow, nothing)
     again, _, _ = make_run(FakeMeasurer(), run.predictions())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.domain import (
+    AssignmentId,
     Configuration,
     EngineName,
     Job,
@@ -29,11 +30,16 @@ from synergai.reports.printed import BASELINES, CELLS, EXPERIMENTS, HEADLINES, T
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     AssignmentStarted,
     Dispatch,
+    Eject,
+    Finish,
     JobArrived,
+    ProgressChecked,
     Reject,
+    Revoke,
     Worker,
     WorkerJoined,
     WorkerLeft,
@@ -291,6 +297,35 @@ def test_logs_of_one_file_name_are_one_experiment(tmp_path: Path) -> None:
             recorder.handle(WorkerLeft(WorkerId("w1")), 120.0)
     study = Study(outcomes_of_logs(paths))
     assert (study.experiments, study.policies, study.seeds) == (["my-day-"], ["edf"], 2)
+
+
+def test_worker_that_was_ejected_works_again_afterwards(tmp_path: Path) -> None:
+    worker_id = WorkerId("w1")
+    stuck, again = (
+        Assignment(
+            id=AssignmentId(number),
+            job_id=JobId("stuck"),
+            engine=EngineName("net"),
+            worker_id=worker_id,
+            configuration=Configuration(1),
+            first=0,
+            count=20,
+        )
+        for number in (1, 2)
+    )
+    recorder = Recorder(tmp_path / "events.jsonl")
+    with recorder.log as log:
+        log.record(WorkerJoined(a_worker("w1")), 99.0, [])
+        log.record(a_job("stuck", deadline=200.0), 100.0, [Dispatch(stuck)])
+        log.record(ProgressChecked(), 130.0, [Revoke(stuck.id, worker_id), Eject(worker_id, 10.0)])
+        log.record(ProgressChecked(), 141.0, [Dispatch(again)])
+        ended = AssignmentEnded(again.id, 20, Outcome.COMPLETED)
+        log.record(ended, 145.0, [Finish(JobId("stuck"))])
+    spans = read_log(tmp_path / "events.jsonl").spans
+    assert [(each.started, each.ended, each.done) for each in spans] == [
+        (100.0, 130.0, 0),
+        (141.0, 145.0, 20),
+    ]
 
 
 def test_rejected_job_is_a_violation_whatever_its_deadline(tmp_path: Path) -> None:
