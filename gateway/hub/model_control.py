@@ -200,7 +200,7 @@ class ModelControl:
         """Order all workers with the engine to load it; finish at once if one has a session."""
         workers = [worker for worker in self._workers_with(engine) if not worker.draining]
         if not workers:
-            raise Unavailable(f"all workers that have engine {engine!r} are draining")
+            raise Unavailable(f"all workers that have engine {engine!r} are joining or draining")
         load = self._loads[engine] = _Load({worker.id for worker in workers})
         ready = False
         for worker in workers:

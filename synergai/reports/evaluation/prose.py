@@ -166,9 +166,12 @@ def describe_overheads(study: Study) -> str:
     sentences = []
     if shares and max(shares.values()) > 0:
         low, high = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+        least, most = share(shares[low]), share(shares[high])
         sentences.append(
-            f"Workers spend from {share(shares[low])} ({low[0]} in {low[1]}) to "
-            f"{share(shares[high])} ({high[0]} in {high[1]}) of their busy time in T_pre."
+            f"Workers spend {most} of their busy time in T_pre."
+            if least == most
+            else f"Workers spend from {least} ({low[0]} in {low[1]}) to "
+            f"{most} ({high[0]} in {high[1]}) of their busy time in T_pre."
         )
     elif shares:
         sentences.append("No T_pre was paid: all sessions were loaded beforehand.")

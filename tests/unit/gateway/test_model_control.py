@@ -107,6 +107,14 @@ async def test_load_of_a_resident_engine_returns_at_once(fleet: Fleet) -> None:
     assert orders(worker) == []
 
 
+async def test_load_of_an_engine_whose_workers_are_joining_says_so(fleet: Fleet) -> None:
+    # The hub enters the engines of a worker that joins before the worker itself.
+    worker = fleet.add_worker()
+    fleet.harness.dispatcher.remove_worker(worker)
+    with pytest.raises(Unavailable, match="joining or draining"):
+        await fleet.control.load(ECHO)
+
+
 async def test_load_chooses_the_fastest_known_configuration(harness: GatewayHarness) -> None:
     slow, fast = Configuration(1), Configuration(2)
     entries = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ from synergai.reports.document import Figure, Report, Table
 from synergai.reports.evaluation.demand import measure_demand, printed_qos_s
 from synergai.reports.evaluation.factors import Factors
 from synergai.reports.evaluation.outcomes import outcome_of_log, outcome_of_run, outcomes_of_logs
+from synergai.reports.evaluation.prose import describe_overheads
 from synergai.reports.evaluation.report import Origin, evaluate
 from synergai.reports.evaluation.study import Study
 from synergai.reports.evaluation.thesis import check_claims, compare_cells, printed_factors
@@ -351,3 +353,9 @@ def test_log_without_an_ended_job_is_refused(tmp_path: Path) -> None:
 def test_study_needs_a_run() -> None:
     with pytest.raises(InvalidInput, match="no run"):
         Study([])
+
+
+def test_a_single_share_of_t_pre_is_not_told_as_a_range(reconstructed: Profile) -> None:
+    only = a_study(reconstructed, policies=["synergai"], experiments="DL-FL", seeds="0")
+    text = describe_overheads(only)
+    assert re.match(r"Workers spend \d+ % of their busy time in T_pre\.", text)
