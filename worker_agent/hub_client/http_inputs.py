@@ -47,10 +47,16 @@ class HttpInputs:
         data = bytearray()
         try:
             with self._opener.open(quote(url, safe=_KEPT), timeout=_IDLE_S) as response:
-                while len(data) < limit and (more := response.read(min(_CHUNK, limit - len(data)))):
+                # What has arrived, as a server that sends slowly must not hold up the reader.
+                while len(data) < limit and (more := response.read1(min(_CHUNK, limit - len(data)))):
                     data += more
                     if self._clock() > deadline:
                         raise InvalidInput(f"{url!r} cannot be read within {_TOTAL_S:g} s")
+                if len(data) < limit and response.length:
+                    raise InvalidInput(
+                        f"{url!r} cannot be read: the connection ended after {len(data):,} of "
+                        f"{len(data) + response.length:,} bytes"
+                    )
         except HTTPError as error:
             error.close()
             raise InvalidInput(f"{url!r} cannot be read: {error.code} {error.reason}") from None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
+from worker_agent.hub_client.http_inputs import HttpInputs
 from worker_agent.hub_client.input_reader import InputReader
 
 if TYPE_CHECKING:
@@ -36,11 +40,24 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Location", bytes.fromhex(target).decode().format(own))
             self.end_headers()
             return
+        if self.path == "/allowed/slow":
+            self.send_slowly()
+            return
         contents = {"/allowed/a%20b": b"allowed", "/secret": b"secret"}
         data = contents.get(self.path)
         self.send_response(200 if data else 404)
         self.end_headers()
         self.wfile.write(data or b"")
+
+    def send_slowly(self) -> None:
+        """Send half of what was announced, byte by byte."""
+        self.send_response(200)
+        self.send_header("Content-Length", "40")
+        self.end_headers()
+        with suppress(ConnectionError):
+            for _ in range(20):
+                self.wfile.write(b"x")
+                time.sleep(0.01)
 
     def log_message(self, *_: Any) -> None:
         """Log nothing."""
@@ -94,3 +111,15 @@ def test_input_that_cannot_be_read_says_why(server: str) -> None:
         read(server, "/allowed/a b", limit=3)
     with pytest.raises(InvalidInput, match="refused"):
         InputReader(["http://127.0.0.1:1/"], 9).read("http://127.0.0.1:1/x", TEXTS)
+
+
+def test_slow_input_is_not_read_for_longer_than_the_limit(server: str) -> None:
+    inputs = HttpInputs(lambda _: True, clock=lambda ticks=count(): 200.0 * next(ticks))
+    with pytest.raises(InvalidInput, match="within 300 s"):
+        inputs.read(f"{server}/allowed/slow", 1000)
+
+
+def test_input_that_ends_early_is_refused(server: str) -> None:
+    with pytest.raises(InvalidInput, match="20 of 40 bytes"):
+        read(server, "/allowed/slow", limit=1000)
+    assert HttpInputs(lambda _: True).read(f"{server}/allowed/slow", 10) == b"x" * 10
