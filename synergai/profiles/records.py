@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import structs
+from msgspec import ValidationError, convert, structs
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
@@ -37,17 +37,20 @@ def to_record(entry: ProfileEntry) -> dict[str, Any]:
 def from_record(record: Mapping[str, Any]) -> ProfileEntry:
     """Convert values by column to an entry; missing columns take their defaults.
 
-    Args:
-        record: values of the columns' types.
-
     Raises:
-        InvalidInput: a value is out of range.
+        InvalidInput: a value is of another type or out of range, or a required one is missing.
     """
     values = dict(record)
     configuration = {name: values.pop(name) for name in CONFIGURATION if name in values}
     if "batch_qps" in values:
         values["batch_qps"] = _parse_rates(values["batch_qps"])
-    return ProfileEntry(configuration=Configuration(**configuration), **values)
+    values["configuration"] = configuration
+    try:
+        return convert(values, ProfileEntry)
+    except ValidationError as error:
+        if isinstance(error.__cause__, InvalidInput):  # of the entry, which names what is wrong
+            raise error.__cause__ from None
+        raise InvalidInput(str(error)) from None
 
 
 def read_rows(rows: apsw.Cursor) -> Iterator[dict[str, Any]]:
@@ -58,9 +61,9 @@ def read_rows(rows: apsw.Cursor) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, row, strict=True))
 
 
-def _parse_rates(text: str) -> tuple[float, ...]:
+def _parse_rates(text: object) -> tuple[float, ...]:
     try:
-        return tuple(map(float, text.split()))
+        return tuple(map(float, str(text).split()))
     except ValueError as error:
         raise InvalidInput(
             f"batch_qps must be numbers separated by spaces, not {text!r}"

@@ -30,7 +30,7 @@ def salvage(path: Path) -> ConfigurationDictionary:
     found = ConfigurationDictionary()
     for order in ("ASC", "DESC"):
         # Neither the first nor any later row may be readable.
-        with suppress(apsw.Error), closing(connect(path)) as connection:
+        with suppress(apsw.Error, UnicodeDecodeError), closing(connect(path)) as connection:
             read = _READ + ", ".join(f"{name} {order}" for name in KEY)
             for record in read_rows(connection.execute(read)):
                 with suppress(InvalidInput):

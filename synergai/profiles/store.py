@@ -341,6 +341,8 @@ class DictionaryStore:
             yield
         except apsw.Error as error:
             raise self._translate(error) from error
+        except UnicodeDecodeError as error:
+            raise DictionaryDamaged(self._path, "a text in it is not UTF-8") from error
 
     def _translate(self, error: apsw.Error) -> SynergaiError:
         if isinstance(error, (apsw.BusyError, apsw.LockedError)):

@@ -93,6 +93,8 @@ def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
         ) from error
     except RecursionError:
         raise InvalidInput(f"{where}: nested too deeply to be a dictionary") from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise InvalidInput(f"{where}: {error}") from error
     entries = document.get("entries") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(entries, list):
         raise InvalidInput(f'{where}: expected an object with "version" and "entries"')
@@ -156,7 +158,7 @@ def _convert(name: str, value: object, where: str) -> str | int | float:
     """Validate and convert a value from a CSV cell or from JSON."""
     if name in _TEXTS:
         if isinstance(value, str):
-            return value
+            return _checked_text(value, where)
         raise InvalidInput(f"{where}: expected a string, not {value!r}")
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         try:
@@ -171,6 +173,15 @@ def _convert(name: str, value: object, where: str) -> str | int | float:
             raise InvalidInput(f"{where}: expected 0 to {_WHOLE[name]}, not {number}")
     what = "an integer" if name in _WHOLE else "a number"
     raise InvalidInput(f"{where}: expected {what}, not {value!r}")
+
+
+def _checked_text(value: str, where: str) -> str:
+    """Return a text that any file can hold: JSON may escape half of a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{where}: {value!a} is not Unicode text") from None
+    return value
 
 
 def _convert_thesis(record: Mapping[str, str], where: str) -> dict[str, str]:

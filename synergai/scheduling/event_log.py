@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import msgspec
 
@@ -23,7 +24,7 @@ from synergai.scheduling.settings import SchedulingSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import Self
+    from typing import Self, TextIO
 
     from synergai.scheduling.events import Command, Event
 
@@ -131,12 +132,12 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
     Raises:
         InvalidInput: the file is not an event log of this version.
     """
-    with path.open(encoding="utf-8") as lines:
+    with _opened(path) as lines:
         head = _head(path, next(lines, ""))
         core = SchedulerCore(
-            _decode_settings(path, head["settings"]),
-            ConfigurationDictionary(msgspec.convert(head["dictionary"], list[ProfileEntry])),
-            head["epoch"],
+            _decode_settings(path, head.settings),
+            ConfigurationDictionary(head.dictionary),
+            head.epoch,
         )
         for number, line in enumerate(lines, 2):
             if not line.endswith("\n"):
@@ -158,9 +159,13 @@ def _decode_step(line: str, where: str) -> tuple[Event, float, list[Command]]:
     try:
         document = json.loads(line)
         commands = [_decode_tagged(command) for command in document["commands"]]
-        return _decode_tagged(document["event"]), document["at"], commands
-    except (ValueError, KeyError, TypeError):  # ValidationError of msgspec is a ValueError
+        event, at = _decode_tagged(document["event"]), msgspec.convert(document["at"], float)
+    # ValidationError of msgspec is a ValueError.
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InvalidInput(f"{where}: not an event of this version") from None
+    if not math.isfinite(at):
+        raise InvalidInput(f"{where}: the time must be a finite number, not {at}")
+    return event, at, commands
 
 
 def recorded_settings(path: Path) -> SchedulingSettings:
@@ -169,25 +174,31 @@ def recorded_settings(path: Path) -> SchedulingSettings:
     Raises:
         InvalidInput: the file is not an event log of this version.
     """
-    with path.open(encoding="utf-8") as lines:
-        return _decode_settings(path, _head(path, next(lines, ""))["settings"])
+    with _opened(path) as lines:
+        return _decode_settings(path, _head(path, next(lines, "")).settings)
 
 
-def _head(path: Path, line: str) -> dict[str, Any]:
-    head = _document(path, line)
-    if head.get("format") != FORMAT or not {"settings", "dictionary", "epoch"} <= head.keys():
-        raise InvalidInput(f"{path}: not an event log of version {FORMAT}")
-    return head
+class _Head(msgspec.Struct):
+    """The first line of an event log."""
+
+    format: Literal[1]
+    epoch: int
+    settings: dict[str, Any]
+    dictionary: list[ProfileEntry]
 
 
-def _document(path: Path, line: str) -> dict[str, Any]:
+def _opened(path: Path) -> TextIO:
+    # Bytes that are no text are in a name, or make their line invalid.
+    return path.open(encoding="utf-8", errors="replace")
+
+
+def _head(path: Path, line: str) -> _Head:
     try:
-        document = json.loads(line)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise InvalidInput(f"{path}: not an event log")
-    return document
+        return msgspec.convert(json.loads(line), _Head)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{path}: not an event log of version {FORMAT}: {error}") from None
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{path}: not an event log") from None
 
 
 def _encode_settings(settings: SchedulingSettings) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -26,7 +27,12 @@ from synergai.profiles.dictionary import (
     ConfigurationDictionary,
     ProfileEntry,
 )
-from synergai.profiles.files import add_to_dictionary, load_dictionary
+from synergai.profiles.files import (
+    add_to_dictionary,
+    check_dictionary,
+    load_dictionary,
+    salvage_dictionary,
+)
 from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
@@ -186,6 +192,7 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
     [
         ("{\n]", r"f\.json, line 2, column 1"),
         ("[" * 100_000, "nested too deeply"),
+        ("1" * 5000, r"f\.json: Exceeds the limit"),
         ("[]", "expected an object"),
         ('{"version": 3, "entries": []}', "is of version 3, but this program reads version 2"),
         ('{"version": 1, "entries": [3]}', "entry 0: expected an object"),
@@ -201,6 +208,11 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
         (
             '{"version": 1, "entries": [{"engine": "e", "worker_class": "x", "qps": "1e"}]}',
             "column qps: expected a number, not '1e'",
+        ),
+        (
+            '{"version": 2, "entries": [{"engine": "e", "worker_class": "x", "qps": 1, '
+            '"label": "\\ud800"}]}',
+            r"column label: '\\ud800' is not Unicode text",
         ),
     ],
 )
@@ -485,6 +497,42 @@ def test_invalid_entry_in_a_database_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidInput, match=r"d\.db: e on x86 .* qps must be positive"):
         load_dictionary(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("qps = 'fast'", r"d\.db: Expected `float`, got `str` - at `\$\.qps`"),
+        ("label = x'00'", "Expected `str`, got `bytes`"),
+        ("threads = 'many'", "Expected `int`, got `str`"),
+        ("batch_qps = x'00'", "batch_qps must be numbers"),
+        ("label = CAST(x'ff41' AS TEXT)", "a text in it is not UTF-8"),
+    ],
+)
+def test_value_of_another_type_in_a_database_is_named(
+    tmp_path: Path, value: str, complaint: str
+) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry()])
+    # By a program that does not check types.
+    change(path, "CREATE TABLE loose AS SELECT * FROM profile")
+    change(path, "DROP TABLE profile")
+    change(path, "ALTER TABLE loose RENAME TO profile")
+    change(path, f"UPDATE profile SET {value}")
+
+    with pytest.raises(InvalidInput, match=complaint):
+        load_dictionary(path)
+    assert re.search(complaint, check_dictionary(path).fault)
+    with pytest.raises(InvalidInput, match="nothing of"):
+        salvage_dictionary(path)
+
+
+def test_column_of_a_later_version_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry()])
+    change(path, "ALTER TABLE profile ADD COLUMN later TEXT NOT NULL DEFAULT ''")
+
+    assert list(load_dictionary(path)) == [an_entry()]
 
 
 def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

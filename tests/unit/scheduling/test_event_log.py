@@ -138,3 +138,51 @@ def test_log_of_an_earlier_release_is_replayed() -> None:
     assert [step.replayed for step in steps] == [step.recorded for step in steps]
     jobs = [step.event.job for step in steps if isinstance(step.event, JobArrived)]
     assert {math.isinf(job.deadline) for job in jobs} == {True, False}
+
+
+HEAD = {"format": 1, "epoch": 1, "settings": {}, "dictionary": []}
+STEP = {"at": 1.0, "event": ["TimePassed", {}], "commands": []}
+
+
+@pytest.mark.parametrize(
+    ("head", "complaint"),
+    [
+        (HEAD | {"epoch": "one"}, r"\.epoch"),
+        (HEAD | {"settings": []}, r"\.settings"),
+        (HEAD | {"dictionary": 7}, r"\.dictionary"),
+        (HEAD | {"dictionary": [{"engine": 1}]}, r"\.engine"),
+        ([], "not an event log"),
+    ],
+)
+def test_head_of_wrong_types_is_invalid_input(tmp_path: Path, head: object, complaint: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(json.dumps(head) + "\n")
+    with pytest.raises(InvalidInput, match=complaint):
+        list(replay(path, time.thread_time))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        json.dumps(STEP | {"at": None}),
+        json.dumps(STEP | {"at": "1"}),
+        json.dumps(STEP | {"at": math.nan}),
+        json.dumps(STEP | {"at": math.inf}),
+        "[" * 100_000,
+    ],
+)
+def test_event_of_wrong_types_is_invalid_input(tmp_path: Path, step: str) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"{json.dumps(HEAD)}\n{json.dumps(STEP)}\n{step}\n")
+    with pytest.raises(InvalidInput, match="line 3"):
+        list(replay(path, time.thread_time))
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    job = {"id": "NAME", "engine": "e", "queries": 1, "arrival": 0.0}
+    step = STEP | {"event": ["JobArrived", {"job": job, "ready": 1}]}
+    path.write_bytes(f"{json.dumps(HEAD)}\n{json.dumps(step)}\n".encode().replace(b"NAME", b"\xff"))
+    [found] = replay(path, time.thread_time)
+    assert isinstance(found.event, JobArrived)
+    assert found.event.job.id == "\ufffd"
