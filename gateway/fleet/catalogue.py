@@ -124,8 +124,14 @@ class Catalogue:
         return engine in self._usable
 
     def is_trusted(self, engine: EngineName) -> bool:
-        """Return whether a connected worker's offer of an engine is trusted."""
-        return any(offer.trusted for offer in self._reported.get(engine, {}).values())
+        """Return whether a connected worker's offer of an engine is trusted.
+
+        One with a fault, or that is still being inspected, says nothing for another worker's offer
+        that can be used.
+        """
+        offers = self._reported.get(engine, {}).values()
+        usable = engine in self._usable
+        return any(offer.trusted and not (usable and offer.engine.fault) for offer in offers)
 
     def is_faulty(self, engine: EngineName) -> bool:
         """Return whether an engine has a fault on every connected worker that has it."""

@@ -162,6 +162,25 @@ def test_trusted_version_counts_although_it_is_not_in_the_store() -> None:
     assert fleet.chosen() == "2"
 
 
+def test_faulty_trusted_offer_lets_no_other_one_of_its_version_count() -> None:
+    fleet = Fleet("1")
+    fleet.versions.stored = lambda _: {1}
+    fleet.catalogue.update(W2, of("999"))
+    for trusted in (of("999", "being inspected", pending=True), of("999", "no runtime")):
+        fleet.catalogue.update(W1, trusted, trusted=True)
+        assert fleet.chosen() == "1"
+    fleet.catalogue.update(W1, of("999"), trusted=True)
+    assert fleet.chosen() == "999"
+
+
+def test_trusted_version_that_is_inspected_is_waited_for() -> None:
+    fleet = Fleet()
+    fleet.versions.stored = lambda _: {1}
+    fleet.catalogue.update(W1, of("2", "being inspected", pending=True), trusted=True)
+    with pytest.raises(EnginePending):
+        fleet.versions.find(ECHO)
+
+
 def test_engine_of_which_no_version_counts_says_what_to_do() -> None:
     fleet = Fleet("998", "999")
     fleet.versions.stored = lambda _: {1}
