@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 ROUGH_ERROR: Final = 0.1
 """Standard error of what was observed in service, or while other processes were busy."""
+MAX_OTHERS: Final = 400
+"""Entries of the dictionary that are used beside those of the space: time and memory grow with the
+square of their number, and a fleet may have thousands."""
 _UNKNOWN_MHZ: Final = 1000.0
 
 
@@ -92,6 +95,9 @@ def make_space(
             others.append(entry)
         elif is_fresh(entry):
             known[index] = result_of(entry)
+    # Those that say most about what is searched.
+    others.sort(key=lambda each: (each.worker_class != worker_class, each.engine not in drafts))
+    del others[MAX_OTHERS:]
     most_threads: dict[tuple[str, str], int] = defaultdict(int)
     for entry in others:
         key = entry.worker_class, entry.configuration.power_mode

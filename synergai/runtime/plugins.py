@@ -61,7 +61,12 @@ class Registry(Generic[T]):
         if unknown and not takes_any:
             known = f"available: {', '.join(parameters)}" if parameters else "it takes none"
             raise InvalidInput(f"{name!r} has no option {unknown[0]!r}; {known}")
-        return factory(**options)
+        try:
+            return factory(**options)
+        except InvalidInput:
+            raise
+        except ValueError as error:  # such as text for a number
+            raise InvalidInput(f"an option of {name!r} is invalid: {error}") from error
 
 
 def _entry_points(group: str) -> EntryPoints:

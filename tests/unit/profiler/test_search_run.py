@@ -15,7 +15,7 @@ from profiler.generators.generator import Draft, Machine
 from profiler.loadgen_log import SingleStreamResult
 from profiler.measurement import Measurement
 from profiler.search_run import SearchRun, make_plan
-from profiler.space import make_space
+from profiler.space import MAX_OTHERS, make_space
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.models.origins import EngineOrigins
@@ -101,6 +101,31 @@ def make_run(
 
 def nothing() -> None:
     return None
+
+
+def test_large_dictionary_is_known_by_what_says_most_about_the_search() -> None:
+    def entry(engine: str, worker_class: str, mode: int) -> ProfileEntry:
+        return ProfileEntry(
+            engine=EngineName(engine),
+            worker_class=WorkerClass(worker_class),
+            configuration=Configuration(1, power_mode=str(mode)),
+            qps=1.0,
+        )
+
+    strangers = [entry("other", "there", mode) for mode in range(2000)]
+    same_engine = [entry("a", "there", mode) for mode in range(10)]
+    same_class = [entry("other", "here", mode) for mode in range(10)]
+    searched = make_space(
+        {A: [Draft(Configuration(1))]},
+        HERE,
+        Machine(pinned=range(8)),
+        [*strangers, *same_engine, *same_class],
+        lambda _: True,
+    )
+    assert len(searched.known) == MAX_OTHERS
+    known = [searched.space.points[index] for index in searched.known]
+    assert sum(point.engine == A for point in known) == 10
+    assert sum(point.device[0] == HERE for point in known) == 10
 
 
 def test_every_configuration_is_measured_or_predicted() -> None:
