@@ -48,7 +48,9 @@ class HttpInputs:
         try:
             with self._opener.open(quote(url, safe=_KEPT), timeout=_IDLE_S) as response:
                 # What has arrived, as a server that sends slowly must not hold up the reader.
-                while len(data) < limit and (more := response.read1(min(_CHUNK, limit - len(data)))):
+                while len(data) < limit and (
+                    more := response.read1(min(_CHUNK, limit - len(data)))
+                ):
                     data += more
                     if self._clock() > deadline:
                         raise InvalidInput(f"{url!r} cannot be read within {_TOTAL_S:g} s")
