@@ -77,6 +77,7 @@ ENTRIES = st.builds(
     agent=TEXTS,
 )
 DICTIONARIES = st.lists(ENTRIES, max_size=5).map(ConfigurationDictionary)
+FIELDS = '"engine": "e", "worker_class": "x", "qps": 1'
 THESIS = (
     "# reconstructed\n# by hand\n"
     "engine,worker,config,qps,t_pre_s,t_infer_3900_s,label\n"
@@ -210,8 +211,7 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
             "column qps: expected a number, not '1e'",
         ),
         (
-            '{"version": 2, "entries": [{"engine": "e", "worker_class": "x", "qps": 1, '
-            '"label": "\\ud800"}]}',
+            f'{{"version": 2, "entries": [{{{FIELDS}, "label": "\\ud800"}}]}}',
             r"column label: '\\ud800' is not Unicode text",
         ),
     ],

@@ -201,7 +201,7 @@ def test_modes_are_measured_one_after_the_other() -> None:
 def test_option_and_objective_of_a_strategy_are_checked() -> None:
     with pytest.raises(InvalidInput, match="not an objective"):
         STRATEGIES.create("gp", {"objective": "speed"})
-    with pytest.raises(InvalidInput, match="an option of 'halving' is invalid: .*'first'"):
+    with pytest.raises(InvalidInput, match=r"an option of 'halving' is invalid: .*'first'"):
         STRATEGIES.create("halving", {"seed": "first"})
     with pytest.raises(InvalidInput, match="no option"):
         STRATEGIES.create("exhaustive", {"seed": "1"})
