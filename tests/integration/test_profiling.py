@@ -26,6 +26,8 @@ from synergai.zoo import build as zoo
 if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
+WORKER_CLASS = f"profiled-{os.getpid()}"
+"""Of this run alone: a second profiler of a worker class on the machine is refused."""
 IDENTITY = Session(EngineName("onnx_identity"), Configuration(threads=1))
 
 
@@ -41,7 +43,7 @@ def command(models: Path, tmp_path: Path, *more: str) -> list[str]:
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
         *("--dictionary", str(tmp_path / "d.db"), "--output", str(tmp_path / "logs")),
         # Other tests have workers on this machine.
-        *("--while-serving", "--worker-class", "profiled", *more),
+        *("--while-serving", "--worker-class", WORKER_CLASS, *more),
     ]
 
 
@@ -70,7 +72,7 @@ def test_dry_run_is_allowed_while_engines_are_in_service(
         models=models,
         dictionary=tmp_path / "d.db",
         output=tmp_path / "logs",
-        worker_class="profiled",
+        worker_class=WORKER_CLASS,
         power="none",
         dry_run=True,
     )
