@@ -246,10 +246,7 @@ class InferenceStreams(Sender):
         except TimeoutError:
             self.seen.count(self.port, "no answer", f"response {answered + 1} of a stream")
         except grpc.aio.AioRpcError as error:
-            name = error.code().name
-            if error.details() == _SENT_TOO_LATE:
-                name = "ended while we sent"
-            self.seen.count(self.port, name, f"a stream: {error.details()}")
+            self.seen.count(self.port, _status(error), f"a stream: {error.details()}")
         finally:
             call.cancel()
         missing = number - answered
@@ -354,7 +351,7 @@ class WorkSockets(Sender):
                         await reader.read(1000)
             self.seen.count(self.port, "sent", "frames", number=sent)
         except grpc.aio.AioRpcError as error:
-            self.seen.count(self.port, error.code().name, "a registration", first)
+            self.seen.count(self.port, _status(error), f"a registration: {error.details()}", first)
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError):
             self.seen.count(self.port, "closed", "frames", number=max(1, sent))
         finally:
@@ -377,6 +374,11 @@ _METADATA: Final = (
     ("triton_grpc_error", "true"),
     ("x-bin", b"\xff\x00"),
 )
+
+
+def _status(error: grpc.aio.AioRpcError) -> str:
+    """Return the name of the status that a server has sent, or what ended the call otherwise."""
+    return "ended while we sent" if error.details() == _SENT_TOO_LATE else error.code().name
 
 
 def _metadata(rng: random.Random) -> Sequence[tuple[str, str | bytes]]:
