@@ -11,6 +11,8 @@ import ctypes
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from synergai.runtime.memory import rss_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -76,6 +78,7 @@ class IdleTrimmer:
         heap: the heap.
         clock: returns monotonic seconds.
         cpu: returns the processor time that the process has used, in seconds.
+        resident: returns the bytes of the process that are in memory.
     """
 
     def __init__(
@@ -83,20 +86,26 @@ class IdleTrimmer:
         heap: Heap,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.process_time,
+        resident: Callable[[], int] = rss_bytes,
     ) -> None:
         self._heap = heap
         self._clock = clock
         self._cpu = cpu
         self._seen_at = clock()
         self._used_s = cpu()
+        self._resident = resident
+        self._resident_after = 0
 
     def look(self) -> None:
         """Trim the heap if that is worth it and disturbs nothing."""
         now, used_s = self._clock(), self._cpu()
         busy = used_s - self._used_s > IDLE_SHARE * (now - self._seen_at)
         self._seen_at, self._used_s = now, used_s
-        if not busy and self._heap.free_bytes() > RETAINED_BYTES:
+        # Pages that were returned still count as free, but are not resident.
+        grown = self._resident() > self._resident_after + RETAINED_BYTES
+        if grown and not busy and self._heap.free_bytes() > RETAINED_BYTES:
             self._heap.trim()
+            self._resident_after = self._resident()
 
     async def run(self) -> None:
         """Look at the heap from time to time until cancelled."""

@@ -32,15 +32,18 @@ class Process:
     def __init__(self) -> None:
         self.now = self.used_s = 0.0
         self.free = 0
+        self.resident = 100 << 20
         self.trims = 0
-        self.trimmer = IdleTrimmer(self, lambda: self.now, lambda: self.used_s)
+        self.trimmer = IdleTrimmer(
+            self, lambda: self.now, lambda: self.used_s, lambda: self.resident
+        )
 
     def free_bytes(self) -> int:
         return self.free
 
     def trim(self) -> None:
         self.trims += 1
-        self.free = 0
+        self.resident -= self.free
 
     def after(self, seconds: float, used_s: float) -> None:
         self.now += seconds
@@ -64,6 +67,17 @@ def test_a_busy_process_keeps_what_it_has_freed_until_it_is_idle() -> None:
     assert process.trims == 0
     process.after(15.0, used_s=0.0)
     assert process.trims == 1
+
+
+def test_pages_that_were_returned_are_not_returned_again() -> None:
+    process = Process()
+    process.free = RETAINED_BYTES + 1
+    for _ in range(3):
+        process.after(15.0, used_s=0.0)
+    assert process.trims == 1
+    process.resident += RETAINED_BYTES + 1
+    process.after(15.0, used_s=0.0)
+    assert process.trims == 2
 
 
 def test_little_memory_is_kept() -> None:
