@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LENGTH_BYTES: Final = 4
 _BUFFER_BYTES: Final = 256 << 10
+_FIRST_BYTES: Final = 1 << 20
+"""Memory for a large message before more of it has arrived; then it doubles."""
 _JOIN_BYTES: Final = 64 << 10
 """Up to this size, copying parts into one is faster than passing them to the socket separately."""
 
@@ -29,8 +31,9 @@ class WorkSocket(asyncio.BufferedProtocol):
     """One end of a work socket.
 
     Small messages are copied out of the receive buffer; a large one is received into memory of its
-    own, of which decoded messages may keep views. The buffer is small while `max_bytes` is, so that
-    a peer that has not introduced itself costs little.
+    own, of which decoded messages may keep views. That memory grows with the bytes that arrive, so
+    that an announced length costs nothing. The buffer is small while `max_bytes` is, so that a peer
+    that has not introduced itself costs little.
 
     Args:
         on_message: called with each message: bytes, or a view that may be kept. A `SynergaiError`
@@ -52,6 +55,7 @@ class WorkSocket(asyncio.BufferedProtocol):
         self._buffer = memoryview(b"")
         self._buffered = 0
         self._large: memoryview | None = None
+        self._large_bytes = 0
         self._large_received = 0
 
     # --- sending ----------------------------------------------------------------------------
@@ -100,7 +104,8 @@ class WorkSocket(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Mark the socket as closed."""
+        """Mark the socket as closed, and free what it was receiving."""
+        self._large, self._buffer, self._buffered = None, memoryview(b""), 0
         self._set_closed(None if error is None else Unavailable("the work socket was lost"))
 
     def eof_received(self) -> None:
@@ -132,9 +137,11 @@ class WorkSocket(asyncio.BufferedProtocol):
             self._parse_frames()
             return
         self._large_received += count
-        if self._large_received == len(self._large):
+        if self._large_received == self._large_bytes:
             message, self._large = self._large, None
             self._deliver(message)
+        elif self._large_received == len(self._large):
+            self._resize_large(2 * len(self._large), self._large)
 
     def _parse_frames(self) -> None:
         buffer, position, end = self._buffer, 0, self._buffered
@@ -163,10 +170,14 @@ class WorkSocket(asyncio.BufferedProtocol):
             self._buffered = len(rest)
 
     def _begin_large(self, size: int, received: memoryview) -> None:
-        """Allocate memory for a message larger than the buffer, and copy its `received` bytes."""
-        self._large = memoryview(bytearray(size))
-        self._large_received = len(received)
-        self._large[: self._large_received] = received
+        """Receive a message that is larger than the buffer, of which some bytes have arrived."""
+        self._large_bytes, self._large_received = size, len(received)
+        self._resize_large(max(_FIRST_BYTES, 2 * len(received)), received)
+
+    def _resize_large(self, size: int, received: memoryview) -> None:
+        """Allocate memory for the large message, at most `size`, and copy what has arrived."""
+        self._large = memoryview(bytearray(min(size, self._large_bytes)))
+        self._large[: len(received)] = received
 
     def _deliver(self, message: Buffer) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -184,3 +185,27 @@ async def test_buffer_is_small_until_the_peer_may_send_large_messages() -> None:
     end.receive(framed(b"i" * 64, b"x" * 5000, b"y" * 10), 1 << 20)
     assert list(map(len, end.received)) == [64, 5000, 10]
     assert len(end.socket.get_buffer(-1)) == BUFFER
+
+
+async def test_announced_message_takes_memory_only_as_its_bytes_arrive() -> None:
+    end = End(max_bytes=64 << 20)
+    end.receive((64 << 20).to_bytes(4, "little"), BUFFER)
+    assert len(end.socket.get_buffer(-1)) <= 1 << 20
+    end.receive(bytes(3 << 20), BUFFER)
+    assert len(end.socket.get_buffer(-1)) <= 4 << 20
+    assert not end.received
+
+
+async def test_large_message_is_delivered_whole_although_its_memory_grows() -> None:
+    end = End(max_bytes=8 << 20)
+    message = random.Random(1).randbytes(5 << 20)
+    end.receive(framed(message, b"next"), BUFFER)
+    assert [bytes(each) for each in end.received] == [message, b"next"]
+
+
+async def test_lost_connection_frees_the_message_that_it_was_receiving() -> None:
+    end = End(max_bytes=8 << 20)
+    end.receive((8 << 20).to_bytes(4, "little") + bytes(1 << 20), BUFFER)
+    end.socket.connection_lost(None)
+    assert end.socket._large is None
+    assert not end.socket._buffer
