@@ -281,7 +281,7 @@ class ProfileEntry(_message.Message):
     idle_watts: _builtins.float
     """power of the machine before the engine was started"""
     clock_mhz: _builtins.float
-    """mean clock of the cores during the measurement"""
+    """mean clock of the fastest core during the measurement"""
     lowest_clock_mhz: _builtins.float
     temperature_c: _builtins.float
     """highest temperature of the processor"""

@@ -222,7 +222,7 @@ class Register(_message.Message):
     """how it is enforced, for people"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
-        """configurations that the worker can run"""
+        """Configurations that the worker can run, by increasing speed of the power mode."""
 
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Engine]: ...

@@ -55,7 +55,7 @@ def test_a_board_whose_line_is_lost_is_left_in_its_own_mode(
         assert mode_of(nx) == MODES[0]
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("profiler.measurement.measure", interrupted)
+    monkeypatch.setattr("profiler.measurer.measure", interrupted)
     zoo.build("onnx_identity", tmp_path / "models")
     own = mode_of(nx)
     settings = {
