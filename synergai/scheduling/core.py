@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from synergai.domain import EngineName, Fault, Outcome, Session
+from synergai.domain import EngineName, Fault, Outcome
 from synergai.profiles.dictionary import PREDICTED
 from synergai.scheduling.checks import Checks
 from synergai.scheduling.completion import expected_completion
@@ -31,9 +31,7 @@ from synergai.scheduling.events import (
     AssignmentStarted,
     CheckArrived,
     Command,
-    ConfigurationsUnusable,
     Eject,
-    EnginesChanged,
     Event,
     Expire,
     Fail,
@@ -41,7 +39,6 @@ from synergai.scheduling.events import (
     JobArrived,
     JobCancelled,
     Learned,
-    ModeChanged,
     ProfilesAdded,
     ProfilesRemoved,
     ProgressChecked,
@@ -49,10 +46,7 @@ from synergai.scheduling.events import (
     QueriesReady,
     Reject,
     Revoke,
-    SessionDropped,
-    SessionLoaded,
     TimePassed,
-    WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
@@ -69,13 +63,13 @@ from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.retries import Retries
 from synergai.scheduling.state import JobRecord
 from synergai.scheduling.wait_queue import WaitQueue
+from synergai.scheduling.worker_changes import WorkerChanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-    from synergai.scheduling.events import Worker
     from synergai.scheduling.interleaving import Interruption
     from synergai.scheduling.policy import Decision
     from synergai.scheduling.settings import SchedulingSettings
@@ -123,6 +117,15 @@ class SchedulerCore:
         self._resumption = Resumption(self._view)
         self._expiries = Expiries()
         self._outliers = Outliers(self._fleet, self._estimator, settings)
+        self._workers = WorkerChanges(
+            self._fleet,
+            self._estimator,
+            dictionary,
+            self._probes,
+            self._outliers,
+            self._wait_queue,
+            self._view,
+        )
         self._retries = Retries()
         self._checks = Checks(self._fleet, self._estimator, self._leases, self._commands)
         self._hedging = Hedging(
@@ -273,7 +276,7 @@ class SchedulerCore:
             case WorkerJoined(worker):
                 if existing := self._fleet.workers.get(worker.id):
                     self._remove_worker(existing)
-                self._add_worker(worker)
+                self._workers.add(worker, self._now)
             case TimePassed():
                 pass
             case ProgressChecked():
@@ -282,9 +285,12 @@ class SchedulerCore:
                 self._add_profiles(entries)
             case ProfilesRemoved(entries):
                 self._remove_profiles(entries)
+            case WorkerLeft(worker_id):
+                if record := self._fleet.workers.get(worker_id):
+                    self._remove_worker(record)
             case _:
                 if record := self._fleet.workers.get(event.worker_id):
-                    self._apply_to_worker(record, event)
+                    self._workers.apply(record, event, self._now)
 
     def _add_job(self, event: JobArrived) -> None:
         job = event.job
@@ -304,14 +310,6 @@ class SchedulerCore:
         else:
             self._wait_queue.enqueue(record)
 
-    def _add_worker(self, worker: Worker) -> None:
-        record = self._fleet.add(worker, self._now)
-        self._view.extended_at = self._now
-        self._estimator.invalidate_worker(record)
-        self._probes.update_worker(record)
-        for engine in sorted(record.engines):
-            self._wait_queue.rerank(engine)
-
     def _remove_worker(self, worker: WorkerRecord) -> None:
         self._fleet.remove(worker)
         self._resumption.discard_worker(worker)
@@ -322,79 +320,12 @@ class SchedulerCore:
         for engine in sorted(worker.engines):
             self._wait_queue.rerank(engine)
 
-    def _apply_to_worker(
-        self,
-        worker: WorkerRecord,
-        event: WorkerDraining
-        | WorkerLeft
-        | EnginesChanged
-        | ConfigurationsUnusable
-        | SessionLoaded
-        | SessionDropped
-        | ModeChanged,
-    ) -> None:
-        match event:
-            case WorkerDraining():
-                worker.draining = True
-                self._fleet.update_availability(worker, self._now)
-            case WorkerLeft():
-                self._remove_worker(worker)
-            case EnginesChanged(_, engines):
-                self._set_engines(worker, engines)
-            case ConfigurationsUnusable(_, engine, configurations):
-                worker.unusable = {each for each in worker.unusable if each.engine != engine}
-                worker.unusable |= {Session(engine, each) for each in configurations}
-                self._update_configurations(worker, engine)
-            case SessionLoaded(_, session, setup_s):
-                self._outliers.heard(worker, self._now)
-                self._add_session(worker, session)
-                row = self._dictionary.row(session.engine, worker.worker.worker_class)
-                if entry := row.get(session.configuration):
-                    self._estimator.observe_setup(worker, entry, setup_s)
-            case SessionDropped(_, session):
-                worker.sessions.discard(session)
-                self._estimator.invalidate_engine(worker, session.engine)
-                self._wait_queue.rerank(session.engine)
-            case ModeChanged(_, mode, switch_s):
-                self._outliers.heard(worker, self._now)
-                self._set_mode(worker, mode, switch_s)
-
-    def _set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
-        before = set(worker.engines)
-        self._estimator.invalidate_worker(worker)
-        self._fleet.set_engines(worker, engines)
-        self._estimator.invalidate_worker(worker)
-        self._probes.update_worker(worker)
-        if not worker.engines <= before:
-            self._view.extended_at = self._now
-        for engine in sorted(before ^ worker.engines):
-            self._wait_queue.rerank(engine)
-
-    def _update_configurations(self, worker: WorkerRecord, engine: EngineName) -> None:
-        """Apply a change of the configurations in which a worker can run an engine that it has."""
-        self._set_engines(worker, worker.engines)
-        self._wait_queue.rerank(engine)
-
-    def _set_mode(self, worker: WorkerRecord, mode: str, switch_s: float) -> None:
-        self._estimator.observe_switch(worker, switch_s)
-        if not worker.leases:  # otherwise its assignments determine the final mode
-            worker.power_mode = mode or None
-        self._estimator.invalidate_worker(worker)
-        for engine in sorted(worker.engines):
-            self._wait_queue.rerank(engine)
-
-    def _add_session(self, worker: WorkerRecord, session: Session) -> None:
-        if session not in worker.sessions and worker.worker.keeps_sessions:
-            worker.sessions.add(session)
-            self._estimator.invalidate_engine(worker, session.engine)
-            self._wait_queue.rerank(session.engine)
-
     # --- reports ------------------------------------------------------------------------
 
     def _record_start(self, lease: Lease, setup_s: float) -> None:
         worker = self._fleet.workers[lease.assignment.worker_id]
         self._hear(lease)
-        self._add_session(worker, lease.session)
+        self._workers.add_session(worker, lease.session)
         self._leases.record_start(lease, setup_s, self._now)
 
     def _end_assignment(self, event: AssignmentEnded) -> None:
@@ -448,10 +379,9 @@ class SchedulerCore:
         worker = self._fleet.workers.get(lease.assignment.worker_id)
         leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)
         if leaves_worker and worker is not None:
-            self._set_engines(worker, worker.engines - {engine})
+            self._workers.set_engines(worker, worker.engines - {engine}, self._now)
         if fault is Fault.CONFIGURATION_UNUSABLE and worker is not None:
-            worker.unusable.add(Session(engine, lease.assignment.configuration))
-            self._update_configurations(worker, engine)
+            self._workers.add_unusable(worker, lease.session, self._now)
         job = lease.job
         if job.is_check:
             self._checks.failed(job, detail)

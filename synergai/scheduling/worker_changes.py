@@ -1,0 +1,146 @@
+"""Changes of workers: which there are, what they can run, and what they have loaded.
+
+Each change is followed by what rests on it: cached estimates, engines to probe, and the ranks of
+waiting jobs. What a worker that leaves was running is handled by the core.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from synergai.domain import Session
+from synergai.scheduling.events import (
+    ConfigurationsUnusable,
+    EnginesChanged,
+    ModeChanged,
+    SessionDropped,
+    SessionLoaded,
+    WorkerDraining,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.domain import EngineName
+    from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.scheduling.estimator import Estimator
+    from synergai.scheduling.events import Worker
+    from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.outliers import Outliers
+    from synergai.scheduling.policy import View
+    from synergai.scheduling.probes import Probes
+    from synergai.scheduling.state import WorkerRecord
+    from synergai.scheduling.wait_queue import WaitQueue
+
+WorkerChange: TypeAlias = (
+    WorkerDraining
+    | EnginesChanged
+    | ConfigurationsUnusable
+    | SessionLoaded
+    | SessionDropped
+    | ModeChanged
+)
+
+
+class WorkerChanges:
+    """Applies changes of workers.
+
+    Args:
+        fleet: the workers.
+        estimator: knows what engines cost on them.
+        dictionary: profiled engine speeds.
+        probes: knows which of their engines are unprofiled.
+        outliers: counts their reports as signs of progress.
+        wait_queue: the waiting jobs, ranked by these costs.
+        view: tells policies when more has become available to run on.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        estimator: Estimator,
+        dictionary: ConfigurationDictionary,
+        probes: Probes,
+        outliers: Outliers,
+        wait_queue: WaitQueue,
+        view: View,
+    ) -> None:
+        self._fleet = fleet
+        self._estimator = estimator
+        self._dictionary = dictionary
+        self._probes = probes
+        self._outliers = outliers
+        self._wait_queue = wait_queue
+        self._view = view
+
+    def add(self, worker: Worker, now: float) -> None:
+        """Add a worker that has joined."""
+        record = self._fleet.add(worker, now)
+        self._view.extended_at = now
+        self._estimator.invalidate_worker(record)
+        self._probes.update_worker(record)
+        for engine in sorted(record.engines):
+            self._wait_queue.rerank(engine)
+
+    def apply(self, worker: WorkerRecord, change: WorkerChange, now: float) -> None:
+        """Apply a change that a worker reports."""
+        match change:
+            case WorkerDraining():
+                worker.draining = True
+                self._fleet.update_availability(worker, now)
+            case EnginesChanged(_, engines):
+                self.set_engines(worker, engines, now)
+            case ConfigurationsUnusable(_, engine, configurations):
+                worker.unusable = {each for each in worker.unusable if each.engine != engine}
+                worker.unusable |= {Session(engine, each) for each in configurations}
+                self._update_configurations(worker, engine, now)
+            case SessionLoaded(_, session, setup_s):
+                self._outliers.heard(worker, now)
+                self.add_session(worker, session)
+                row = self._dictionary.row(session.engine, worker.worker.worker_class)
+                if entry := row.get(session.configuration):
+                    self._estimator.observe_setup(worker, entry, setup_s)
+            case SessionDropped(_, session):
+                worker.sessions.discard(session)
+                self._estimator.invalidate_engine(worker, session.engine)
+                self._wait_queue.rerank(session.engine)
+            case ModeChanged(_, mode, switch_s):
+                self._outliers.heard(worker, now)
+                self._set_mode(worker, mode, switch_s)
+
+    def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName], now: float) -> None:
+        """Set the engines that a worker can run."""
+        before = set(worker.engines)
+        self._estimator.invalidate_worker(worker)
+        self._fleet.set_engines(worker, engines)
+        self._estimator.invalidate_worker(worker)
+        self._probes.update_worker(worker)
+        if not worker.engines <= before:
+            self._view.extended_at = now
+        for engine in sorted(before ^ worker.engines):
+            self._wait_queue.rerank(engine)
+
+    def add_unusable(self, worker: WorkerRecord, session: Session, now: float) -> None:
+        """Stop using a configuration in which the worker cannot run an engine."""
+        worker.unusable.add(session)
+        self._update_configurations(worker, session.engine, now)
+
+    def add_session(self, worker: WorkerRecord, session: Session) -> None:
+        """Record that a session is loaded."""
+        if session not in worker.sessions and worker.worker.keeps_sessions:
+            worker.sessions.add(session)
+            self._estimator.invalidate_engine(worker, session.engine)
+            self._wait_queue.rerank(session.engine)
+
+    def _update_configurations(self, worker: WorkerRecord, engine: EngineName, now: float) -> None:
+        """Apply a change of the configurations in which a worker can run an engine that it has."""
+        self.set_engines(worker, worker.engines, now)
+        self._wait_queue.rerank(engine)
+
+    def _set_mode(self, worker: WorkerRecord, mode: str, switch_s: float) -> None:
+        self._estimator.observe_switch(worker, switch_s)
+        if not worker.leases:  # otherwise its assignments determine the final mode
+            worker.power_mode = mode or None
+        self._estimator.invalidate_worker(worker)
+        for engine in sorted(worker.engines):
+            self._wait_queue.rerank(engine)
