@@ -136,5 +136,6 @@ def _folder(session: Session) -> str:
         f"threads{configuration.threads}",
         configuration.power_mode,
         configuration.execution_provider,
+        configuration.variant,
     )
     return "-".join(filter(None, parts))

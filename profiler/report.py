@@ -45,13 +45,15 @@ def disturbance_text(measurement: Measurement) -> str:
 
 
 def print_measurements(measurements: Sequence[Measurement]) -> None:
-    """Print a table of measurements, with columns for power modes and energy if there are any."""
+    """Print a table of measurements, with columns for what not all of them have."""
     entries = [measurement.entry for measurement in measurements]
     modes = any(entry.configuration.power_mode for entry in entries)
     metered = any(entry.watts for entry in entries)
     provided = any(entry.configuration.execution_provider for entry in entries)
+    variants = any(entry.configuration.variant for entry in entries)
     columns = (
-        *("engine", "threads", *(["mode"] if modes else [])),
+        *("engine", *(["variant"] if variants else []), "threads"),
+        *(["mode"] if modes else []),
         *(["provider"] if provided else []),
         *("QPS", "T_pre", "p50", "p90", "p99"),
         *(["power", "per query"] if metered else []),
@@ -59,7 +61,10 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
     )
     print_table(
         columns,
-        (_row(each, modes=modes, metered=metered, provided=provided) for each in measurements),
+        (
+            _row(each, variants=variants, modes=modes, metered=metered, provided=provided)
+            for each in measurements
+        ),
     )
     for text in filter(None, map(provider_text, measurements)):
         typer.echo(text)
@@ -80,12 +85,13 @@ def provider_text(measurement: Measurement) -> str:
 
 
 def _row(
-    measurement: Measurement, *, modes: bool, metered: bool, provided: bool
+    measurement: Measurement, *, variants: bool, modes: bool, metered: bool, provided: bool
 ) -> tuple[str | Text, ...]:
     entry = measurement.entry
     configuration = entry.configuration
     return (
-        *(entry.engine, str(configuration.threads or "")),
+        *(entry.engine, *([configuration.variant] if variants else [])),
+        str(configuration.threads or ""),
         *([configuration.power_mode] if modes else []),
         *([configuration.execution_provider or "CPU"] if provided else []),
         *(format_rate(entry.qps), format_seconds(entry.t_pre_s)),

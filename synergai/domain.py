@@ -109,6 +109,8 @@ def validate_engine(text: str) -> EngineName:
 
 MAX_THREADS: Final = 1024
 """Upper bound of `Configuration.threads`."""
+_KEYS: Final = ("threads", "mode", "provider", "variant")
+"""Keys of a configuration's text, in the order of its fields."""
 
 
 class Configuration(Struct, frozen=True, order=True):
@@ -119,11 +121,13 @@ class Configuration(Struct, frozen=True, order=True):
             provider computes without threads of the CPU.
         power_mode: name or number of the board's power mode; empty on machines without any.
         execution_provider: empty is the backend's default, the CPU.
+        variant: variant of the engine; empty if it has none.
     """
 
     threads: int = 0
     power_mode: str = ""
     execution_provider: str = ""
+    variant: str = ""
 
     def __str__(self) -> str:
         parts = [f"threads={self.threads}"] if self.threads else []
@@ -131,6 +135,8 @@ class Configuration(Struct, frozen=True, order=True):
             parts.append(f"mode={self.power_mode}")
         if self.execution_provider:
             parts.append(f"provider={self.execution_provider}")
+        if self.variant:
+            parts.append(f"variant={self.variant}")
         return ",".join(parts) or "default"
 
     @classmethod
@@ -145,16 +151,16 @@ class Configuration(Struct, frozen=True, order=True):
         fields: dict[str, str] = {}
         for part in text.split(","):
             key, separator, value = part.strip().partition("=")
-            if not separator or key not in {"threads", "mode", "provider"} or not value:
+            if not separator or key not in _KEYS or not value:
                 raise InvalidInput(
-                    f"{text!r} is not a configuration: write threads=N, mode=NAME and "
-                    "provider=NAME, separated by commas"
+                    f"{text!r} is not a configuration: write threads=N, mode=NAME, provider=NAME "
+                    "and variant=NAME, separated by commas"
                 )
             fields[key] = value
         threads = fields.get("threads", "0")
         if not threads.isdecimal() or int(threads) > MAX_THREADS:
             raise InvalidInput(f"{text!r}: threads must be a number from 0 to {MAX_THREADS}")
-        return cls(int(threads), fields.get("mode", ""), fields.get("provider", ""))
+        return cls(int(threads), *(fields.get(key, "") for key in _KEYS[1:]))
 
 
 def largest_configuration(configurations: Iterable[Configuration]) -> Configuration:
@@ -214,6 +220,61 @@ class TensorSpec(Struct, frozen=True):
     shape: tuple[int, ...]
 
 
+MAX_VARIANTS: Final = 32
+"""Largest number of variants of an engine."""
+
+
+class Origin(enum.Enum):
+    """Where the accuracy of a variant comes from, other than from the dictionary."""
+
+    MEASURED = "measured"
+    """Computed on labelled samples when the variant was made."""
+    PUBLISHED = "published"
+    """Printed by those who trained the model."""
+    DECLARED = "declared"
+    """Written by hand."""
+
+
+class Variant(Struct, frozen=True, kw_only=True):
+    """One of several model files of an engine, with the same inputs and outputs.
+
+    Variants differ in accuracy and speed. The accuracy here is what the engine's folder says; the
+    dictionary has the one that was measured on a worker class.
+
+    Attributes:
+        digest: sha256 of the model file, hexadecimal; empty if it is not known.
+        accuracy: share of right answers, 0 to 1; 0 if it is not known.
+        origin: where `accuracy` comes from.
+
+    Raises:
+        InvalidInput: on construction, if the name or the accuracy is invalid.
+    """
+
+    name: str
+    digest: str = ""
+    accuracy: float = 0.0
+    origin: Origin = Origin.DECLARED
+
+    def __post_init__(self) -> None:
+        validate_name(self.name, "variant name")
+        validate_accuracy(self.accuracy, f"the accuracy of variant {self.name!r}")
+
+
+def validate_accuracy(accuracy: float, what: str) -> float:
+    """Return `accuracy` if it is a share of right answers.
+
+    Args:
+        accuracy: the share.
+        what: what it is the accuracy of, for the error message.
+
+    Raises:
+        InvalidInput: it is not from 0 to 1, or not a number.
+    """
+    if not 0 <= accuracy <= 1:
+        raise InvalidInput(f"{what} must be from 0 to 1, not {accuracy}")
+    return accuracy
+
+
 class Engine(Struct, frozen=True, kw_only=True):
     """One version of an engine as served by a worker.
 
@@ -230,6 +291,9 @@ class Engine(Struct, frozen=True, kw_only=True):
             ``boxes``; empty if there is none.
         max_batch: largest number of queries of different requests computed in one batch; 1
             disables batching.
+        variants: the variants that the worker has, in the order of the engine's folder; empty if
+            the engine has a single model file. With variants, the other fields are those of the
+            first one, and `digest` is empty.
     """
 
     name: EngineName
@@ -245,6 +309,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     postprocess: str = ""
     max_batch: int = 1
     pending: bool = False
+    variants: tuple[Variant, ...] = ()
 
 
 class Session(Struct, frozen=True, order=True):
@@ -307,6 +372,8 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         max_failures: inputs of the upload that may fail before the job does; None for all.
         version: version of the engine; empty leaves the choice to the gateway. Every accepted job
             has one.
+        variant: variant of the engine that all queries use; empty leaves the choice to the gateway.
+        min_accuracy: lowest accuracy, 0 to 1, of the variants that may be used.
 
     Raises:
         InvalidInput: on construction, if a field is out of range.
@@ -320,11 +387,16 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     upload_id: str = ""
     max_failures: int | None = None
     version: str = ""
+    variant: str = ""
+    min_accuracy: float = 0.0
 
     def __post_init__(self) -> None:
         validate_name(self.engine, "engine name")
         if self.version:
             validate_version(self.version)
+        if self.variant:
+            validate_name(self.variant, "variant name")
+        validate_accuracy(self.min_accuracy, "min_accuracy")
         least = 0 if self.upload_id else 1
         if not least <= self.queries <= MAX_QUERIES:
             raise InvalidInput(
@@ -360,6 +432,8 @@ class Job(Struct, frozen=True, kw_only=True):
             at its deadline instead of running late.
         with_tensors: the queries carry their tensors instead of referring to the worker's sample
             set.
+        variant: variant of the engine that all queries use; empty for any.
+        min_accuracy: lowest accuracy, 0 to 1, of the variants that may be used.
     """
 
     id: JobId
@@ -371,6 +445,8 @@ class Job(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     perishable: bool = False
     with_tensors: bool = False
+    variant: str = ""
+    min_accuracy: float = 0.0
 
 
 class Outcome(enum.Enum):

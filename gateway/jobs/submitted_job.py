@@ -43,6 +43,8 @@ def scheduler_job(record: JobRecord, clock: Clock, *, with_tensors: bool = False
         priority=record.spec.priority,
         tenant=record.spec.tenant,
         with_tensors=with_tensors,
+        variant=record.spec.variant,
+        min_accuracy=record.spec.min_accuracy,
     )
 
 

@@ -46,6 +46,8 @@ def digest(spec: JobSpec) -> bytes:
         parts += (("version", spec.version),)
     if spec.upload_id:
         parts += (("upload", spec.upload_id, spec.max_failures),)
+    if spec.variant or spec.min_accuracy:
+        parts += (("variant", spec.variant, spec.min_accuracy),)
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
@@ -79,7 +81,8 @@ def accept(
         raise UploadUsed(spec.upload_id, user.id)
     connection.execute(
         "INSERT INTO jobs (id, engine, queries, qos_s, priority, tenant, submitted_at, state, "
-        "upload, max_failures) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "upload, max_failures, variant, min_accuracy) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             record.id,
             spec.engine_version,
@@ -91,6 +94,8 @@ def accept(
             JobState.QUEUED.value,
             spec.upload_id,
             spec.max_failures,
+            spec.variant,
+            spec.min_accuracy,
         ),
     )
     if key:
@@ -125,7 +130,7 @@ def record_execution(
     configuration = execution.configuration
     try:
         connection.execute(
-            "INSERT INTO executions SELECT ?, sequence, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs "
+            "INSERT INTO executions SELECT ?, sequence, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM jobs "
             "WHERE id = ? ON CONFLICT (assignment) DO UPDATE SET stop = excluded.stop, "
             "seconds = excluded.seconds, labelled = excluded.labelled, correct = excluded.correct, "
             "failures = excluded.failures WHERE excluded.stop > stop",
@@ -141,6 +146,7 @@ def record_execution(
                 execution.labelled,
                 execution.correct,
                 execution.failures,
+                configuration.variant,
                 job_id,
             ),
         )
@@ -225,7 +231,8 @@ def descriptions(connection: apsw.Connection) -> dict[EngineName, Established]:
 
 _JOB: Final = (
     "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
-    "dispatched_at, finished_at, estimated_s, reason, upload, max_failures FROM jobs "
+    "dispatched_at, finished_at, estimated_s, reason, upload, max_failures, variant, min_accuracy "
+    "FROM jobs "
 )
 _ENDED: Final = "WHERE state > 2 AND state IN (SELECT value FROM json_each(?)) "
 _IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
@@ -301,11 +308,12 @@ def _json(value: object) -> str:
 
 def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
     (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
-    submitted_at, dispatched_at, finished_at, estimated_s, reason, upload, max_failures = rest
+    submitted_at, dispatched_at, finished_at, estimated_s, reason, upload, *rest = rest
+    max_failures, variant, min_accuracy = rest
     name, version = split_version(engine)
     executions = connection.execute(
         "SELECT worker, threads, power_mode, execution_provider, first, stop, seconds, labelled, "
-        "correct, failures FROM executions WHERE job = ? ORDER BY assignment",
+        "correct, failures, variant FROM executions WHERE job = ? ORDER BY assignment",
         (sequence,),
     )
     return JobRecord(
@@ -319,6 +327,8 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
             tenant=tenant,
             upload_id=upload,
             max_failures=max_failures,
+            variant=variant,
+            min_accuracy=min_accuracy,
         ),
         state=JobState(state),
         submitted_at=submitted_at,
@@ -328,7 +338,7 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
         executions=tuple(
             RecordedExecution(
                 worker_id=WorkerId(worker),
-                configuration=Configuration(threads, power_mode, provider),
+                configuration=Configuration(threads, power_mode, provider, variant),
                 first=first,
                 count=stop - first,
                 seconds=seconds,
@@ -347,6 +357,7 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
                 labelled,
                 correct,
                 failures,
+                variant,
             ) in executions
         ),
         reason=reason,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOTABLE_S: Final = 1.0
-VERSION: Final = 7
+VERSION: Final = 8
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
@@ -48,6 +48,8 @@ CREATE TABLE jobs (
   reason        TEXT NOT NULL DEFAULT '',
   upload        TEXT NOT NULL DEFAULT '',
   max_failures  INTEGER,
+  variant       TEXT NOT NULL DEFAULT '',
+  min_accuracy  REAL NOT NULL DEFAULT 0,
   CHECK ((state > 2) = (finished_at IS NOT NULL))
 ) STRICT;
 CREATE INDEX jobs_unfinished ON jobs (sequence) WHERE state <= 2;
@@ -76,7 +78,8 @@ CREATE TABLE executions (
   seconds            REAL NOT NULL,
   labelled           INTEGER NOT NULL,
   correct            INTEGER NOT NULL,
-  failures           INTEGER NOT NULL DEFAULT 0
+  failures           INTEGER NOT NULL DEFAULT 0,
+  variant            TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE UNIQUE INDEX executions_by_job ON executions (job, first);
 """
@@ -116,6 +119,11 @@ ALTER TABLE jobs ADD COLUMN upload TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN max_failures INTEGER;
 CREATE UNIQUE INDEX jobs_by_upload ON jobs (tenant, upload) WHERE upload <> '';
 ALTER TABLE executions ADD COLUMN failures INTEGER NOT NULL DEFAULT 0;
+""",
+    7: """
+ALTER TABLE jobs ADD COLUMN variant TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN min_accuracy REAL NOT NULL DEFAULT 0;
+ALTER TABLE executions ADD COLUMN variant TEXT NOT NULL DEFAULT '';
 """,
 }
 """By version, the statements that upgrade a journal to the next one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.client.channel import CALL_TIMEOUT_S
@@ -131,7 +132,7 @@ def job_spec(
         engine=EngineName(name),
         version=version,
         queries=queries,
-        **({} if qos is None else {"qos": qos}),
+        qos=math.inf if qos is None else qos,
         priority=priority,
         tenant=tenant,
         upload_id=upload_id,

@@ -18,6 +18,7 @@ from synergai.domain import (
     Configuration,
     EngineName,
     WorkerClass,
+    validate_accuracy,
     validate_engine,
     validate_name,
 )
@@ -71,10 +72,13 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         agent: version of SynergAI whose engine host ran the engine.
         batch_qps: throughput with batches of 2, 4, 8, … queries, in this order; empty if not
             measured, which disables batching.
+        accuracy: share of the labelled samples that the engine answered correctly on this worker
+            class, 0 to 1.
+        accuracy_samples: number of these samples; 0 if the accuracy was not measured.
 
     Raises:
         InvalidInput: on construction, if a figure is negative or beyond `MAX_FIGURE`, `qps` is 0,
-            or a share is above 1.
+            a share is above 1, or an accuracy has no samples.
     """
 
     engine: EngineName
@@ -103,11 +107,15 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     digest: str = ""
     runtime: str = ""
     agent: str = ""
+    accuracy: float = 0.0
+    accuracy_samples: int = 0
 
     def __post_init__(self) -> None:
         if self.engine != (engine := validate_engine(self.engine)):
             raise InvalidInput(f"version 1 of an engine is written {engine}, not {self.engine}")
         validate_name(self.worker_class, "worker class")
+        if self.configuration.variant:
+            validate_name(self.configuration.variant, "variant name")
         where = f"{self.engine} on {self.worker_class} with {self.configuration}"
         for name, rates in (("qps", (self.qps,)), ("batch_qps", self.batch_qps)):
             for rate in rates:
@@ -134,6 +142,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
             "temperature_c",
             "throttled",
             "background",
+            "accuracy_samples",
         ):
             value = getattr(self, name)
             most = 1.0 if name in {"throttled", "background"} else MAX_FIGURE
@@ -141,6 +150,12 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
                 raise InvalidInput(
                     f"{where}: {name} must be 0 or more, at most {most:g}, not {value}"
                 )
+        validate_accuracy(self.accuracy, f"{where}: accuracy")
+        if self.accuracy and not self.accuracy_samples:
+            raise InvalidInput(
+                f"{where}: an accuracy of {self.accuracy:g} without accuracy_samples, the number "
+                "of samples that it was measured on"
+            )
 
     def may_replace(self, known: ProfileEntry, *, keep_undisturbed: bool = True) -> bool:
         """Return whether it is no worse than `known`, the entry of the same configuration.
@@ -184,6 +199,18 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     def planned_qps(self) -> float:
         """The QPS to plan with: that of a prediction is one standard error lower."""
         return self.qps * math.exp(-self.error) if self.label == PREDICTED else self.qps
+
+    @property
+    def accuracy_error(self) -> float:
+        """Standard error of `accuracy`; 0 if it was not measured.
+
+        That of the Agresti-Coull estimate, which is not 0 if all answers are right.
+        """
+        if not self.accuracy_samples:
+            return 0.0
+        trials = self.accuracy_samples + 4
+        share = (self.accuracy * self.accuracy_samples + 2) / trials
+        return math.sqrt(share * (1 - share) / trials)
 
     @property
     def joules(self) -> float:

@@ -31,15 +31,16 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 APPLICATION_ID: Final = 0x53594E44  # "SYND"; identifies our databases
-SCHEMA_VERSION: Final = 5
-_WITH_ITS_COLUMNS: Final = 4
+SCHEMA_VERSION: Final = 7
+_WITH_ITS_COLUMNS: Final = 6
 """Version with all columns of the current one, but without checksums."""
-WITHOUT_CHECKSUMS: Final = frozenset((1, 2, _WITH_ITS_COLUMNS))
+WITHOUT_CHECKSUMS: Final = frozenset((1, 2, 4, _WITH_ITS_COLUMNS))
 BUSY_TIMEOUT_MS: Final = 30_000
 """A lock is held for milliseconds, but by a process that a busy machine may not run for seconds;
 what would be lost is minutes of measurement."""
 
 _ADDED: Final = {
+    "variant": "TEXT NOT NULL DEFAULT ''",
     "batch_qps": "TEXT NOT NULL DEFAULT ''",
     "error": "REAL NOT NULL DEFAULT 0",
     "repeats": "INTEGER NOT NULL DEFAULT 0",
@@ -52,9 +53,11 @@ _ADDED: Final = {
     "digest": "TEXT NOT NULL DEFAULT ''",
     "runtime": "TEXT NOT NULL DEFAULT ''",
     "agent": "TEXT NOT NULL DEFAULT ''",
+    "accuracy": "REAL NOT NULL DEFAULT 0",
+    "accuracy_samples": "INTEGER NOT NULL DEFAULT 0",
 }
-"""Columns that earlier versions lack: version 1 all of them, versions 2 and 3 all but the first."""
-_SCHEMA: Final = f"""
+"""Columns that earlier versions lack, some or all of them."""
+_TABLE: Final = f"""
 CREATE TABLE profile (
     engine TEXT NOT NULL,
     worker_class TEXT NOT NULL,
@@ -75,6 +78,9 @@ CREATE TABLE profile (
     {", ".join(f"{name} {kind}" for name, kind in _ADDED.items())},
     PRIMARY KEY ({", ".join(KEY)})
 ) STRICT, WITHOUT ROWID;
+"""
+_SCHEMA: Final = f"""
+{_TABLE}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
@@ -301,14 +307,21 @@ class DictionaryStore:
                     self._connection.execute(_SCHEMA)
 
     def _add_columns(self) -> None:
-        """Add the columns that a file of an earlier version lacks."""
+        """Add the columns that a file of an earlier version lacks.
+
+        The primary key grows by one of them, so that the table is made again.
+        """
         version = self._connection.pragma("user_version")
         if version >= _WITH_ITS_COLUMNS:
             return
-        known = {row[1] for row in self._connection.execute("PRAGMA table_info(profile)")}
-        for name, kind in _ADDED.items():
-            if name not in known:
-                self._connection.execute(f"ALTER TABLE profile ADD COLUMN {name} {kind}")
+        columns = self._connection.execute("PRAGMA table_info(profile)")
+        known = ", ".join(row[1] for row in columns)
+        self._connection.execute("ALTER TABLE profile RENAME TO earlier")
+        self._connection.execute(_TABLE)
+        self._connection.execute(
+            f"INSERT INTO profile ({known}) SELECT {known} FROM earlier"  # noqa: S608  # our own column names
+        )
+        self._connection.execute("DROP TABLE earlier")
         upgraded = _WITH_ITS_COLUMNS if version in WITHOUT_CHECKSUMS else SCHEMA_VERSION
         self._connection.pragma("user_version", upgraded)
 

@@ -18,15 +18,20 @@ from synergai.profiles.records import COLUMNS, CONFIGURATION, KEY, from_record, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-JSON_VERSION: Final = 2
-_READABLE: Final = (1, JSON_VERSION)
-"""Versions of JSON that are read; entries of version 1 lack some fields."""
+JSON_VERSION: Final = 3
+_READABLE: Final = (1, 2, JSON_VERSION)
+"""Versions of JSON that are read; entries of earlier ones lack some fields."""
 
 _TEXTS: Final = (
     *("engine", "worker_class", "label", "measured_at", "batch_qps", "digest", "runtime", "agent"),
     *CONFIGURATION[1:],
 )
-_WHOLE: Final = {"threads": 1024, "queries": 1 << 53, "repeats": 1 << 53}
+_WHOLE: Final = {
+    "threads": 1024,
+    "queries": 1 << 53,
+    "repeats": 1 << 53,
+    "accuracy_samples": 1 << 53,
+}
 """Integer columns and their upper bounds."""
 _REQUIRED: Final = ("engine", "worker_class", "qps")
 _THESIS: Final = ("engine", "worker", "config", "qps", "t_pre_s", "t_infer_3900_s", "label")

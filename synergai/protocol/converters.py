@@ -15,6 +15,7 @@ from msgspec import structs
 from synergai.domain import (
     MAX_BATCH,
     MAX_THREADS,
+    MAX_VARIANTS,
     BatchTimes,
     Configuration,
     Engine,
@@ -22,9 +23,11 @@ from synergai.domain import (
     JobId,
     JobSpec,
     JobState,
+    Origin,
     Session,
     TensorSpec,
     UnusableSession,
+    Variant,
     WorkerId,
     split_version,
     validate_engine,
@@ -52,6 +55,7 @@ def configuration_to_proto(configuration: Configuration) -> common_pb2.Configura
         threads=configuration.threads,
         power_mode=configuration.power_mode,
         execution_provider=configuration.execution_provider,
+        variant=configuration.variant,
     )
 
 
@@ -67,7 +71,11 @@ def configuration_from_proto(message: common_pb2.Configuration) -> Configuration
         validate_name(message.power_mode, "power mode")
     if message.execution_provider:
         validate_name(message.execution_provider, "execution provider")
-    return Configuration(message.threads, message.power_mode, message.execution_provider)
+    if message.variant:
+        validate_name(message.variant, "variant name")
+    return Configuration(
+        message.threads, message.power_mode, message.execution_provider, message.variant
+    )
 
 
 def unusable_session_to_proto(unusable: UnusableSession) -> common_pb2.UnusableSession:
@@ -141,6 +149,35 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         postprocess=engine.postprocess,
         max_batch=engine.max_batch,
         pending=engine.pending,
+        variants=map(variant_to_proto, engine.variants),
+    )
+
+
+def variant_to_proto(variant: Variant) -> common_pb2.Variant:
+    """Convert a variant of an engine to its message."""
+    return common_pb2.Variant(
+        name=variant.name,
+        digest=variant.digest,
+        accuracy=variant.accuracy,
+        origin=variant.origin.value,
+    )
+
+
+def variant_from_proto(message: common_pb2.Variant) -> Variant:
+    """Convert a message to a variant of an engine.
+
+    Raises:
+        InvalidInput: its name, accuracy or origin is invalid.
+    """
+    try:
+        origin = Origin(message.origin)
+    except ValueError:
+        raise InvalidInput(f"variant {message.name!r} has an unknown origin") from None
+    return Variant(
+        name=message.name,
+        digest=_validate_text(message.digest, "the digest of a variant"),
+        accuracy=message.accuracy,
+        origin=origin,
     )
 
 
@@ -170,6 +207,11 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
     for tensors in (inputs, outputs):
         if len({spec.name for spec in tensors}) != len(tensors):
             raise InvalidInput(f"{where} has two tensors of the same name")
+    if len(message.variants) > MAX_VARIANTS:
+        raise InvalidInput(f"{where} has more than {MAX_VARIANTS} variants")
+    variants = tuple(map(variant_from_proto, message.variants))
+    if len({variant.name for variant in variants}) != len(variants):
+        raise InvalidInput(f"{where} has two variants of the same name")
     return Engine(
         name=name,
         version=split_version(name)[1],
@@ -184,6 +226,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         postprocess=message.postprocess,
         max_batch=message.max_batch or 1,
         pending=message.pending,
+        variants=variants,
     )
 
 
@@ -256,6 +299,8 @@ def job_spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
         version=spec.version,
         upload_id=spec.upload_id,
         max_failures=spec.max_failures,
+        variant=spec.variant,
+        min_accuracy=spec.min_accuracy,
     )
 
 
@@ -274,6 +319,8 @@ def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
         version=message.version,
         upload_id=message.upload_id,
         max_failures=message.max_failures if message.HasField("max_failures") else None,
+        variant=message.variant,
+        min_accuracy=message.min_accuracy,
     )
 
 

@@ -55,22 +55,26 @@ class Configuration(_message.Message):
     THREADS_FIELD_NUMBER: _builtins.int
     POWER_MODE_FIELD_NUMBER: _builtins.int
     EXECUTION_PROVIDER_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
     threads: _builtins.int
     """Intra-op threads; 0 is the backend's default, or that the provider computes without threads."""
     power_mode: _builtins.str
     """name on the board; empty if the machine has none"""
     execution_provider: _builtins.str
     """empty is the backend's default, the CPU"""
+    variant: _builtins.str
+    """variant of the engine; empty if it has none"""
     def __init__(
         self,
         *,
         threads: _builtins.int = ...,
         power_mode: _builtins.str = ...,
         execution_provider: _builtins.str = ...,
+        variant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_provider", b"execution_provider", "power_mode", b"power_mode", "threads", b"threads"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execution_provider", b"execution_provider", "power_mode", b"power_mode", "threads", b"threads", "variant", b"variant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -106,6 +110,39 @@ class TensorSpec(_message.Message):
 Global___TensorSpec: _TypeAlias = TensorSpec  # noqa: Y015
 
 @_typing.final
+class Variant(_message.Message):
+    """One of several model files of an engine, with the same inputs and outputs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    digest: _builtins.str
+    """sha256 of the model file, hexadecimal; empty: not known"""
+    accuracy: _builtins.float
+    """what the engine's folder says, 0 to 1; 0: not known"""
+    origin: _builtins.str
+    """of the accuracy: measured, published or declared"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        accuracy: _builtins.float = ...,
+        origin: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "digest", b"digest", "name", b"name", "origin", b"origin"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Variant: _TypeAlias = Variant  # noqa: Y015
+
+@_typing.final
 class Engine(_message.Message):
     """Engine as served by a worker; its tensors are those of the model file."""
 
@@ -124,6 +161,7 @@ class Engine(_message.Message):
     MAX_BATCH_FIELD_NUMBER: _builtins.int
     UNVERIFIED_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
+    VARIANTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -148,6 +186,10 @@ class Engine(_message.Message):
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property
     def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
+    @_builtins.property
+    def variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variant]:
+        """those that the worker has; empty: a single model file"""
+
     def __init__(
         self,
         *,
@@ -164,10 +206,11 @@ class Engine(_message.Message):
         max_batch: _builtins.int = ...,
         unverified: _builtins.str = ...,
         pending: _builtins.bool = ...,
+        variants: _abc.Iterable[Global___Variant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "unverified", b"unverified", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -255,6 +298,8 @@ class ProfileEntry(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     RUNTIME_FIELD_NUMBER: _builtins.int
     AGENT_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    ACCURACY_SAMPLES_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     worker_class: _builtins.str
     qps: _builtins.float
@@ -295,6 +340,10 @@ class ProfileEntry(_message.Message):
     """inference runtime and its version"""
     agent: _builtins.str
     """version of SynergAI"""
+    accuracy: _builtins.float
+    """share of the labelled samples answered correctly, 0 to 1"""
+    accuracy_samples: _builtins.int
+    """number of these samples; 0: the accuracy was not measured"""
     @_builtins.property
     def configuration(self) -> Global___Configuration: ...
     @_builtins.property
@@ -330,10 +379,12 @@ class ProfileEntry(_message.Message):
         digest: _builtins.str = ...,
         runtime: _builtins.str = ...,
         agent: _builtins.str = ...,
+        accuracy: _builtins.float = ...,
+        accuracy_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "backend_start_s", b"backend_start_s", "background", b"background", "batch_qps", b"batch_qps", "clock_mhz", b"clock_mhz", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "digest", b"digest", "engine", b"engine", "error", b"error", "idle_watts", b"idle_watts", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "lowest_clock_mhz", b"lowest_clock_mhz", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "repeats", b"repeats", "runtime", b"runtime", "temperature_c", b"temperature_c", "throttled", b"throttled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "accuracy_samples", b"accuracy_samples", "agent", b"agent", "backend_start_s", b"backend_start_s", "background", b"background", "batch_qps", b"batch_qps", "clock_mhz", b"clock_mhz", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "digest", b"digest", "engine", b"engine", "error", b"error", "idle_watts", b"idle_watts", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "lowest_clock_mhz", b"lowest_clock_mhz", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "repeats", b"repeats", "runtime", b"runtime", "temperature_c", b"temperature_c", "throttled", b"throttled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -60,6 +60,8 @@ class JobSpec(_message.Message):
     UPLOAD_ID_FIELD_NUMBER: _builtins.int
     MAX_FAILURES_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    MIN_ACCURACY_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     queries: _builtins.int
     qos_s: _builtins.float
@@ -75,6 +77,10 @@ class JobSpec(_message.Message):
     """inputs that may fail before the job does; absent: all"""
     version: _builtins.str
     """Version of the engine; empty: the gateway chooses. A job's status names the one that it runs."""
+    variant: _builtins.str
+    """variant of the engine for all queries; empty: the gateway chooses"""
+    min_accuracy: _builtins.float
+    """lowest accuracy, 0 to 1, of the variants that may be used"""
     def __init__(
         self,
         *,
@@ -86,10 +92,12 @@ class JobSpec(_message.Message):
         upload_id: _builtins.str = ...,
         max_failures: _builtins.int | None = ...,
         version: _builtins.str = ...,
+        variant: _builtins.str = ...,
+        min_accuracy: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "max_failures", b"max_failures", "qos_s", b"qos_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "engine", b"engine", "max_failures", b"max_failures", "priority", b"priority", "qos_s", b"qos_s", "queries", b"queries", "tenant", b"tenant", "upload_id", b"upload_id", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures", "_qos_s", b"_qos_s", "engine", b"engine", "max_failures", b"max_failures", "min_accuracy", b"min_accuracy", "priority", b"priority", "qos_s", b"qos_s", "queries", b"queries", "tenant", b"tenant", "upload_id", b"upload_id", "variant", b"variant", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_failures: _TypeAlias = _typing.Literal["max_failures"]  # noqa: Y015
     _WhichOneofArgType__max_failures: _TypeAlias = _typing.Literal["_max_failures", b"_max_failures"]  # noqa: Y015

@@ -27,7 +27,7 @@ from synergai.protocol import status
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 
 
-@given(st.builds(Configuration, st.integers(0, 1024), names, names | st.just("")))
+@given(st.builds(Configuration, st.integers(0, 1024), names, *[names | st.just("")] * 2))
 def test_configuration_reads_what_it_writes(configuration: Configuration) -> None:
     assert Configuration.parse(str(configuration)) == configuration
 
@@ -63,6 +63,10 @@ def test_error_about_a_long_name_is_short() -> None:
         {"upload_id": "../up"},
         {"max_failures": 1},
         {"upload_id": "up", "max_failures": -1},
+        {"variant": "a/b"},
+        {"min_accuracy": math.nan},
+        {"min_accuracy": -0.1},
+        {"min_accuracy": 1.1},
     ],
 )
 def test_job_specification_out_of_range_is_rejected(wrong: dict[str, object]) -> None:

@@ -1,7 +1,8 @@
 """Questions 2 and 3: how performance scales with threads (thesis, Figure 5.2).
 
-Thread counts are compared with everything else equal: in the power mode and on the execution
-provider in which an engine was measured with most thread counts; of several, in the fastest.
+Thread counts are compared with everything else equal: in the power mode, on the execution provider
+and with the variant with which an engine was measured with most thread counts; of several, with the
+fastest.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from synergai.reports.statistics import mean, pearson
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from synergai.domain import EngineName, WorkerClass
+    from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.reports.characterisation.space import Space
 
@@ -93,12 +96,11 @@ def scale_threads(space: Space) -> list[ThreadScaling]:
 
 
 def _scale(space: Space, engine: EngineName, name: WorkerClass) -> EngineScaling | None:
-    groups: dict[tuple[str, str], dict[int, ProfileEntry]] = {}
+    groups: dict[Configuration, dict[int, ProfileEntry]] = {}
     for entry in space.row(engine, name):
         configuration = entry.configuration
         if configuration.threads:
-            key = configuration.power_mode, configuration.execution_provider
-            groups.setdefault(key, {})[configuration.threads] = entry
+            groups.setdefault(replace(configuration, threads=0), {})[configuration.threads] = entry
     if not groups:
         return None
     entries = max(

@@ -238,7 +238,8 @@ def copy_old_journal(version: int, directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "unloaded"), [(1, set[str]()), *((version, {"digits"}) for version in (2, 3, 4, 6))]
+    ("version", "unloaded"),
+    [(1, set[str]()), *((version, {"digits"}) for version in (2, 3, 4, 6, 7))],
 )
 async def test_journal_of_an_earlier_version_is_upgraded(
     tmp_path: Path, version: int, unloaded: set[str]
@@ -265,7 +266,7 @@ async def test_journal_of_an_earlier_version_is_upgraded(
         await journal.close()
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 6, 7])
 async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
     tmp_path: Path, version: int
 ) -> None:
@@ -286,6 +287,29 @@ async def test_upgraded_journal_has_the_tables_and_checksums_of_a_new_one(
         assert has_checksums(connection)
         connection.close()
     assert columns[0] == columns[1]
+
+
+async def test_job_keeps_its_variant_and_floor_and_the_variants_that_ran_it(
+    tmp_path: Path,
+) -> None:
+    journal = Journal(tmp_path)
+    record = a_record()
+    spec = replace(record.spec, variant="int8", min_accuracy=0.875)
+    record = dataclasses.replace(record, spec=spec)
+    await journal.accept(record, "key")
+    execution = an_execution(0, 5)
+    configuration = Configuration(2, "MAXN", "", "int8")
+    execution = dataclasses.replace(execution, configuration=configuration)
+    await journal.record_execution(record.id, AssignmentId(1), execution)
+    await journal.close()
+    journal = Journal(tmp_path)
+    [kept] = await journal.unfinished_jobs()
+    assert kept.spec == spec
+    assert [each.configuration for each in kept.executions] == [configuration]
+    for other in (replace(spec, variant=""), replace(spec, min_accuracy=0.9)):
+        with pytest.raises(IdempotencyConflict):
+            await journal.find_accepted(other, "key")
+    await journal.close()
 
 
 async def test_job_keeps_its_version_and_its_key_stands_for_what_was_asked(tmp_path: Path) -> None:

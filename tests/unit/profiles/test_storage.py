@@ -30,6 +30,7 @@ from synergai.profiles.dictionary import (
 from synergai.profiles.files import (
     add_to_dictionary,
     check_dictionary,
+    delete_from_dictionary,
     load_dictionary,
     salvage_dictionary,
 )
@@ -42,8 +43,12 @@ OLD_DICTIONARY = Path(__file__).with_name("dictionary_0.1.db")
 """Written by the program of November 2025, before entries could be disturbed."""
 DICTIONARY_3 = Path(__file__).with_name("dictionary_3.db")
 """Written by the program of November 2026, before entries had an error, clocks and a digest."""
+DICTIONARY_5 = Path(__file__).with_name("dictionary_5.db")
+"""Written by the program of November 2026, before engines had variants and accuracies."""
 TEXTS_1 = [Path(__file__).with_name(f"dictionary_1.{suffix}") for suffix in ("csv", "json")]
-"""Exported by that program from the same entries."""
+"""Exported by the program of `DICTIONARY_3` from the same entries."""
+TEXTS_2 = [Path(__file__).with_name(f"dictionary_2.{suffix}") for suffix in ("csv", "json")]
+"""Exported by the program of `DICTIONARY_5` from the same entries."""
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
 FIGURES = st.floats(min_value=0, max_value=1e12)
@@ -51,7 +56,7 @@ ENTRIES = st.builds(
     ProfileEntry,
     engine=NAMES,
     worker_class=NAMES,
-    configuration=st.builds(Configuration, st.integers(0, 1024), TEXTS, TEXTS),
+    configuration=st.builds(Configuration, st.integers(0, 1024), TEXTS, TEXTS, st.just("") | NAMES),
     qps=st.floats(min_value=1e-6, max_value=1e9),
     backend_start_s=FIGURES,
     model_load_s=FIGURES,
@@ -195,7 +200,7 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
         ("[" * 100_000, "nested too deeply"),
         ("1" * 5000, r"f\.json: Exceeds the limit"),
         ("[]", "expected an object"),
-        ('{"version": 3, "entries": []}', "is of version 3, but this program reads version 2"),
+        ('{"version": 4, "entries": []}', "is of version 4, but this program reads version 3"),
         ('{"version": 1, "entries": [3]}', "entry 0: expected an object"),
         ('{"version": 1, "entries": [{"engine": "e"}]}', "entry 0: the column"),
         (
@@ -270,9 +275,9 @@ def test_file_too_short_for_a_database_is_rejected_and_unchanged(tmp_path: Path)
 def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
-    change(path, "PRAGMA user_version = 7")
+    change(path, "PRAGMA user_version = 8")
 
-    with pytest.raises(InvalidInput, match="version 7, but this program reads version 5"):
+    with pytest.raises(InvalidInput, match="version 8, but this program reads version 7"):
         load_dictionary(path)
 
 
@@ -328,7 +333,9 @@ def test_older_file_is_read_as_it_is_and_upgraded_by_the_first_entry(
     assert content(load_dictionary(path)) == entries | {newer}
 
 
-@pytest.mark.parametrize(("old", "version"), [(OLD_DICTIONARY, 4), (DICTIONARY_3, 5)])
+@pytest.mark.parametrize(
+    ("old", "version"), [(OLD_DICTIONARY, 6), (DICTIONARY_3, 7), (DICTIONARY_5, 7)]
+)
 def test_command_upgrades_the_columns_and_a_gateway_the_rest(
     tmp_path: Path, old: Path, version: int
 ) -> None:
@@ -341,8 +348,61 @@ def test_command_upgrades_the_columns_and_a_gateway_the_rest(
         store.upgrade()
         store.upgrade()
     with closing(connect(path)) as connection:
-        assert connection.pragma("user_version") == 5
+        assert connection.pragma("user_version") == 7
     assert content(load_dictionary(path)) == entries
+
+
+@pytest.mark.parametrize("old", [DICTIONARY_5, *TEXTS_2], ids=lambda path: path.name)
+def test_file_without_variants_takes_variants_of_the_same_configuration(
+    tmp_path: Path, old: Path
+) -> None:
+    path = Path(shutil.copy(old, tmp_path))
+    before = path.read_bytes()
+    known = content(load_dictionary(path))
+    assert {(e.engine, e.configuration, e.qps, e.accuracy_samples) for e in known} == {
+        ("onnx_digits", Configuration(1), 151234.5, 0),
+        ("onnx_digits", Configuration(2), 120000.0, 0),
+        ("resnet50/2", Configuration(4, "MAXN"), 9.5, 0),
+        ("resnet50", Configuration(0, "MAXN", "CUDAExecutionProvider"), 900.0, 0),
+    }
+    assert path.read_bytes() == before
+
+    variants = [
+        replace(
+            entry,
+            configuration=replace(entry.configuration, variant="int8"),
+            accuracy=0.875,
+            accuracy_samples=10_000,
+        )
+        for entry in known
+    ]
+    add_to_dictionary(path, variants)
+    assert content(load_dictionary(path)) == known | set(variants)
+    delete_from_dictionary(path, lambda entry: entry.configuration.variant == "int8")
+    assert content(load_dictionary(path)) == known
+
+
+@pytest.mark.parametrize("accuracy", [math.nan, -0.1, 1.01, math.inf])
+def test_accuracy_is_a_share(accuracy: float) -> None:
+    with pytest.raises(InvalidInput, match="accuracy must be from 0 to 1, not"):
+        replace(an_entry(), accuracy=accuracy, accuracy_samples=10)
+
+
+def test_accuracy_without_samples_is_rejected() -> None:
+    with pytest.raises(InvalidInput, match=r"accuracy of 0\.5 without accuracy_samples"):
+        replace(an_entry(), accuracy=0.5)
+
+
+def test_accuracy_has_a_standard_error_that_samples_reduce() -> None:
+    entry = replace(an_entry(), accuracy=0.884, accuracy_samples=10_000)
+    assert entry.accuracy_error == pytest.approx(0.0032, abs=1e-4)
+    assert replace(entry, accuracy=1.0, accuracy_samples=20).accuracy_error > 0.05
+    assert an_entry().accuracy_error == 0
+
+
+def test_variant_without_a_valid_name_is_rejected() -> None:
+    with pytest.raises(InvalidInput, match="not a valid variant name"):
+        replace(an_entry(), configuration=Configuration(variant="../x"))
 
 
 def test_store_that_was_open_before_follows_an_upgrade(tmp_path: Path) -> None:
@@ -550,7 +610,7 @@ def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
-    assert len(set(COLUMNS)) == len(COLUMNS) == 28
+    assert len(set(COLUMNS)) == len(COLUMNS) == 31
 
 
 def test_unbounded_figures_are_rejected() -> None:

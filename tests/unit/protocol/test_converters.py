@@ -13,8 +13,11 @@ from synergai.domain import (
     Configuration,
     Engine,
     EngineName,
+    JobSpec,
+    Origin,
     Session,
     TensorSpec,
+    Variant,
     WorkerClass,
     split_version,
     versioned,
@@ -28,8 +31,14 @@ from synergai.v1 import common_pb2
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 VERSIONS = st.integers(1, 10**18 - 1).map(str)
 ENGINE_NAMES = st.builds(versioned, NAMES, VERSIONS)
-CONFIGURATIONS = st.builds(
-    Configuration, st.integers(0, MAX_THREADS), st.just("") | NAMES, st.just("") | NAMES
+CONFIGURATIONS = st.builds(Configuration, st.integers(0, MAX_THREADS), *[st.just("") | NAMES] * 3)
+ACCURACIES = st.floats(0, 1)
+VARIANTS = st.builds(
+    Variant,
+    name=NAMES,
+    digest=st.text(max_size=64),
+    accuracy=ACCURACIES,
+    origin=st.sampled_from(Origin),
 )
 SPECS = st.builds(
     TensorSpec,
@@ -53,6 +62,7 @@ ENGINES = ENGINE_NAMES.flatmap(
         preprocess=st.just("") | NAMES,
         postprocess=st.just("") | NAMES,
         max_batch=st.integers(1, 64),
+        variants=st.lists(VARIANTS, max_size=3, unique_by=lambda each: each.name).map(tuple),
     )
 )
 FIGURES = st.floats(0, 1e9)
@@ -74,6 +84,8 @@ ENTRIES = st.builds(
     label=WORDS,
     measured_at=WORDS,
     batch_qps=st.lists(st.floats(1e-9, 1e9), max_size=6).map(tuple),
+    accuracy=ACCURACIES,
+    accuracy_samples=st.integers(1, 2**53),
 )
 
 
@@ -108,6 +120,19 @@ def test_engine_round_trips(engine: Engine) -> None:
     assert converters.engine_from_proto(converters.engine_to_proto(engine)) == engine
 
 
+@given(
+    st.builds(
+        JobSpec,
+        engine=NAMES,
+        version=st.just("") | VERSIONS,
+        variant=st.just("") | NAMES,
+        min_accuracy=ACCURACIES,
+    )
+)
+def test_job_specification_round_trips(spec: JobSpec) -> None:
+    assert converters.job_spec_from_proto(converters.job_spec_to_proto(spec)) == spec
+
+
 @given(ENTRIES)
 def test_profile_entry_round_trips(entry: ProfileEntry) -> None:
     assert converters.profile_entry_from_proto(converters.profile_entry_to_proto(entry)) == entry
@@ -115,6 +140,10 @@ def test_profile_entry_round_trips(entry: ProfileEntry) -> None:
 
 def spec(**fields: object) -> common_pb2.TensorSpec:
     return common_pb2.TensorSpec(**{"name": "x", "datatype": "FP32", "shape": [1], **fields})  # type: ignore[arg-type]  # any field may be replaced
+
+
+def variant(**fields: object) -> common_pb2.Variant:
+    return common_pb2.Variant(**{"name": "int8", "origin": "measured", **fields})  # type: ignore[arg-type]  # as above
 
 
 def engine(**fields: object) -> common_pb2.Engine:
@@ -137,6 +166,13 @@ def engine(**fields: object) -> common_pb2.Engine:
         (engine(preprocess="a b"), "not a valid pre-processing"),
         (engine(max_batch=65), "max_batch 65; the limit is 64"),
         (engine(postprocess="\n"), "not a valid post-processing"),
+        (engine(variants=[variant(name="a b")]), "not a valid variant name"),
+        (engine(variants=[variant(accuracy=1.5)]), "accuracy of variant 'int8' must be from 0 to"),
+        (engine(variants=[variant(accuracy=math.nan)]), "must be from 0 to 1, not nan"),
+        (engine(variants=[variant(origin="dreamt")]), "unknown origin"),
+        (engine(variants=[variant(digest="x" * 5000)]), "longer than"),
+        (engine(variants=[variant(), variant()]), "two variants of the same name"),
+        (engine(variants=[variant(name=f"v{i}") for i in range(33)]), "more than 32 variants"),
     ],
 )
 def test_invalid_engine_is_rejected(nonsense: common_pb2.Engine, said: str) -> None:
@@ -168,6 +204,7 @@ def test_long_fault_is_truncated_to_the_accepted_length() -> None:
         common_pb2.Configuration(threads=5000),
         common_pb2.Configuration(power_mode="a b"),
         common_pb2.Configuration(execution_provider="/"),
+        common_pb2.Configuration(variant="a,b"),
     ],
 )
 def test_invalid_configuration_is_rejected(nonsense: common_pb2.Configuration) -> None:
@@ -188,6 +225,8 @@ def test_invalid_figure_is_rejected(qps: float) -> None:
         common_pb2.ProfileEntry(queries=2**64 - 1),
         common_pb2.ProfileEntry(model_load_s=1e308),
         common_pb2.ProfileEntry(label="\x1b[31m"),
+        common_pb2.ProfileEntry(accuracy=math.nan, accuracy_samples=1),
+        common_pb2.ProfileEntry(accuracy=0.5),
     ],
 )
 def test_entry_that_cannot_be_stored_or_displayed_is_rejected(
