@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -65,7 +66,8 @@ def apply_progress(
         raise ProtocolViolation(
             f"assignment {assignment.id} cannot have been in a batch of {batch} queries"
         )
-    checked_seconds(compute_s, f"compute_s of assignment {assignment.id}")
+    if not 0.0 <= compute_s < math.inf:
+        checked_seconds(compute_s, f"compute_s of assignment {assignment.id}")
     if with_tensors is not None:
         expected = new if with_tensors else 0
         if len(responses) != expected:

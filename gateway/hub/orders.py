@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gateway.fleet.worker import RunAssignment, SendInputs, StopAssignment
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gateway.fleet.worker import Order
+    from synergai.domain import Configuration, EngineName
     from synergai.protocol.request_codec import Buffer
 
 
@@ -48,8 +50,6 @@ def _serialize(order: Order, now: float) -> list[Buffer]:
             message = hub_pb2.Assignment(
                 id=assignment.id,
                 job_id=assignment.job_id,
-                engine=assignment.engine,
-                configuration=configuration_to_proto(assignment.configuration),
                 first=assignment.first,
                 count=assignment.count,
                 inputs_follow=inputs_follow,
@@ -58,9 +58,17 @@ def _serialize(order: Order, now: float) -> list[Buffer]:
                 message.batch_s.extend(assignment.batch_times.by_size)
                 if assignment.compute_by < math.inf:
                     message.budget_s = assignment.compute_by - now
-            return encode_assignment(message, requests)
+            session = _serialised_session(assignment.engine, assignment.configuration)
+            return encode_assignment(session + message.SerializeToString(), requests)
         case SendInputs(assignment_id, inputs, suspects):
             header = hub_pb2.Inputs(assignment_id=assignment_id, suspects=suspects)
             return encode_inputs(header, inputs)
         case StopAssignment(assignment_id):
             return [hub_pb2.WorkOrders(stops=[assignment_id]).SerializeToString()]
+
+
+@lru_cache(maxsize=1024)
+def _serialised_session(engine: EngineName, configuration: Configuration) -> bytes:
+    """Return the part of a serialised ``Assignment`` that many of them share."""
+    message = hub_pb2.Assignment(engine=engine, configuration=configuration_to_proto(configuration))
+    return message.SerializeToString()

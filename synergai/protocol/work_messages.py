@@ -65,17 +65,17 @@ class Reports(Struct, frozen=True):
     ended: Sequence[tuple[Ended, Sequence[Buffer]]]
 
 
-def encode_assignment(assignment: Assignment, requests: Sequence[Buffer]) -> list[Buffer]:
+def encode_assignment(assignment: bytes, requests: Sequence[Buffer]) -> list[Buffer]:
     """Encode a ``WorkOrders`` with one assignment.
 
     Args:
-        assignment: the assignment; its ``requests`` must be empty.
+        assignment: the serialised ``Assignment``; its ``requests`` must be empty.
         requests: serialised requests of the assignment.
 
     Returns:
         The parts of the serialised message.
     """
-    return _field(_ASSIGNMENTS, [assignment.SerializeToString(), *_fields(_REQUESTS, requests)])
+    return _field(_ASSIGNMENTS, [assignment, *_fields(_REQUESTS, requests)])
 
 
 def encode_inputs(message: Inputs, inputs: Sequence[Buffer]) -> list[Buffer]:

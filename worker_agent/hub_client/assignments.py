@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from worker_agent.runner.runner import Runner
 
 _MAX_DETAIL: Final = 1000
+_COMPLETED: Final = hub_pb2.Ended(outcome=hub_pb2.OUTCOME_COMPLETED)
 
 
 class Assignments:
@@ -165,23 +166,27 @@ class _AssignmentReporter:
         detail: str = "",
     ) -> None:
         """Report the outcome."""
-        ended = hub_pb2.Ended(
-            outcome=hub_pb2.Outcome.ValueType(outcome.value),
-            fault=hub_pb2.Fault.ValueType(fault.value),
-            detail=detail,
-        )
+        ended = _COMPLETED
+        if outcome is not Outcome.COMPLETED:
+            ended = hub_pb2.Ended(
+                outcome=hub_pb2.Outcome.ValueType(outcome.value),
+                fault=hub_pb2.Fault.ValueType(fault.value),
+                detail=detail,
+            )
         self._queue.put(b"".join(encode_ended(ended, self._progress(tally), responses)))
         self._on_ended(self._id)
 
     def _progress(self, tally: Tally) -> hub_pb2.Progress:
-        failures = [each for each in self._failures if each.query < tally.done]
-        del self._failures[: len(failures)]
-        return hub_pb2.Progress(
+        progress = hub_pb2.Progress(
             assignment_id=self._id,
             done=tally.done,
             labelled=tally.labelled,
             correct=tally.correct,
             compute_s=tally.compute_s,
             batch=tally.batch,
-            failures=failures,
         )
+        if self._failures:
+            failures = [each for each in self._failures if each.query < tally.done]
+            del self._failures[: len(failures)]
+            progress.failures.extend(failures)
+        return progress

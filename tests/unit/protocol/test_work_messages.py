@@ -64,7 +64,9 @@ def plain(
 def test_orders_round_trip(assignments: list[tuple[int, list[bytes]]], stops: list[int]) -> None:
     given = [(Assignment(id=i, engine="digits", count=1), requests) for i, requests in assignments]
     parts = [
-        part for assignment, requests in given for part in encode_assignment(assignment, requests)
+        part
+        for assignment, requests in given
+        for part in encode_assignment(assignment.SerializeToString(), requests)
     ]
     data = b"".join([*parts, WorkOrders(stops=stops).SerializeToString()])
     assert [[*a.requests] for a in WorkOrders.FromString(data).assignments] == [r for _, r in given]
@@ -111,7 +113,9 @@ def test_repeated_progress_fields_of_a_final_report_are_merged() -> None:
 
 
 def test_large_tensors_stay_views_of_the_received_bytes() -> None:
-    orders = decode_orders(b"".join(encode_assignment(Assignment(id=1), [bytes(LARGE)])))
+    orders = decode_orders(
+        b"".join(encode_assignment(Assignment(id=1).SerializeToString(), [bytes(LARGE)]))
+    )
     ((_, (request,)),) = orders.assignments
     assert isinstance(request, memoryview)
 
