@@ -7,9 +7,11 @@ import dataclasses
 import math
 import shutil
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from gateway.jobs.record import JobRecord
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
+from gateway.journal.opening import open_journal
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -32,6 +35,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.errors import IdempotencyConflict, InternalError, Unavailable
+from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect, has_checksums
 
 if TYPE_CHECKING:
@@ -94,6 +98,17 @@ async def test_job_is_read_back_as_it_was_written(journal: Journal) -> None:
     assert (read.spec, read.state, read.reason) == (status.spec, JobState.FAILED, "because")
     assert (read.submitted_at, read.finished_at) == (100.0, 200.0)
     assert read.executions == (an_execution(0, 5),)
+
+
+def test_memory_for_cached_pages_is_bounded(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        connection = open_journal(tmp_path, Clock(), stack).connection
+        connection.execute("CREATE TABLE filler (content)")
+        for _ in range(1_000):
+            connection.execute("INSERT INTO filler VALUES (randomblob(3000))")
+        assert connection.execute("SELECT sum(length(content)) FROM filler").get == 3_000_000
+        used, _ = connection.status(apsw.SQLITE_DBSTATUS_CACHE_USED)
+    assert 0 < used < 1_000_000
 
 
 async def test_unknown_job_is_none(journal: Journal) -> None:
