@@ -293,7 +293,7 @@ class Engine(Struct, frozen=True, kw_only=True):
             disables batching.
         variants: the variants that the worker has, in the order of the engine's folder; empty if
             the engine has a single model file. With variants, the other fields are those of the
-            first one, and `digest` is empty.
+            first one.
     """
 
     name: EngineName
@@ -310,6 +310,12 @@ class Engine(Struct, frozen=True, kw_only=True):
     max_batch: int = 1
     pending: bool = False
     variants: tuple[Variant, ...] = ()
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """Digests of its model files, as far as they are known."""
+        found = {variant.digest for variant in self.variants} or {self.digest}
+        return frozenset(found - {""})
 
 
 class Session(Struct, frozen=True, order=True):

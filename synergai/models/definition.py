@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import MAX_BATCH
 from synergai.errors import InvalidInput
+from synergai.models.definition_values import choice_of, fraction, quote, sha256_digest, string
 from synergai.models.formats.model_files import DEFINITION_FILE, find_models
+from synergai.models.variants import parse_variants
 from synergai.models.warmup import parse_warmup
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from synergai.models.variants import VariantKeys
     from synergai.models.warmup import WarmUpInput
 
 MAX_DEFINITION_BYTES: Final = 64 << 10
-_MAX_QUOTED_CHARS: Final = 80
-"""Longest quotation of an invalid value in an error message."""
-
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _STRING_KEYS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
 _CHOICE_KEYS: Final = {
     "preprocess": ("resnet50", "mobilenet", "ssd"),
@@ -29,16 +27,22 @@ _CHOICE_KEYS: Final = {
 }
 _LIST_KEYS: Final = ("inputs", "outputs")
 _BATCH_SIZES: Final = tuple(1 << power for power in range(MAX_BATCH.bit_length()))
-_KEYS: Final = ("accuracy", "max_batch", "warmup", *_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS)
-
-
-_MODEL_KEYS: Final = ("name", "version", "backend", "file", "sha256", "source", "accuracy")
+_KEYS: Final = (
+    *("accuracy", "max_batch", "warmup", "variants"),
+    *(*_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS),
+)
+_MODEL_KEYS: Final = (
+    *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
+)
 """Keys that are about one model, which other versions of its engine do not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFile:
-    """The keys of an engine.toml; empty if absent. See ``docs/engines.md``."""
+    """The keys of an engine.toml; empty if absent. See ``docs/engines.md``.
+
+    With variants, `file`, `sha256` and `accuracy` are those of the first one.
+    """
 
     name: str = ""
     version: str = ""
@@ -54,6 +58,7 @@ class DefinitionFile:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     warmup: tuple[WarmUpInput, ...] = ()
+    variants: tuple[VariantKeys, ...] = ()
 
 
 def read_definition(path: Path) -> DefinitionFile:
@@ -69,29 +74,39 @@ def read_definition(path: Path) -> DefinitionFile:
     for key in table:
         if key not in _KEYS:
             raise InvalidInput(
-                f"{DEFINITION_FILE}: unknown key {_quote(key)}; known keys: {', '.join(_KEYS)}"
+                f"{DEFINITION_FILE}: unknown key {quote(key)}; known keys: {', '.join(_KEYS)}"
             )
-    strings: dict[str, str] = {
-        key: _string(key, table[key]) for key in _STRING_KEYS if key in table
+    strings: dict[str, str] = {key: string(key, table[key]) for key in _STRING_KEYS if key in table}
+    strings |= {
+        key: choice_of(key, table[key], choices)
+        for key, choices in _CHOICE_KEYS.items()
+        if key in table
     }
-    strings |= {key: _choice_of(key, table[key]) for key in _CHOICE_KEYS if key in table}
     if "sha256" in strings:
-        strings["sha256"] = _sha256(strings["sha256"])
-    return DefinitionFile(
+        strings["sha256"] = sha256_digest(strings["sha256"])
+    keys = DefinitionFile(
         **strings,
-        accuracy=_fraction("accuracy", table["accuracy"]) if "accuracy" in table else None,
+        accuracy=fraction("accuracy", table["accuracy"]) if "accuracy" in table else None,
         max_batch=_max_batch("max_batch", table.get("max_batch", 1)),
         inputs=_name_list("inputs", table.get("inputs", [])),
         outputs=_name_list("outputs", table.get("outputs", [])),
         warmup=parse_warmup(table.get("warmup", {})),
+        variants=parse_variants(table.get("variants", [])),
     )
+    if not keys.variants:
+        return keys
+    for key in ("file", "sha256", "accuracy"):
+        if key in table:
+            raise InvalidInput(f"{DEFINITION_FILE}: with variants, each of them has its own {key}")
+    first = keys.variants[0]
+    return replace(keys, file=first.file, sha256=first.sha256, accuracy=first.accuracy)
 
 
 def read_shared_definition(path: Path) -> DefinitionFile:
     """Read the engine.toml of an engine's folder on behalf of a version's folder in it.
 
     If the engine's folder has a model, this is version 1: the keys about that model are left out,
-    which are `file`, `sha256`, `source` and `accuracy`.
+    which are `file`, `sha256`, `source`, `accuracy` and `variants`.
 
     Raises:
         InvalidInput: The file is not TOML, or a key is unknown or invalid.
@@ -99,7 +114,7 @@ def read_shared_definition(path: Path) -> DefinitionFile:
     """
     keys = read_definition(path)
     if find_models(path.parent) or (keys.file and (path.parent / keys.file).exists()):
-        return replace(keys, file="", sha256="", source="", accuracy=None)
+        return replace(keys, file="", sha256="", source="", accuracy=None, variants=())
     return keys
 
 
@@ -129,43 +144,12 @@ def _read_table(path: Path) -> dict[str, Any]:
         raise InvalidInput(f"{DEFINITION_FILE} is nested too deeply") from error
 
 
-def _string(key: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a string, not {_quote(value)}")
-    if not value.isprintable():  # invalid in paths and unsafe on a terminal
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} contains control characters: {_quote(value)}")
-    return value
-
-
-def _choice_of(key: str, value: object) -> str:
-    if value not in _CHOICE_KEYS[key]:
-        raise InvalidInput(
-            f"{DEFINITION_FILE}: {key} must be one of {', '.join(_CHOICE_KEYS[key])}, "
-            f"not {_quote(value)}"
-        )
-    return str(value)
-
-
-def _sha256(value: str) -> str:
-    if not _SHA256.fullmatch(value.lower()):
-        raise InvalidInput(f"{DEFINITION_FILE}: sha256 must be 64 hexadecimal digits")
-    return value.lower()
-
-
-def _fraction(key: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {_quote(value)}")
-    if not 0 <= value <= 1:
-        raise InvalidInput(f"{DEFINITION_FILE}: {key} must be from 0 to 1, not {_quote(value)}")
-    return float(value)
-
-
 def _max_batch(key: str, value: object) -> int:
     # Batches are profiled at powers of two and never exceed the largest profiled size.
     if isinstance(value, bool) or value not in _BATCH_SIZES:
         raise InvalidInput(
             f"{DEFINITION_FILE}: {key} must be one of {', '.join(map(str, _BATCH_SIZES))}, "
-            f"not {_quote(value)}"
+            f"not {quote(value)}"
         )
     return int(value)
 
@@ -173,18 +157,9 @@ def _max_batch(key: str, value: object) -> int:
 def _name_list(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise InvalidInput(
-            f"{DEFINITION_FILE}: {key} must be a list of strings, not {_quote(value)}"
+            f"{DEFINITION_FILE}: {key} must be a list of strings, not {quote(value)}"
         )
-    names = tuple(_string(key, name) for name in value)
+    names = tuple(string(key, name) for name in value)
     if len(set(names)) != len(names):
         raise InvalidInput(f"{DEFINITION_FILE}: {key} contains a duplicate name")
     return names
-
-
-def _quote(value: object) -> str:
-    """Return `value` shortened for an error message."""
-    try:
-        text = repr(value)
-    except ValueError:  # a hexadecimal TOML integer with thousands of digits
-        return "a number that is too large"
-    return text if len(text) <= _MAX_QUOTED_CHARS else f"{text[:_MAX_QUOTED_CHARS]}…"

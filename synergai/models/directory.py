@@ -19,9 +19,12 @@ may be one of them. An ``engine.toml`` beside the model is optional; all of its 
     [warmup]                    # what to try the model with, see `synergai.models.warmup`
     tokens = { shape = [1, 16] }
 
+Several model files make the variants of one engine, see `synergai.models.variants`.
+
 A ``samples.npz`` beside it is the engine's sample set, see `synergai.models.samples`. A version
 without its own ``engine.toml`` or ``samples.npz`` uses that of the engine's folder, but not the
-keys ``file``, ``sha256``, ``source`` and ``accuracy`` of a model that is in that folder itself.
+keys ``file``, ``sha256``, ``source``, ``accuracy`` and ``variants`` of a model that is in that
+folder itself.
 
 The contents of the directory are untrusted: every path is confined to it, and an invalid entry
 becomes a definition with a fault, without affecting the other engines.
@@ -61,10 +64,12 @@ from synergai.models.formats.model_files import (
     list_files,
     size_bytes,
 )
+from synergai.models.variants import VariantDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from synergai.models.definition import DefinitionFile
     from synergai.models.warmup import WarmUpInput
 
 
@@ -89,6 +94,10 @@ class EngineDefinition:
             none.
         max_batch: Largest number of queries per batch; 1 disables batching.
         warmup: What to try its inputs with; the files are in its folder.
+        variants: Its variants, in the order of the file; empty if it has a single model. With
+            variants, the attributes of the model are those of the first one.
+        lacking: Names of the variants whose file is not there.
+        variant: The variant that this is the definition of, see `of_variant`; empty for none.
         fault: Why the engine is unusable; empty if no fault is known.
     """
 
@@ -106,12 +115,43 @@ class EngineDefinition:
     postprocess: str = ""
     max_batch: int = 1
     warmup: tuple[WarmUpInput, ...] = ()
+    variants: tuple[VariantDefinition, ...] = ()
+    lacking: tuple[str, ...] = ()
+    variant: str = ""
     fault: str = ""
 
     @property
     def version(self) -> str:
         """The version, as text."""
         return split_version(self.name)[1]
+
+    def of_variant(self, name: str) -> EngineDefinition:
+        """Return the definition of the engine with only one of its variants.
+
+        Args:
+            name: The variant; empty for the first one, or for an engine without variants.
+
+        Raises:
+            EngineUnusable: The engine has no such variant.
+        """
+        if not (name or self.variants):
+            return self
+        for each in self.variants:
+            if name in ("", each.name):
+                return replace(
+                    self,
+                    backend=each.backend,
+                    file=each.file,
+                    sha256=each.sha256,
+                    accuracy=each.accuracy,
+                    variants=(),
+                    lacking=(),
+                    variant=each.name,
+                )
+        if name in self.lacking:
+            raise EngineUnusable(f"engine {self.name!r}: the file of variant {name!r} is missing")
+        known = ", ".join(each.name for each in self.variants) or "none"
+        raise EngineUnusable(f"engine {self.name!r} has no variant {name!r}; its variants: {known}")
 
     def verified_digest(self) -> str:
         """Return the model's digest after checking it against the required one.
@@ -267,13 +307,14 @@ class ModelDirectory:
                 f"{DEFINITION_FILE} is of version {keys.version!r}, but the folder is called "
                 f"{version!r}; rename the folder or correct the file"
             )
-        file = self._check_model(folder / keys.file if keys.file else _find_only_model(folder))
-        backend = keys.backend or backend_of(file)
-        if not backend:
-            raise InvalidInput(
-                f"no backend is known for the suffix of {file.name!r}; "
-                f'set backend = "…" in {DEFINITION_FILE}'
-            )
+        variants = self._present_variants(folder, keys)
+        if variants:
+            first = variants[0]
+            keys = replace(keys, sha256=first.sha256, accuracy=first.accuracy)
+            file, backend = first.file, first.backend
+        else:
+            file = self._check_model(folder / keys.file if keys.file else _find_only_model(folder))
+            backend = _find_backend(keys, file)
         if (keys.inputs or keys.outputs) and not is_frozen_graph(file):
             raise InvalidInput(
                 f"{DEFINITION_FILE}: inputs and outputs are for frozen graphs only; "
@@ -282,7 +323,7 @@ class ModelDirectory:
         samples = self._own_or_shared(folder, engine, SAMPLES_FILE)
         return EngineDefinition(
             name=name,
-            backend=validate_name(backend, "backend name"),
+            backend=backend,
             file=file,
             samples=samples if samples.is_file() else None,
             sha256=keys.sha256,
@@ -295,7 +336,31 @@ class ModelDirectory:
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
             warmup=tuple(self._locate_file(folder, engine, each) for each in keys.warmup),
+            variants=variants,
+            lacking=tuple(
+                sorted({each.name for each in keys.variants} - {each.name for each in variants})
+            ),
         )
+
+    def _present_variants(
+        self, folder: Path, keys: DefinitionFile
+    ) -> tuple[VariantDefinition, ...]:
+        """Return the variants whose files are there."""
+        variants = tuple(
+            VariantDefinition(
+                name=each.name,
+                backend=_find_backend(keys, file),
+                file=self._check_model(file),
+                sha256=each.sha256,
+                accuracy=each.accuracy,
+                origin=each.origin,
+            )
+            for each in keys.variants
+            if (file := self._check_confined(folder / each.file)).exists()
+        )
+        if keys.variants and not variants:
+            raise InvalidInput(f"none of the files of its {len(keys.variants)} variants exists")
+        return variants
 
     def _own_or_shared(self, folder: Path, engine: str, file: str) -> Path:
         """Return a file of a version's folder, or of the engine's folder if only that has it."""
@@ -355,6 +420,16 @@ def _invalid(part: str, entry: Path, fault: str) -> EngineDefinition:
     unique = entry.name if part == "name" else f"{entry.parent.name}/{entry.name}"
     stand_in = f"invalid-{part}-{zlib.crc32(os.fsencode(unique)):08x}"
     return EngineDefinition(name=EngineName(stand_in), file=entry, fault=fault)
+
+
+def _find_backend(keys: DefinitionFile, file: Path) -> str:
+    backend = keys.backend or backend_of(file)
+    if not backend:
+        raise InvalidInput(
+            f"no backend is known for the suffix of {file.name!r}; "
+            f'set backend = "…" in {DEFINITION_FILE}'
+        )
+    return validate_name(backend, "backend name")
 
 
 def _find_only_model(folder: Path) -> Path:

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from synergai.domain import FIRST_VERSION, validate_name, validate_version, versioned
 from synergai.errors import InvalidInput
@@ -121,11 +121,12 @@ def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:
         for text in _strings(value):
             if not text.isprintable():
                 raise InvalidInput(f"the {key} contains control characters: {text!r}")
-    lines = [
-        f"{key} = {_to_toml(value)}\n"
-        for key, value in keys.items()
-        if value is not None and value not in ("", (), [])
-    ]
+    given = {k: each for k, each in keys.items() if each is not None and each not in ("", (), [])}
+    tables = given.pop("variants", ())
+    lines = [f"{key} = {_to_toml(value)}\n" for key, value in given.items()]
+    for table in cast("Sequence[Mapping[str, Value]]", tables):
+        lines.append("\n[[variants]]\n")
+        lines += [f"{key} = {_to_toml(value)}\n" for key, value in table.items()]
     (folder / DEFINITION_FILE).write_text("".join(lines), "utf-8")
 
 

@@ -109,8 +109,9 @@ def _model_of(folder: Path, definition: Path, name: str, version: int) -> tuple[
         shared = read_shared_definition(definition)
         if (keys.file, keys.sha256) != (shared.file, shared.sha256):
             # The file is sent as it is, and would ask for the model of version 1.
+            what = "variants" if keys.variants else "file or sha256"
             raise InvalidInput(
-                f"{definition} has the file or sha256 of version 1: push the model file of "
+                f"{definition} has the {what} of version 1: push the model file of "
                 f"{folder}, or give this folder an {DEFINITION_FILE} of its own"
             )
     if keys.name not in ("", name):
@@ -123,8 +124,9 @@ def _model_of(folder: Path, definition: Path, name: str, version: int) -> tuple[
             f"{definition} is of version {keys.version}: push it with --version {keys.version}, or "
             "remove the key"
         )
-    if keys.file:
-        model = folder / keys.file
+    present = (each.file for each in keys.variants if (folder / each.file).exists())
+    if file := next(present, keys.file):
+        model = folder / file
         model = model.parent if model.name == SAVED_MODEL_FILE else model
     else:
         models = find_models(folder)
