@@ -73,8 +73,8 @@ class UnreadResponses:
             self._sizes[engine] = known - (known - size) // _FORGET
 
     def has_room_for(self, client: UnreadOfClient) -> bool:
-        """Return whether a client may have further requests started."""
-        if not client.bytes or 2 * (self.bytes + self._expected) <= self.max_bytes:
+        """Return whether a client with unread responses may have further requests started."""
+        if 2 * (self.bytes + self._expected) <= self.max_bytes:
             return True
         share = self.max_bytes // (2 * max(1, len(self._holding)))
         return client.bytes + client.expected <= share
@@ -139,7 +139,7 @@ class UnreadOfClient:
     @property
     def has_room(self) -> bool:
         """Whether further requests may be started; if not, `wait_for_room`."""
-        return self._all.has_room_for(self)
+        return not self.bytes or self._all.has_room_for(self)
 
     async def wait_for_room(self) -> None:
         """Wait until further requests may be started."""
@@ -155,9 +155,11 @@ class UnreadOfClient:
 
     def received(self, engine: str, expected: int, size: int) -> None:
         """Count the response to a request, in place of the expected one; `size` 0 if it failed."""
+        if not expected and size < COUNTED_BYTES:
+            return
         if size:
             self._all.learn(engine, size)
-        if self._disconnect is not None and (expected or size >= COUNTED_BYTES):
+        if self._disconnect is not None:
             self._all.count(self, size if size >= COUNTED_BYTES else 0, -expected)
 
     def add(self, size: int) -> None:

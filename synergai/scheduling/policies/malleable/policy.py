@@ -75,7 +75,7 @@ class Malleable:
         """Start what the best plan begins with now, or stop the assignments in its way."""
         available = view.available()
         waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS)) if view.queue else []
-        newest = max((job.sequence for job in waiting), default=-1)
+        newest = max([job.sequence for job in waiting], default=-1)
         arrived = newest > self._newest
         # In a long queue, a job that only moved up is no reason to plan again.
         known = newest if len(view.queue) <= LONG_QUEUE else view.queue.newest
