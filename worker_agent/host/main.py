@@ -82,7 +82,8 @@ def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int)
     """
     try:
         engine, backend, samples, processing, ready = _load(
-            options.models, options.engine, threads, options.spawned_at, options.provider
+            *(options.models, options.engine, options.variant),
+            *(threads, options.spawned_at, options.provider),
         )
     except SynergaiError as error:
         missing = isinstance(error, BackendMissing)
@@ -119,6 +120,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True, help="the model directory")
     parser.add_argument("--engine", required=True, help="name of the engine")
+    parser.add_argument("--variant", default="", help="its variant, if it has several")
     parser.add_argument("--threads", type=int, required=True, help="0: one per core")
     parser.add_argument("--cores", type=parse_cores, required=True, help="all if empty")
     parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
@@ -132,7 +134,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _load(
-    models: Path, name: str, threads: int, spawned_at: float, provider: ProviderChoice | None
+    models: Path,
+    name: str,
+    variant: str,
+    threads: int,
+    spawned_at: float,
+    provider: ProviderChoice | None,
 ) -> tuple[Engine, Backend, Samples, Processing, Ready]:
     # Imported here because NumPy and the runtimes read the thread variables on import.
     from worker_agent.backends import BACKENDS, Placed
@@ -143,6 +150,7 @@ def _load(
     definition = ModelDirectory(models).get(name)
     if definition.fault:
         raise EngineUnusable(f"engine {name!r}: {definition.fault}")
+    definition = definition.of_variant(variant)
     if provider is not None and definition.backend not in provider.details.backends:
         raise EngineUnusable(
             f"{provider} runs no engines of the backend {definition.backend!r}, such as {name!r}"

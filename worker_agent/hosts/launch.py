@@ -73,6 +73,7 @@ class Launch:
             "-m",
             "worker_agent.host.main",
             *("--models", str(models), "--engine", session.engine),
+            *("--variant", session.configuration.variant),
             *("--threads", str(session.configuration.threads)),
             *("--cores", format_cores(cores), "--data-bytes", str(data_bytes)),
             *("--socket", str(host_socket.fileno()), "--arena", str(arena.fd)),

@@ -11,12 +11,12 @@ import asyncio
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, Engine, EngineName, Session
-from synergai.errors import InvalidInput, SynergaiError
+from synergai.domain import Configuration, Engine, EngineName, Session, Variant
+from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.descriptions import (
     Description,
     LoadFault,
@@ -34,9 +34,10 @@ from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
+    from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
     from worker_agent.hosts.memory import HostMemory
 
@@ -60,6 +61,14 @@ _TRIED_AGAIN: Final = (
 )
 
 _log = logging.getLogger(__name__)
+
+
+class _Model(NamedTuple):
+    """A model of an engine, and what loading it has found out."""
+
+    definition: EngineDefinition
+    description: Description
+    digest: str
 
 
 class Inventory:
@@ -99,7 +108,7 @@ class Inventory:
         self._described: dict[EngineName, _Snapshot] = {}
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, _Snapshot] = {}
-        self._cache_keys: dict[EngineName, str] = {}
+        self._cache_keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
         self._one_at_a_time = asyncio.Lock()
 
@@ -178,7 +187,9 @@ class Inventory:
         self, snapshots: dict[EngineName, _Snapshot], on_described: OnDescribed, *, again: bool
     ) -> None:
         known = read_descriptions(self._cache)
-        keys_again = {self._cache_keys.get(name) for name in snapshots} if again else set()
+        keys_again = (
+            {key for name in snapshots for key in self._cache_keys.get(name, ())} if again else ()
+        )
         faults = {
             key: fault
             for key, fault in read_load_faults(self._cache).items()
@@ -209,7 +220,7 @@ class Inventory:
                     on_described(_faulty(definition, str(error)))
         finally:
             present = self._described.keys() & self._cache_keys.keys()
-            used = {self._cache_keys[name] for name in present}
+            used = {key for name in present for key in self._cache_keys[name]}
             self._write_cache(
                 {key: known[key] for key in used & known.keys()},
                 {key: faults[key] for key in used & faults.keys()},
@@ -228,39 +239,22 @@ class Inventory:
         Raises:
             CrowdedOut: it had no room beside other engines.
         """
+        self._cache_keys[definition.name] = set()
+        self._not_loaded.discard(definition.name)
         try:
-            key, file_digest = await asyncio.to_thread(description_key, definition)
-            self._cache_keys[definition.name] = key
-            self._not_loaded.discard(definition.name)
-            if key in faults and key not in known:
-                self._not_loaded.add(definition.name)
-                return _faulty(definition, f"{faults[key].fault}; {_TRIED_AGAIN}")
-            if key not in known:
-                try:
-                    known[key] = await self._inspect(definition)
-                except (LoadHung, LoadCrashed) as error:
-                    faults[key] = LoadFault(str(error), self._now(), self._agent_version)
-                    self._not_loaded.add(definition.name)
-                    raise
+            if definition.variants:
+                models = await self._describe_variants(definition, known, faults)
+            else:
+                models = [await self._describe_model(definition, known, faults)]
         except CrowdedOut:
             raise
         except SynergaiError as error:
+            if isinstance(error, (LoadHung, LoadCrashed)):
+                self._not_loaded.add(definition.name)
             return _faulty(definition, str(error))
         except OSError as error:
             return _faulty(definition, f"{error.filename} cannot be read: {error.strerror}")
-        engine = Engine(
-            name=definition.name,
-            version=definition.version,
-            backend=definition.backend,
-            inputs=known[key].inputs,
-            outputs=known[key].outputs,
-            digest="" if definition.backend in _WITHOUT_MODEL else file_digest,
-            samples=known[key].samples,
-            unverified=known[key].unverified,
-            preprocess=definition.preprocess,
-            postprocess=definition.postprocess,
-            max_batch=definition.max_batch,
-        )
+        engine = _to_engine(definition, models)
         if engine.unverified:
             _log.warning(
                 "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
@@ -271,9 +265,71 @@ class Inventory:
         except InvalidInput as error:
             return _faulty(definition, str(error))
 
+    async def _describe_variants(
+        self,
+        definition: EngineDefinition,
+        known: dict[str, Description],
+        faults: dict[str, LoadFault],
+    ) -> list[_Model]:
+        """Describe the variants of an engine, without those that cannot serve as it.
+
+        Raises:
+            CrowdedOut: one had no room beside other engines.
+            SynergaiError, OSError: none can serve as it.
+        """
+        found: list[_Model] = []
+        first_error: SynergaiError | OSError | None = None
+        for variant in definition.variants:
+            try:
+                model = await self._describe_model(
+                    definition.of_variant(variant.name), known, faults
+                )
+                if found:
+                    _check_alike(model, found[0])
+            except CrowdedOut:
+                raise
+            except (SynergaiError, OSError) as error:
+                _log.warning(
+                    "variant %s of engine %s is not used: %s", variant.name, definition.name, error
+                )
+                first_error = first_error or error
+            else:
+                found.append(model)
+        if not found and first_error is not None:
+            raise first_error
+        return found
+
+    async def _describe_model(
+        self,
+        definition: EngineDefinition,
+        known: dict[str, Description],
+        faults: dict[str, LoadFault],
+    ) -> _Model:
+        """Describe an engine with a single model, or with one of its variants.
+
+        Raises:
+            CrowdedOut: it had no room beside other engines.
+            LoadHung: so did its load, or crashed its host, now or at an earlier start.
+            LoadCrashed: it crashed its host.
+            SynergaiError: it cannot be used.
+            OSError: its files cannot be read.
+        """
+        key, file_digest = await asyncio.to_thread(description_key, definition)
+        self._cache_keys[definition.name].add(key)
+        if key not in known:
+            if key in faults:
+                raise LoadHung(f"{faults[key].fault}; {_TRIED_AGAIN}")
+            try:
+                known[key] = await self._inspect(definition)
+            except (LoadHung, LoadCrashed) as error:
+                faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                raise
+        digest = "" if definition.backend in _WITHOUT_MODEL else file_digest
+        return _Model(definition, known[key], digest)
+
     async def _load_once(self, definition: EngineDefinition) -> Description:
         _log.info("inspecting engine %s", definition.name)
-        session = Session(definition.name, Configuration(1))
+        session = Session(definition.name, Configuration(1, variant=definition.variant))
         models = await asyncio.to_thread(self._models.of, definition.name)
         host = await HostProcess.start(
             models, session, memory=self._memory, load_timeout_s=_LOAD_TIMEOUT_S
@@ -303,7 +359,9 @@ def _stamps(definition: EngineDefinition) -> tuple[tuple[int, int, int], ...]:
     if definition.fault:
         return ()
     try:
-        stats = [path.stat() for path in (*list_files(definition.file), *_inputs(definition))]
+        models = [each.file for each in definition.variants] or [definition.file]
+        files = [file for model in models for file in list_files(model)]
+        stats = [path.stat() for path in (*files, *_inputs(definition))]
     except (InvalidInput, OSError):  # it is being changed
         return ()
     return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
@@ -334,3 +392,54 @@ def _undescribed(definition: EngineDefinition, fault: str) -> Engine:
         outputs=(),
         fault=fault,
     )
+
+
+def _to_engine(definition: EngineDefinition, models: Sequence[_Model]) -> Engine:
+    """Return an engine as its first model describes it, with the variants that it has."""
+    first = models[0]
+    declared = {variant.name: variant for variant in definition.variants}
+    return Engine(
+        name=definition.name,
+        version=definition.version,
+        backend=first.definition.backend,
+        inputs=first.description.inputs,
+        outputs=first.description.outputs,
+        digest=first.digest,
+        samples=first.description.samples,
+        unverified=first.description.unverified,
+        preprocess=definition.preprocess,
+        postprocess=definition.postprocess,
+        max_batch=definition.max_batch,
+        variants=tuple(
+            Variant(
+                name=name,
+                digest=model.digest,
+                accuracy=declared[name].accuracy or 0.0,
+                origin=declared[name].origin,
+            )
+            for model in models
+            if (name := model.definition.variant)
+        ),
+    )
+
+
+def _check_alike(model: _Model, first: _Model) -> None:
+    """Check that clients need not know which of two variants answers.
+
+    Raises:
+        EngineUnusable: they differ in more than accuracy and speed.
+    """
+    ours, theirs = model.description, first.description
+    for what in ("inputs", "outputs"):
+        if (mine := getattr(ours, what)) != (other := getattr(theirs, what)):
+            raise EngineUnusable(
+                f"its {what} are {_format(mine)}, but those of variant "
+                f"{first.definition.variant} are {_format(other)}; all variants of an engine have "
+                "to have the same"
+            )
+    if ours.unverified and not theirs.unverified:
+        raise EngineUnusable(ours.unverified)
+
+
+def _format(tensors: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in tensors)
