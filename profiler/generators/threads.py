@@ -35,7 +35,7 @@ class ThreadLevels:
                 where = f" in {mode}" if mode else ""
                 yield Pruned(
                     f"{level} threads{where}",
-                    f"only {cores} cores: more threads than cores wait for each other",
+                    f"more threads than cores ({cores}) wait for each other",
                 )
             else:
                 configuration = structs.replace(draft.configuration, threads=level or cores)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from synergai.search.front import front
 
+if TYPE_CHECKING:
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.reports.characterisation.space import Space
@@ -43,19 +43,6 @@ def efficiency(entry: ProfileEntry) -> float:
     return entry.qps / entry.watts
 
 
-def find_front(entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
-    """Return the entries that no other surpasses in QPS and QPS/W, highest QPS first.
-
-    Args:
-        entries: with a measured power.
-    """
-    front: list[ProfileEntry] = []
-    for entry in sorted(entries, key=lambda e: (e.qps, efficiency(e)), reverse=True):
-        if not front or efficiency(entry) > efficiency(front[-1]):
-            front.append(entry)
-    return front
-
-
 def fronts(space: Space) -> list[Front]:
     """Return the front of every engine and class of which at least one power was measured."""
     found = []
@@ -68,7 +55,7 @@ def fronts(space: Space) -> list[Front]:
                         engine=engine,
                         worker_class=name,
                         entries=metered,
-                        front=tuple(find_front(metered)),
+                        front=tuple(front(metered, lambda e: (e.qps, efficiency(e)))),
                     )
                 )
     return found

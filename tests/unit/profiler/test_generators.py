@@ -86,7 +86,7 @@ def test_given_levels_beyond_a_modes_cores_are_left_out() -> None:
         "threads=8,mode=MAXN",
         "threads=1,mode=MODE_15W_DESKTOP",
     ]
-    assert "only 4 cores" in pruned[0].reason
+    assert "more threads than cores (4)" in pruned[0].reason
 
 
 def test_provider_is_searched_with_engines_that_it_runs() -> None:
