@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from profiler.single_stream import SingleStreamResult
 from synergai.runtime.report_pipe import MessageCodec
 
 
@@ -18,7 +17,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Result of a measurement, but for the `SingleStreamResult`, which is a message of its own.
+    """Result of a measurement.
 
     Attributes:
         backend_start_s: seconds to start the backend, as reported by the engine host.
@@ -64,8 +63,6 @@ class MeasurementFailed:
     reason: str
 
 
-Message: TypeAlias = Progress | SingleStreamResult | Measured | MeasurementFailed
+Message: TypeAlias = Progress | Measured | MeasurementFailed
 
-MESSAGE_CODEC: Final = MessageCodec[Message](
-    Progress, SingleStreamResult, Measured, MeasurementFailed
-)
+MESSAGE_CODEC: Final = MessageCodec[Message](Progress, Measured, MeasurementFailed)

@@ -30,7 +30,7 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
         "background": measurement.background,
         "elsewhere": measurement.elsewhere,
         "first_load_s": measurement.first_load_s,
-        "single_stream": measurement.single_stream,
+        "loadgen": measurement.single_stream,
         "logs": str(measurement.logs),
     }
 
@@ -57,7 +57,7 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
         *(["provider"] if provided else []),
         *("QPS", "T_pre", "p50", "p90", "p99"),
         *(["power", "per query"] if metered else []),
-        *("timer", "others"),
+        *("LoadGen", "others"),
     )
     print_table(
         columns,
@@ -101,6 +101,6 @@ def _row(
             format_seconds(entry.latency_p99_s),
         ),
         *([format_watts(entry.watts), format_joules(entry.joules)] if metered else []),
-        measurement.single_stream.validity or entry.timer,
+        measurement.single_stream.validity,
         Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else ""),
     )

@@ -78,6 +78,17 @@ def split_version(engine: str) -> tuple[str, str]:
     return name, version if separator else FIRST_VERSION
 
 
+def versioned_variant(version: str, variant: str) -> str:
+    """Return the text of a version, or of one variant of it: ``2``, ``2.int8``."""
+    return f"{version}.{variant}" if variant else version
+
+
+def split_variant(text: str) -> tuple[str, str]:
+    """Return version and variant of a text such as ``2.int8``; the variant of ``2`` is empty."""
+    version, _, variant = text.partition(".")
+    return version, variant
+
+
 def by_version(engine: str) -> tuple[str, int]:
     """Return the key that sorts engines by name, and then by version."""
     name, version = split_version(engine)
@@ -138,6 +149,13 @@ class Configuration(Struct, frozen=True, order=True):
         if self.variant:
             parts.append(f"variant={self.variant}")
         return ",".join(parts) or "default"
+
+    @property
+    def base(self) -> Configuration:
+        """The configuration without the variant."""
+        if not self.variant:
+            return self
+        return Configuration(self.threads, self.power_mode, self.execution_provider)
 
     @classmethod
     def parse(cls, text: str) -> Configuration:
@@ -245,6 +263,7 @@ class Variant(Struct, frozen=True, kw_only=True):
         digest: sha256 of the model file, hexadecimal; empty if it is not known.
         accuracy: share of right answers, 0 to 1; 0 if it is not known.
         origin: where `accuracy` comes from.
+        fault: why the worker cannot use it; empty if it can.
 
     Raises:
         InvalidInput: on construction, if the name or the accuracy is invalid.
@@ -254,6 +273,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     digest: str = ""
     accuracy: float = 0.0
     origin: Origin = Origin.DECLARED
+    fault: str = ""
 
     def __post_init__(self) -> None:
         validate_name(self.name, "variant name")
@@ -316,6 +336,10 @@ class Engine(Struct, frozen=True, kw_only=True):
         """Digests of its model files, as far as they are known."""
         found = {variant.digest for variant in self.variants} or {self.digest}
         return frozenset(found - {""})
+
+    def has_variant(self, name: str) -> bool:
+        """Return whether it has this variant, and can use it."""
+        return any(each.name == name and not each.fault for each in self.variants)
 
 
 class Session(Struct, frozen=True, order=True):

@@ -178,7 +178,10 @@ class Worker:
             if engine is not None and engine.fault:
                 reason += f": {engine.fault}"
             error = EngineUnusable(reason)
-            if configuration not in self.configurations:
+            variant = configuration.variant
+            if engine is not None and variant and not engine.has_variant(variant):
+                error = ConfigurationUnusable(f"it has no variant {variant!r} here")
+            if configuration.base not in self.configurations:
                 available = "; ".join(map(str, self.configurations))
                 error = ConfigurationUnusable(
                     f"this worker has no configuration {configuration}; available: {available}"
@@ -195,7 +198,13 @@ class Worker:
     def start_load(self, session: Session) -> asyncio.Task[HostProcess] | None:
         """Load `session`; return None if there is no such usable engine or configuration."""
         engine = self.engines.get(session.engine)
-        if engine is None or engine.fault or session.configuration not in self.configurations:
+        configuration = session.configuration
+        if (
+            engine is None
+            or engine.fault
+            or (configuration.variant and not engine.has_variant(configuration.variant))
+            or configuration.base not in self.configurations
+        ):
             _log.warning("cannot load %s: no such usable engine or configuration", session)
             return None
         return self.hosts.load(session)

@@ -141,8 +141,7 @@ class Placements:
         return (
             stored is not None
             and (stored.engine, stored.version) in worker.placed
-            and engine.digests <= {stored.model_sha256, *stored.manifest.contents}
-            and bool(engine.digests)
+            and stored.model_sha256 == engine.digest
         )
 
     async def fetch(

@@ -108,7 +108,6 @@ ORDER = {
     ),
     "profiler": (
         "settings",
-        "single_stream",
         "messages",
         "loadgen_log",
         "sessions",
@@ -119,7 +118,6 @@ ORDER = {
         "generators",
         "measurement",
         "loadgen_run",
-        "measuring_process",
         "measurer",
         "space",
         "search_run",

@@ -6,13 +6,22 @@ import select
 import time
 from collections import deque
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from synergai.errors import InvalidInput
-from worker_agent.ipc.frames import Decoder, RunQuery, RunSamples, StopRun
+from worker_agent.ipc.frames import (
+    Decoder,
+    LoadVariant,
+    RunQuery,
+    RunSamples,
+    StopRun,
+    UnloadVariant,
+)
 
 if TYPE_CHECKING:
     import socket
+
+    from worker_agent.ipc.frames import Order
 
     Run: TypeAlias = RunQuery | RunSamples
 
@@ -26,26 +35,37 @@ class AgentDisconnected(Exception):
 
 
 class Inbox:
-    """Receives runs, and requests to stop them, from the agent."""
+    """Receives runs, requests to stop them, and orders from the agent."""
 
     def __init__(self, agent_socket: socket.socket) -> None:
         self._socket = agent_socket
         self._decoder = Decoder()
         self._runs: deque[Run] = deque()
+        self._orders: deque[Order] = deque()
         self._stopped: set[int] = set()
         self._poller = select.poll()
         self._poller.register(agent_socket, select.POLLIN)
         self._polled_at = 0.0
 
-    def take(self) -> Run:
-        """Wait for the next run and return it.
+    def take(self) -> Run | None:
+        """Wait for the next run and return it; None as soon as there is an order.
 
         Raises:
             AgentDisconnected: the agent closed the socket.
         """
-        while not self._runs:
+        while not self._orders:
+            if self._runs:
+                return self._runs.popleft()
             self._receive()
-        return self._runs.popleft()
+        return None
+
+    def take_queries(self, count: int) -> list[RunQuery]:
+        """Return the next `count` runs, which `peek_queries` has returned before."""
+        return [cast("RunQuery", self._runs.popleft()) for _ in range(count)]
+
+    def next_order(self) -> Order | None:
+        """Return the next order received so far; orders go before all runs."""
+        return self._orders.popleft() if self._orders else None
 
     def next_is_query(self) -> bool:
         """Return whether the next run received so far is a single query."""
@@ -101,5 +121,7 @@ class Inbox:
                     self._runs.append(message)
                 case StopRun(run_id):
                     self._stopped.add(run_id)
+                case LoadVariant() | UnloadVariant():
+                    self._orders.append(message)
                 case _:
                     raise InvalidInput(f"unexpected message from the agent: {message}")

@@ -21,27 +21,27 @@ class InterruptListener:
 
     Args:
         descriptor: read end of the pipe; closed once the agent closes the write end.
-        backend: the backend to interrupt.
     """
 
-    def __init__(self, descriptor: int, backend: Interruptible) -> None:
-        self._backend = backend
+    def __init__(self, descriptor: int) -> None:
+        self._backend: Interruptible | None = None
         # Held so that no other run begins between the check of the active runs and the interrupt.
         self._lock = threading.Lock()
         self._active: set[int] = set()
         self._interrupted = False
         threading.Thread(target=self._listen, args=(descriptor,), daemon=True).start()
 
-    def begin(self, *run_ids: int) -> None:
-        """Mark `run_ids` as computing, as one batch."""
+    def begin(self, backend: Interruptible, *run_ids: int) -> None:
+        """Mark `run_ids` as computing, as one batch, on `backend`."""
         with self._lock:
+            self._backend = backend
             self._active.update(run_ids)
 
     def end(self) -> None:
         """Mark the computing runs as ended; late interrupts of them are ignored."""
         with self._lock:
             self._active.clear()
-            if self._interrupted:
+            if self._interrupted and self._backend is not None:
                 self._interrupted = False
                 self._backend.resume()
 
@@ -51,7 +51,7 @@ class InterruptListener:
             if run_id not in self._active:
                 return
             self._active.remove(run_id)
-            if not self._active:
+            if not self._active and self._backend is not None:
                 self._interrupted = True
                 self._backend.interrupt()
 

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.warmup import ADVICE
-from worker_agent.backends import Interrupted, JobAware
+from synergai.runtime.idle_memory import GlibcHeap
+from worker_agent.backends import Interrupted
 from worker_agent.host.batches import BatchBuilder, Candidate, batch_key, concatenate, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox
-from worker_agent.host.query_codec import QueryCodec
-from worker_agent.ipc.frames import RunEnded, RunProgress, RunQuery, RunSamples, Tally
+from worker_agent.ipc.frames import (
+    RunEnded,
+    RunProgress,
+    RunQuery,
+    RunSamples,
+    Tally,
+    UnloadVariant,
+    VariantUnloaded,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -25,14 +33,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.domain import BatchTimes, Engine
-    from synergai.models.samples import Samples
-    from worker_agent.backends import Backend
+    from synergai.domain import BatchTimes
     from worker_agent.host.inbox import Run
     from worker_agent.host.interrupts import InterruptListener
-    from worker_agent.host.processing import Processing
+    from worker_agent.host.loading import LoadedModel, ModelLoader
     from worker_agent.host.query_codec import DecodedQuery
-    from worker_agent.ipc.arena import Arena
 
     Array: TypeAlias = NDArray[Any]
 
@@ -44,41 +49,33 @@ _log = logging.getLogger(__name__)
 
 
 class HostLoop:
-    """Computes the runs of one loaded engine.
+    """Computes the runs of one engine, on the variant that each of them names.
 
     Args:
         agent_socket: socket connected to the agent.
-        arena: memory shared with the agent.
-        engine: description that requests are validated against.
-        backend: the loaded model.
-        samples: the engine's sample set.
-        processing: pre- and post-processing of the engine.
-        interrupts: interrupts the computing runs; None if the backend does not support it.
+        model: the loaded model.
+        variant: its variant; empty for an engine without variants.
+        loader: loads other variants of the engine.
+        interrupts: interrupts the computing runs.
     """
 
     def __init__(
         self,
         agent_socket: socket.socket,
-        arena: Arena,
-        engine: Engine,
-        backend: Backend,
-        samples: Samples,
-        processing: Processing,
-        interrupts: InterruptListener | None = None,
+        model: LoadedModel,
+        variant: str,
+        loader: ModelLoader,
+        interrupts: InterruptListener,
     ) -> None:
         self._socket = agent_socket
         self._inbox = Inbox(agent_socket)
-        self._codec = QueryCodec(arena, engine, processing)
-        self._engine = engine
-        self._max_batch = engine.max_batch
+        self._models = {variant: model}
+        self._loader = loader
+        # Variants with a model that failed to compute a batch.
+        self._unbatched: set[str] = set()
         # Queries decoded as candidates for a batch and not yet computed, by run id.
         self._decoded: dict[int, DecodedQuery] = {}
-        self._backend = backend
-        self._samples = samples
-        self._processing = processing
         self._interrupts = interrupts
-        self._outputs = [spec.name for spec in engine.outputs]
-        self._job_aware = backend if isinstance(backend, JobAware) else None
 
     def serve(self) -> None:
         """Compute runs until the agent closes the socket."""
@@ -87,6 +84,12 @@ class HostLoop:
         try:
             while True:
                 run = self._inbox.take()
+                if run is None:
+                    self._socket.sendall(b"".join(results))
+                    results.clear()
+                    held_since = 0.0
+                    self._follow_orders()
+                    continue
                 begin = time.perf_counter()
                 if isinstance(run, RunQuery) and run.batch_times is not None:
                     ended = self._run_batch(run, run.batch_times)
@@ -110,57 +113,46 @@ class HostLoop:
         if self._inbox.is_stopped(run.run_id):
             self._decoded.pop(run.run_id, None)
             return RunEnded(run.run_id, Outcome.STOPPED)
-        if self._interrupts is None:
-            return self._compute(run)
-        self._interrupts.begin(run.run_id)
+        model = self._models[run.variant]
+        if model.interruptible is None:
+            return self._compute(run, model)
+        self._interrupts.begin(model.interruptible, run.run_id)
         try:
-            return self._compute(run)
+            return self._compute(run, model)
         finally:
             self._interrupts.end()
 
-    def _compute(self, run: Run) -> RunEnded:
-        return self._run_query(run) if isinstance(run, RunQuery) else self._run_range(run)
+    def _follow_orders(self) -> None:
+        """Load and unload variants as ordered."""
+        while (order := self._inbox.next_order()) is not None:
+            if isinstance(order, UnloadVariant):
+                del self._models[order.variant]
+                self._unbatched.discard(order.variant)
+                if (heap := GlibcHeap.find()) is not None:
+                    heap.trim()
+                self._socket.sendall(VariantUnloaded(order.variant).encode())
+                continue
+            like = next(iter(self._models.values())).engine
+            model, report = self._loader.load(order.variant, time.monotonic(), like)
+            if model is not None:
+                self._models[order.variant] = model
+            self._socket.sendall(report.encode())
 
-    def _run_query(self, query: RunQuery) -> RunEnded:
+    def _compute(self, run: Run, model: LoadedModel) -> RunEnded:
+        if isinstance(run, RunQuery):
+            return self._run_query(run, model)
+        return self._run_range(run, model)
+
+    def _run_query(self, query: RunQuery, model: LoadedModel) -> RunEnded:
         try:
-            decoded = self._decoded.pop(query.run_id, None) or self._codec.decode(query)
-            begin = self._begin_queries()
-            arrays = self._run_model(decoded.inputs, decoded.outputs)
-            return self._codec.encode(decoded, arrays, time.perf_counter() - begin)
+            decoded = self._decoded.pop(query.run_id, None) or model.codec.decode(query)
+            begin = _begin_queries(model)
+            arrays = _run_model(model, decoded.inputs, decoded.outputs)
+            return model.codec.encode(decoded, arrays, time.perf_counter() - begin)
         except Interrupted:
             return RunEnded(query.run_id, Outcome.STOPPED)
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
             return _failed(query.run_id, Tally(), error)
-
-    def _run_model(self, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute one query; if it fails, find out whether it is to blame, or the engine.
-
-        Runtimes report many unsuitable inputs like a broken model. An engine that still computes
-        its first sample is not broken, nor is one that no input is known for.
-
-        Raises:
-            InvalidInput: the query is to blame.
-            EngineUnusable: the engine is.
-        """
-        try:
-            return self._backend.run(inputs, outputs)
-        except EngineUnusable as error:
-            if self._engine.unverified or self._computes_first_sample():
-                raise InvalidInput(str(error)) from None
-            raise
-
-    def _computes_first_sample(self) -> bool:
-        try:
-            self._backend.run(self._samples.inputs[0], self._outputs)
-        except SynergaiError:
-            return False
-        return True
-
-    def _begin_queries(self) -> float:
-        """Tell the backend that single queries follow; return the current time."""
-        if self._job_aware is not None:
-            self._job_aware.begin("")
-        return time.perf_counter()
 
     # --- batches ----------------------------------------------------------------------------
 
@@ -170,12 +162,13 @@ class HostLoop:
         If the batch fails, each query is computed alone. If that succeeds, the model cannot compute
         batches, and batching is disabled.
         """
-        queries = self._take_batch(first, batch_times)
+        model = self._models[first.variant]
+        queries = self._take_batch(first, model, batch_times)
         if len(queries) == 1:
             return [self._run(first)]
         batch = [self._decoded[query.run_id] for query in queries]
         try:
-            outputs, compute_s = self._compute_batch(batch)
+            outputs, compute_s = self._compute_batch(batch, model)
         except Interrupted:  # all of its queries were stopped
             return [self._run(query) for query in queries]
         except InvalidInput:
@@ -186,63 +179,62 @@ class HostLoop:
                 _log.error(
                     "a batch of %d failed; batching is disabled", len(queries), exc_info=error
                 )
-                self._max_batch = 1
+                self._unbatched.add(first.variant)
             return ended
         return [
-            self._encode(self._decoded.pop(each.query.run_id), arrays, compute_s, len(batch))
+            _encode(model, self._decoded.pop(each.query.run_id), arrays, compute_s, len(batch))
             for each, arrays in zip(batch, outputs, strict=True)
         ]
 
-    def _take_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunQuery]:
+    def _take_batch(
+        self, first: RunQuery, model: LoadedModel, batch_times: BatchTimes
+    ) -> list[RunQuery]:
         """Take the queries that are best computed together with `first`; return all of them."""
-        if self._inbox.is_stopped(first.run_id):
+        if self._inbox.is_stopped(first.run_id) or first.variant in self._unbatched:
             return [first]
-        builder = BatchBuilder(batch_times, self._max_batch, time.monotonic())
-        for query in (first, *self._inbox.peek_queries(self._max_batch - 1)):
-            candidate = self._candidate(query)
+        limit = model.engine.max_batch
+        builder = BatchBuilder(batch_times, limit, time.monotonic())
+        for query in (first, *self._inbox.peek_queries(limit - 1)):
+            if query.variant != first.variant:
+                break
+            candidate = self._candidate(query, model)
             if candidate is None or not builder.add(candidate) or builder.is_full:
                 break
-        following = [self._inbox.take() for _ in range(builder.size - 1)]
-        return [first, *cast("list[RunQuery]", following)]
+        return [first, *self._inbox.take_queries(builder.size - 1)]
 
-    def _candidate(self, query: RunQuery) -> Candidate | None:
+    def _candidate(self, query: RunQuery, model: LoadedModel) -> Candidate | None:
         """Decode `query` as a candidate for a batch; return None if it must be run alone."""
         if query.batch_times is None:
             return None
         try:
-            decoded = self._decoded.get(query.run_id) or self._codec.decode(query)
+            decoded = self._decoded.get(query.run_id) or model.codec.decode(query)
         except SynergaiError:  # reported when the query is run
             return None
         self._decoded[query.run_id] = decoded
         key = batch_key(decoded.inputs, decoded.outputs)
         return None if key is None else Candidate(*key, query.due)
 
-    def _compute_batch(self, batch: Sequence[DecodedQuery]) -> tuple[list[list[Array]], float]:
+    def _compute_batch(
+        self, batch: Sequence[DecodedQuery], model: LoadedModel
+    ) -> tuple[list[list[Array]], float]:
         """Return the outputs of each query, and the seconds that the batch took."""
-        if self._interrupts is not None:
-            self._interrupts.begin(*(each.query.run_id for each in batch))
+        interruptible = model.interruptible
+        if interruptible is not None:
+            self._interrupts.begin(interruptible, *(each.query.run_id for each in batch))
         try:
-            begin = self._begin_queries()
+            begin = _begin_queries(model)
             inputs = concatenate([each.inputs for each in batch])
-            arrays = self._backend.run(inputs, batch[0].outputs)
+            arrays = model.backend.run(inputs, batch[0].outputs)
             compute_s = time.perf_counter() - begin
         finally:
-            if self._interrupts is not None:
+            if interruptible is not None:
                 self._interrupts.end()
         return split_rows(arrays, [each.rows for each in batch]), compute_s
 
-    def _encode(
-        self, decoded: DecodedQuery, arrays: Sequence[Array], compute_s: float, batch: int
-    ) -> RunEnded:
-        try:
-            return self._codec.encode(decoded, arrays, compute_s, batch)
-        except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
-            return _failed(decoded.query.run_id, Tally(), error)
-
     # --- ranges of samples ------------------------------------------------------------------
 
-    def _run_range(self, run: RunSamples) -> RunEnded:
-        samples, labels = self._samples.inputs, self._samples.labels
+    def _run_range(self, run: RunSamples, model: LoadedModel) -> RunEnded:
+        samples, labels = model.samples.inputs, model.samples.labels
         if not samples:
             detail = f"the engine is unverified and has no samples; {ADVICE}"
             return RunEnded(run.run_id, Outcome.FAILED, fault=Fault.BAD_INPUT, detail=detail)
@@ -253,24 +245,25 @@ class HostLoop:
         done = 0
         report_at = time.perf_counter() + PROGRESS_INTERVAL
         try:
-            if self._job_aware is not None:
-                self._job_aware.begin(run.job)
+            if model.job_aware is not None:
+                model.job_aware.begin(run.job)
             for query in range(run.first, run.first + run.count, run.batch):
                 if self._inbox.is_stopped(run.run_id):
                     break
+                self._follow_orders()
                 index = query % len(samples)
                 size = min(run.batch, run.count - done)
                 begin = time.perf_counter()
                 inputs = samples[index]
                 if size > 1:
                     inputs = concatenate([samples[(query + i) % len(samples)] for i in range(size)])
-                arrays = self._run_model(inputs, self._outputs)
+                arrays = _run_model(model, inputs, model.outputs)
                 now = time.perf_counter()
                 compute_s += now - begin
                 done += size
                 if labels is not None:
                     labelled += 1
-                    correct += self._processing.predicted_class(arrays) == labels[index]
+                    correct += model.processing.predicted_class(arrays) == labels[index]
                 if now >= report_at:
                     tally = Tally(done, labelled, int(correct), compute_s)
                     self._socket.sendall(RunProgress(run.run_id, tally).encode())
@@ -283,6 +276,52 @@ class HostLoop:
             return _failed(run.run_id, Tally(done, labelled, int(correct), compute_s), error)
         outcome = Outcome.COMPLETED if done == run.count else Outcome.STOPPED
         return RunEnded(run.run_id, outcome, Tally(done, labelled, int(correct), compute_s))
+
+
+def _run_model(model: LoadedModel, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
+    """Compute one query; if it fails, find out whether it is to blame, or the engine.
+
+    Runtimes report many unsuitable inputs like a broken model. An engine that still computes
+    its first sample is not broken, nor is one that no input is known for.
+
+    Raises:
+        InvalidInput: the query is to blame.
+        EngineUnusable: the engine is.
+    """
+    try:
+        return model.backend.run(inputs, outputs)
+    except EngineUnusable as error:
+        if model.engine.unverified or _computes_first_sample(model):
+            raise InvalidInput(str(error)) from None
+        raise
+
+
+def _computes_first_sample(model: LoadedModel) -> bool:
+    try:
+        model.backend.run(model.samples.inputs[0], model.outputs)
+    except SynergaiError:
+        return False
+    return True
+
+
+def _begin_queries(model: LoadedModel) -> float:
+    """Tell the backend that single queries follow; return the current time."""
+    if model.job_aware is not None:
+        model.job_aware.begin("")
+    return time.perf_counter()
+
+
+def _encode(
+    model: LoadedModel,
+    decoded: DecodedQuery,
+    arrays: Sequence[Array],
+    compute_s: float,
+    batch: int,
+) -> RunEnded:
+    try:
+        return model.codec.encode(decoded, arrays, compute_s, batch)
+    except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
+        return _failed(decoded.query.run_id, Tally(), error)
 
 
 def _failed(run_id: int, tally: Tally, error: Exception) -> RunEnded:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from synergai.domain import Outcome
+from synergai.domain import Outcome, versioned_variant
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
@@ -58,11 +58,15 @@ class QueryCodec:
         arena: shared memory that holds large requests and responses.
         engine: description that requests are validated against.
         processing: pre- and post-processing of the engine.
+        variant: the variant that computes them; empty for an engine without variants.
     """
 
-    def __init__(self, arena: Arena, engine: Engine, processing: Processing) -> None:
+    def __init__(
+        self, arena: Arena, engine: Engine, processing: Processing, variant: str = ""
+    ) -> None:
         self._arena = arena
         self._engine = engine
+        self._version = versioned_variant(engine.version, variant)
         self._processing = processing
         self._decoder = RequestDecoder()
 
@@ -101,7 +105,7 @@ class QueryCodec:
         outputs = self._processing.requested_outputs(
             message, dict(zip(decoded.outputs, arrays, strict=True))
         )
-        parts = write_response(message, self._engine.version, outputs)
+        parts = write_response(message, self._version, outputs)
         if message.parameters and message.parameters[TIMINGS].bool_param:
             postprocess_s = time.perf_counter() - computed
             parts.append(write_timings(decoded.preprocess_s, compute_s, postprocess_s))

@@ -1,15 +1,27 @@
-"""Pool of engine hosts: one per resident session, within a memory budget."""
+"""Pool of engine hosts within a memory budget.
+
+A host has one resident session, or several of one engine that differ in their variant only.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
 
 from synergai.domain import UnusableSession
-from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
+from synergai.errors import (
+    ConfigurationUnusable,
+    EngineUnusable,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import rss_bytes
 from synergai.runtime.text import printable
@@ -30,6 +42,8 @@ LEAK_FACTOR: Final = 2.0
 """A single host above the budget is killed once it exceeds this multiple of its initial size."""
 _DEFAULT_HOST_BYTES: Final = 256 << 20
 """Assumed size of a host whose session has not been loaded before."""
+_DEFAULT_VARIANT_BYTES: Final = 64 << 20
+"""The same of a variant that is added to a host."""
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +112,11 @@ class HostPool:
         # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
+        # Variants of an engine are loaded one after another, by session without the variant.
+        self._turns: dict[Session, asyncio.Lock] = {}
+        # By session, what loading it took; by host, what it had after its last load.
         self._initial_bytes: dict[Session, int] = {}
+        self._loaded_bytes: WeakKeyDictionary[HostProcess, int] = WeakKeyDictionary()
         self._retiring: dict[HostProcess, asyncio.Task[None]] = {}
 
     def get_resident(self, session: Session) -> HostProcess | None:
@@ -114,14 +132,15 @@ class HostPool:
         return [session for session, host in reversed(self._hosts.items()) if not host.is_closed]
 
     def unusable_sessions(self) -> list[UnusableSession]:
-        """Return the sessions whose execution provider cannot run their engine, sorted."""
+        """Return the sessions whose provider or variant cannot be used, sorted."""
         return sorted(UnusableSession(*item) for item in self._unusable.items())
 
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
         """Load `session`, evicting others if needed; concurrent loads of a session share a task.
 
         The task raises EngineUnusable if the engine cannot be loaded, ConfigurationUnusable if
-        that is a matter of the execution provider, and Unavailable if the host died while loading.
+        that is a matter of the execution provider or the variant, and Unavailable if the host died
+        while loading.
         """
         if session not in self._loads:
             task = asyncio.create_task(self._load(session))
@@ -132,9 +151,9 @@ class HostPool:
     async def unload(self, session: Session) -> bool:
         """Unload `session` if it is resident and idle; return whether it was."""
         host = self._hosts.get(session)
-        if host is None or not host.is_idle:
+        if host is None or not _is_idle(session, host):
             return False
-        await self._close_host(host)
+        await self._evict_session(session, host)
         return True
 
     def retire(self, engine: EngineName) -> None:
@@ -150,11 +169,8 @@ class HostPool:
         for session, task in self._loads.items():
             if session.engine == engine:
                 task.cancel()
-        for session, host in list(self._hosts.items()):
-            if session.engine == engine:
-                self._remove(host)
-                closing = self._close_when_idle(host, host.retire())
-                self._retiring[host] = asyncio.create_task(closing)
+        for host in {host for each, host in self._hosts.items() if each.engine == engine}:
+            self._retire_host(host)
 
     async def enforce_memory_budget(self) -> None:
         """Check the hosts' memory periodically, until cancelled; hosts may grow while they run."""
@@ -164,8 +180,8 @@ class HostPool:
 
     async def check_memory(self) -> None:
         """Evict idle hosts above the memory budget, and kill a leaking host even if it is busy."""
-        for session, host in list(self._hosts.items()):
-            size, initial = rss_bytes(host.pid), self._initial_bytes[session]
+        for host, session in {host: each for each, host in self._hosts.items()}.items():
+            size, initial = rss_bytes(host.pid), self._loaded_bytes[host]
             if size > max(self.memory_bytes, LEAK_FACTOR * initial):
                 _log.warning("killing the engine host of %s, which leaks memory", session)
                 host.kill(
@@ -179,16 +195,16 @@ class HostPool:
     async def _enforce_limit(self) -> None:
         """Evict idle sessions, the least recently used first, or else kill the largest host."""
         for session, host in list(self._hosts.items()):
-            if session not in self._pinned and host.is_idle:
+            if session not in self._pinned and _is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
-                await self._close_host(host)
+                await self._evict_session(session, host)
                 if not self._memory.exceeded:
                     return
         self._memory.kill_largest()
 
     def rss_bytes(self) -> int:
         """Return the total resident memory of all hosts."""
-        return sum(rss_bytes(host.pid) for host in (*self._hosts.values(), *self._retiring))
+        return sum(rss_bytes(host.pid) for host in {*self._hosts.values(), *self._retiring})
 
     async def close(self) -> None:
         """Close all hosts."""
@@ -196,12 +212,23 @@ class HostPool:
             task.cancel()
         await asyncio.gather(*self._loads.values(), return_exceptions=True)
         retiring = list(self._retiring.values())
-        hosts = [*self._hosts.values(), *self._retiring]
+        hosts = {*self._hosts.values(), *self._retiring}
         await asyncio.gather(*(host.close() for host in hosts))
         await asyncio.gather(*retiring)
         self._hosts.clear()
 
     async def _load(self, session: Session) -> HostProcess:
+        variant = session.configuration.variant
+        if not variant:
+            return await self._load_session(session, None)
+        family = _without_variant(session)
+        async with self._turns.setdefault(family, asyncio.Lock()):
+            hosts = (host for each, host in self._hosts.items() if _without_variant(each) == family)
+            shared = next((host for host in hosts if not host.is_closed), None)
+            return await self._load_session(session, shared)
+
+    async def _load_session(self, session: Session, shared: HostProcess | None) -> HostProcess:
+        """Load a session, into the host of other variants of its engine if there is one."""
         if (reason := self._unusable.get(session)) is not None:
             known = ConfigurationUnusable(reason)
             self._on_change(SessionChange(session, resident=False, error=known))
@@ -209,70 +236,116 @@ class HostPool:
         host = self._hosts.get(session)
         if host is not None and not host.is_closed:
             return host
-        await self._evict(self._initial_bytes.get(session, _DEFAULT_HOST_BYTES))
-        models = await asyncio.to_thread(self._models.of, session.engine)
+        unknown = _DEFAULT_HOST_BYTES if shared is None else _DEFAULT_VARIANT_BYTES
+        await self._evict(self._initial_bytes.get(session, unknown), beside=shared)
+        before = 0 if shared is None else rss_bytes(shared.pid)
         try:
-            host = await HostProcess.start(
-                models,
-                session,
-                memory=self._memory,
-                cores=self._cores,
-                provider=self._providers.get(session.configuration.execution_provider),
-                hang_timeout_s=self._hang_timeout_s,
-                on_exit=self._remove,
-                on_unusable=partial(self._condemn, session),
-            )
+            if shared is None:
+                host = await self._start(session)
+                ready = host.ready
+            else:
+                host, ready = shared, await shared.load_variant(session.configuration.variant)
         except SynergaiError as failure:
-            error: SynergaiError = failure
-            # The engine itself has been loaded on the CPU before: the provider is to blame.
-            blamed = isinstance(error, (EngineUnusable, LoadCrashed))
-            if session.configuration.execution_provider and blamed:
-                error = ConfigurationUnusable(str(error))
-                self._condemn(session, str(error))
+            error = self._blame(session, failure)
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
             self._on_change(SessionChange(session, resident=False, error=error))
             raise error from failure
         self._hosts[session] = host
-        self._initial_bytes[session] = rss_bytes(host.pid)
+        self._loaded_bytes[host] = size = rss_bytes(host.pid)
+        self._initial_bytes[session] = max(size - before, 0)
         _log.info(
-            "loaded %s with %s in %.2f s",
-            session.engine,
-            session.configuration,
-            host.ready.setup_s,
+            "loaded %s with %s in %.2f s", session.engine, session.configuration, ready.setup_s
         )
-        if host.ready.elsewhere:
+        if ready.elsewhere:
             _log.info(
                 "%s with %s: %.0f %% of the nodes run elsewhere",
                 session.engine,
                 session.configuration,
-                100.0 * host.ready.elsewhere,
+                100.0 * ready.elsewhere,
             )
-        self._on_change(SessionChange(session, resident=True, ready=host.ready))
+        self._on_change(SessionChange(session, resident=True, ready=ready))
         await self._evict(0, keep=session)
         return host
 
+    async def _start(self, session: Session) -> HostProcess:
+        models = await asyncio.to_thread(self._models.of, session.engine)
+        return await HostProcess.start(
+            models,
+            session,
+            memory=self._memory,
+            cores=self._cores,
+            provider=self._providers.get(session.configuration.execution_provider),
+            hang_timeout_s=self._hang_timeout_s,
+            on_exit=self._remove,
+            on_unusable=partial(self._condemn_variant, session),
+        )
+
+    def _blame(self, session: Session, error: SynergaiError) -> SynergaiError:
+        """Return why a session cannot be used; the execution provider or the variant, if it can be.
+
+        The engine itself has been loaded before, on the CPU and with another variant.
+        """
+        configuration = session.configuration
+        if not (configuration.execution_provider or configuration.variant):
+            return error
+        if not isinstance(error, (EngineUnusable, LoadCrashed)):
+            return error
+        self._condemn(session, str(error))
+        return ConfigurationUnusable(str(error))
+
+    def _condemn_variant(self, session: Session, variant: str, reason: str) -> None:
+        configuration = replace(session.configuration, variant=variant)
+        self._condemn(replace(session, configuration=configuration), reason)
+
     def _condemn(self, session: Session, reason: str) -> None:
-        """Remember that the execution provider of `session` cannot run its engine."""
+        """Remember that an engine cannot be run with the provider or the variant of `session`."""
         if session in self._unusable:
             return
         self._unusable[session] = printable(reason)
         _log.warning("%s is not used with %s: %s", session.engine, session.configuration, reason)
         self._on_unusable(session.engine)
-        if (host := self._hosts.get(session)) is not None:
-            self._remove(host)
-            self._retiring[host] = asyncio.create_task(self._close_when_idle(host, host.retire()))
+        host = self._hosts.get(session)
+        if host is None:
+            return
+        if self._is_only_session(session, host):
+            self._retire_host(host)
+        else:  # the runs that wait for it fail one by one, and its memory is freed with the host
+            self._forget(session)
 
-    async def _evict(self, size: int, keep: Session | None = None) -> None:
-        """Close idle hosts, least recently used first, until `size` more bytes fit the budget.
+    async def _evict(
+        self, size: int, keep: Session | None = None, beside: HostProcess | None = None
+    ) -> None:
+        """Evict idle sessions, least recently used first, until `size` more bytes fit the budget.
 
-        Pinned sessions and `keep` are not evicted.
+        Pinned sessions and `keep` are not evicted, nor the last session of `beside`.
         """
         for session, host in list(self._hosts.items()):
             if self.rss_bytes() + size <= self.memory_bytes:
                 return
-            if session != keep and session not in self._pinned and host.is_idle:
-                _log.info("evicting %s to free memory", session)
-                await self._close_host(host)
+            if session == keep or session in self._pinned or not _is_idle(session, host):
+                continue
+            if host is beside and self._is_only_session(session, host):
+                continue
+            _log.info("evicting %s to free memory", session)
+            await self._evict_session(session, host)
+
+    def _is_only_session(self, session: Session, host: HostProcess) -> bool:
+        return all(other is not host for each, other in self._hosts.items() if each != session)
+
+    async def _evict_session(self, session: Session, host: HostProcess) -> None:
+        """Free an idle session: its variant if its host has others, or else the host."""
+        if self._hosts.get(session) is not host:
+            return
+        if self._is_only_session(session, host):
+            await self._close_host(host)
+            return
+        self._forget(session)
+        with suppress(Unavailable):  # it died, which frees even more
+            await host.unload_variant(session.configuration.variant)
+
+    def _retire_host(self, host: HostProcess) -> None:
+        self._remove(host)
+        self._retiring[host] = asyncio.create_task(self._close_when_idle(host, host.retire()))
 
     async def _close_when_idle(self, host: HostProcess, idle: asyncio.Future[None]) -> None:
         await idle
@@ -285,6 +358,19 @@ class HostPool:
 
     def _remove(self, host: HostProcess) -> None:
         """Remove a host that has exited or is closing from the resident sessions."""
-        if self._hosts.get(host.session) is host:
-            del self._hosts[host.session]
-            self._on_change(SessionChange(host.session, resident=False))
+        for session in [session for session, each in self._hosts.items() if each is host]:
+            self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        del self._hosts[session]
+        self._on_change(SessionChange(session, resident=False))
+
+
+def _without_variant(session: Session) -> Session:
+    return replace(session, configuration=session.configuration.base)
+
+
+def _is_idle(session: Session, host: HostProcess) -> bool:
+    """Return whether no run needs a session: none of its variant, or none at all without one."""
+    variant = session.configuration.variant
+    return not host.needs(variant) if variant else host.is_idle

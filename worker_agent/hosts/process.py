@@ -23,6 +23,7 @@ from worker_agent.ipc.frames import (
     ArenaRef,
     Decoder,
     LoadFailed,
+    LoadVariant,
     Message,
     Ready,
     RunEnded,
@@ -31,6 +32,8 @@ from worker_agent.ipc.frames import (
     RunSamples,
     StopRun,
     Tally,
+    UnloadVariant,
+    VariantUnloaded,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
     from worker_agent.ipc.arena import Arena
+    from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice
 
     OnEnded: TypeAlias = Callable[[RunEnded], None]
@@ -71,16 +75,17 @@ class _PendingRun(Struct, frozen=True):
     on_ended: OnEnded
     on_progress: OnProgress | None = None
     slot: int | None = None
+    variant: str = ""
 
 
 class HostProcess(asyncio.Protocol):
-    """A child process with a loaded engine. Created by `start`.
+    """A child process with a loaded engine, and maybe further variants of it. Created by `start`.
 
     Runs are fed without waiting and end by callback, in the order in which they were fed. If the
     process dies or hangs, all pending runs end with ``HOST_DIED``.
 
     Attributes:
-        session: loaded engine and configuration.
+        session: engine and configuration that it was started with.
         ready: tensors and load times reported by the host.
     """
 
@@ -89,7 +94,7 @@ class HostProcess(asyncio.Protocol):
         session: Session,
         arena: Arena,
         hang_timeout_s: float,
-        on_unusable: Callable[[str], None],
+        on_unusable: Callable[[str, str], None],
     ) -> None:
         self.session = session
         self.ready: Ready
@@ -98,6 +103,8 @@ class HostProcess(asyncio.Protocol):
         self._on_unusable = on_unusable
         self._loop = asyncio.get_running_loop()
         self._first_message: asyncio.Future[Message] = self._loop.create_future()
+        # Answers to orders in flight, by variant.
+        self._orders: dict[str, asyncio.Future[Message]] = {}
         self._decoder = Decoder()
         self._runs: dict[int, _PendingRun] = {}
         self._last_run_id = 0
@@ -129,7 +136,7 @@ class HostProcess(asyncio.Protocol):
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
         on_exit: Callable[[HostProcess], None] = lambda _: None,
-        on_unusable: Callable[[str], None] = lambda _: None,
+        on_unusable: Callable[[str, str], None] = lambda *_: None,
     ) -> HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
@@ -142,7 +149,8 @@ class HostProcess(asyncio.Protocol):
             hang_timeout_s: the host is killed when it is silent for this long while it has runs.
             load_timeout_s: time limit for loading.
             on_exit: called once if the host exits without being closed after it was ready.
-            on_unusable: called with the reason when the engine fails with `provider`.
+            on_unusable: called with the variant and the reason when the engine fails with
+                `provider`, or has variants and this one fails.
 
         Raises:
             EngineUnusable: the engine cannot be loaded; `LoadHung` if loading timed out.
@@ -195,6 +203,51 @@ class HostProcess(asyncio.Protocol):
             case _:
                 raise EngineUnusable(f"unexpected first message from the host: {message}")
 
+    async def load_variant(self, variant: str, timeout_s: float = 300.0) -> Ready:
+        """Load another variant of the engine, between two queries of those that are loaded.
+
+        If it kills the process, the variants that were loaded are lost.
+
+        Raises:
+            EngineUnusable: it cannot be loaded; `LoadHung` if that takes too long.
+            Unavailable: the process died while loading; `LoadCrashed` by itself.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await self._order(variant, LoadVariant(variant))
+        except TimeoutError:
+            what = f"variant {variant!r} of engine {self.session.engine!r}"
+            self.kill(f"did not load {what} in time, and was killed")
+            raise LoadHung(f"{what} was not loaded within {timeout_s:g} s") from None
+        if isinstance(message, Ready):
+            self._arena.grow(slots_for(message.max_batch))
+            return message
+        if isinstance(message, LoadFailed):
+            raise message.error()
+        raise EngineUnusable(f"unexpected answer from the host: {message}")
+
+    async def unload_variant(self, variant: str) -> None:
+        """Free a variant without runs, while another one stays loaded.
+
+        Raises:
+            Unavailable: the process died.
+        """
+        await self._order(variant, UnloadVariant(variant))
+
+    async def _order(self, variant: str, order: LoadVariant | UnloadVariant) -> Message:
+        if self.is_closed:
+            raise Unavailable(f"the engine host of {self.session.engine!r} has exited")
+        while (before := self._orders.get(variant)) is not None:
+            await asyncio.wait([before])
+        answer = self._orders[variant] = self._loop.create_future()
+        self._is_quick = False
+        self._send(order)
+        try:
+            message: Message = await answer
+        finally:
+            del self._orders[variant]
+        return message
+
     @property
     def pid(self) -> int:
         """Process id of the host."""
@@ -207,8 +260,12 @@ class HostProcess(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no run is in flight."""
-        return not self._runs
+        """Whether no run is in flight, and no variant is being loaded."""
+        return not self._runs and not self._orders
+
+    def needs(self, variant: str) -> bool:
+        """Return whether a run of `variant` is in flight, or a variant is being loaded."""
+        return bool(self._orders) or any(run.variant == variant for run in self._runs.values())
 
     def has_room(self, size: int) -> bool:
         """Return whether a query of `size` bytes can be fed now."""
@@ -220,6 +277,7 @@ class HostProcess(asyncio.Protocol):
         on_ended: OnEnded,
         batch_times: BatchTimes | None = None,
         due: float = math.inf,
+        variant: str = "",
     ) -> int:
         """Feed one query; `has_room` must be true.
 
@@ -228,6 +286,7 @@ class HostProcess(asyncio.Protocol):
             on_ended: called once with the result.
             batch_times: durations of batches by size, if the query may share a batch.
             due: instant on the monotonic clock by which a batch must be computed.
+            variant: the loaded variant to run it on; empty for an engine without variants.
 
         Returns:
             Id of the run, for `stop_run`.
@@ -236,10 +295,11 @@ class HostProcess(asyncio.Protocol):
         run_id = self._last_run_id
         if self._is_large(len(request)):
             ref = self._arena.put(request)
-            run = _PendingRun(on_ended, slot=ref.slot)
-            self._feed(run_id, run, RunQuery(run_id, ref, batch_times, due))
+            run = _PendingRun(on_ended, None, ref.slot, variant)
+            self._feed(run_id, run, RunQuery(run_id, ref, batch_times, due, variant))
         else:
-            self._feed(run_id, _PendingRun(on_ended), RunQuery(run_id, request, batch_times, due))
+            run = _PendingRun(on_ended, None, None, variant)
+            self._feed(run_id, run, RunQuery(run_id, request, batch_times, due, variant))
         return run_id
 
     def run_samples(
@@ -249,6 +309,7 @@ class HostProcess(asyncio.Protocol):
         on_progress: OnProgress,
         on_ended: OnEnded,
         job: str = "",
+        variant: str = "",
     ) -> int:
         """Feed the queries [first, first + count) of the sample set.
 
@@ -258,14 +319,15 @@ class HostProcess(asyncio.Protocol):
             on_progress: called with the counts so far.
             on_ended: called once with the result.
             job: id of the job, for `JobAware` backends.
+            variant: as of `run_query`.
 
         Returns:
             Id of the run, for `stop_run`.
         """
         self._last_run_id += 1
         run_id = self._last_run_id
-        run = _PendingRun(on_ended, on_progress)
-        self._feed(run_id, run, RunSamples(run_id, first, count, job))
+        run = _PendingRun(on_ended, on_progress, None, variant)
+        self._feed(run_id, run, RunSamples(run_id, first, count, job, variant=variant))
         return run_id
 
     def stop_run(self, run_id: int) -> None:
@@ -336,14 +398,20 @@ class HostProcess(asyncio.Protocol):
                 self._end_run(message)
             case Ready() | LoadFailed() if not self._first_message.done():
                 self._first_message.set_result(message)
+            case Ready(variant=variant) | LoadFailed(variant=variant) | VariantUnloaded(variant):
+                answer = self._orders.get(variant)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
             case _:
                 raise InvalidInput(f"unexpected message from an engine host: {message}")
 
     def _end_run(self, ended: RunEnded) -> None:
-        if ended.fault is Fault.ENGINE_BROKEN and self.session.configuration.execution_provider:
-            ended = replace(ended, fault=Fault.CONFIGURATION_UNUSABLE)
-            self._on_unusable(ended.detail)
         run = self._runs.pop(ended.run_id)
+        if ended.fault is Fault.ENGINE_BROKEN and (
+            run.variant or self.session.configuration.execution_provider
+        ):
+            ended = replace(ended, fault=Fault.CONFIGURATION_UNUSABLE)
+            self._on_unusable(run.variant, ended.detail)
         self._runs_at_host -= 1
         self._is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
         if isinstance(ended.response, ArenaRef):
@@ -382,7 +450,7 @@ class HostProcess(asyncio.Protocol):
             self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
         self._send(message)
 
-    def _send(self, message: RunQuery | RunSamples | StopRun) -> None:
+    def _send(self, message: RunQuery | RunSamples | StopRun | Order) -> None:
         """Buffer a message until the end of this turn of the loop, to save system calls."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
@@ -407,6 +475,8 @@ class HostProcess(asyncio.Protocol):
         if not self._runs or self._disconnected.is_set():
             return
         left = self._heard_at + self._hang_timeout_s - self._loop.time()
+        if self._orders:  # loading has a limit of its own
+            left = self._hang_timeout_s
         if left > 0:
             self._watchdog = self._loop.call_later(left, self._watch)
             return
@@ -426,18 +496,26 @@ class HostProcess(asyncio.Protocol):
             output.cancel()
             self._arena.close()
             os.close(self._interrupt_writer)
+        for answer in self._orders.values():
+            if not answer.done():
+                answer.set_exception(self._death(f"{reason} while loading"))
         runs, self._runs = self._runs, {}
         for run_id, run in runs.items():
             run.on_ended(_host_died(run_id, reason))
         self._complete_retirement()
         if not self._first_message.done():
-            # Killed from outside, as by the kernel when memory is short, it may load another time.
-            killed = self._process.returncode == -signal.SIGKILL
-            kind = Unavailable if killed else LoadCrashed
-            self._first_message.set_exception(self._kill_error or kind(f"{reason} while loading"))
+            self._first_message.set_exception(self._death(f"{reason} while loading"))
         elif not self._closing:
             _log.warning("%s", reason)
             on_exit(self)
+
+    def _death(self, reason: str) -> SynergaiError:
+        """Return why a load failed during which the process died."""
+        if self._closing:
+            return Unavailable(reason)
+        # Killed from outside, as by the kernel when memory is short, it may load another time.
+        killed = self._process.returncode == -signal.SIGKILL
+        return self._kill_error or (Unavailable if killed else LoadCrashed)(reason)
 
     async def _wait_exit(self) -> str:
         """Wait until the process has exited, and describe how."""

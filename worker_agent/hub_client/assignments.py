@@ -86,7 +86,7 @@ class Assignments:
             reporter.on_ended(Outcome.FAILED, Tally(), (), Fault.BAD_INPUT, str(error))
             return
         configuration = work.session.configuration
-        if configuration not in self._configurations:
+        if configuration.base not in self._configurations:
             available = "; ".join(map(str, self._configurations))
             detail = (
                 f"configuration {configuration} is not available on this worker, which has: "

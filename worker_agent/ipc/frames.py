@@ -79,12 +79,14 @@ class RunQuery(_Message, frozen=True, tag=1):
         request: serialised ``ModelInferRequest``.
         batch_times: durations of batches by size, if the query may share a batch.
         due: instant on the system's monotonic clock by which a batch must be computed.
+        variant: the variant to run it on; empty for an engine without variants.
     """
 
     run_id: Count
     request: Buffer | ArenaRef
     batch_times: BatchTimes | None = None
     due: float = math.inf
+    variant: str = ""
 
 
 class RunSamples(_Message, frozen=True, tag=2):
@@ -96,6 +98,7 @@ class RunSamples(_Message, frozen=True, tag=2):
         count: number of queries.
         job: id of the job; may be empty.
         batch: batch size, for measurements; the last batch may be smaller.
+        variant: as of `RunQuery`.
     """
 
     run_id: Count
@@ -103,6 +106,7 @@ class RunSamples(_Message, frozen=True, tag=2):
     count: Count
     job: str = ""
     batch: Annotated[int, Meta(ge=1)] = 1
+    variant: str = ""
 
 
 class StopRun(_Message, frozen=True, tag=3):
@@ -111,11 +115,29 @@ class StopRun(_Message, frozen=True, tag=3):
     run_id: Count
 
 
+class LoadVariant(_Message, frozen=True, tag=4):
+    """Load another variant of the engine, before the next query.
+
+    `Ready` or `LoadFailed` answers it.
+    """
+
+    variant: str
+
+
+class UnloadVariant(_Message, frozen=True, tag=5):
+    """Free a variant that has no runs in flight, before the next query; `VariantUnloaded` follows.
+
+    At least one other variant is loaded.
+    """
+
+    variant: str
+
+
 # --- host to agent ------------------------------------------------------------------------
 
 
 class Ready(_Message, frozen=True, kw_only=True, tag=16):
-    """The engine is loaded and warmed up.
+    """The engine, or another variant of it, is loaded and warmed up.
 
     Attributes:
         inputs: input tensors of the model.
@@ -128,6 +150,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
         unverified: why the model is not known to work; empty if it is.
         elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
             None if it is not known, or runs on the CPU anyway.
+        variant: the variant; empty for an engine without variants.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -139,6 +162,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     max_batch: int = 1
     unverified: str = ""
     elsewhere: float | None = None
+    variant: str = ""
 
     @property
     def setup_s(self) -> float:
@@ -147,19 +171,29 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
 
 
 class LoadFailed(_Message, frozen=True, tag=17):
-    """The engine cannot be loaded. The host exits after sending this.
+    """The engine, or another variant of it, cannot be loaded.
+
+    The host exits after sending this if nothing else is loaded.
 
     Attributes:
         reason: description in one line.
         backend_missing: whether its backend is not installed, so that nothing is known of it.
+        variant: as of `Ready`.
     """
 
     reason: str
     backend_missing: bool = False
+    variant: str = ""
 
     def error(self) -> EngineUnusable:
         """Return the failure as an error."""
         return (BackendMissing if self.backend_missing else EngineUnusable)(self.reason)
+
+
+class VariantUnloaded(_Message, frozen=True, tag=20):
+    """The memory of a variant is free."""
+
+    variant: str
 
 
 class RunProgress(_Message, frozen=True, tag=18):
@@ -189,7 +223,19 @@ class RunEnded(_Message, frozen=True, tag=19):
     detail: str = ""
 
 
-Message: TypeAlias = RunQuery | RunSamples | StopRun | Ready | LoadFailed | RunProgress | RunEnded
+Order: TypeAlias = LoadVariant | UnloadVariant
+"""What an engine host does before its next query."""
+Message: TypeAlias = (
+    RunQuery
+    | RunSamples
+    | StopRun
+    | Order
+    | Ready
+    | LoadFailed
+    | VariantUnloaded
+    | RunProgress
+    | RunEnded
+)
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)

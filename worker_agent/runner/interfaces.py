@@ -41,11 +41,18 @@ class EngineHost(Protocol):
         on_ended: OnEnded,
         batch_times: BatchTimes | None = None,
         due: float = ...,
+        variant: str = "",
     ) -> int:
         """Feed one query, which may share a batch if it has `batch_times`; return the run id."""
 
     def run_samples(
-        self, first: int, count: int, on_progress: OnProgress, on_ended: OnEnded, job: str = ""
+        self,
+        first: int,
+        count: int,
+        on_progress: OnProgress,
+        on_ended: OnEnded,
+        job: str = "",
+        variant: str = "",
     ) -> int:
         """Feed the queries [first, first + count) of the sample set; return the run id."""
 

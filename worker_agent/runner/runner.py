@@ -5,7 +5,8 @@ Invariants:
 - Items on different hosts run strictly one after the other: a worker's profile assumes that an
   engine has the machine to itself.
 - Consecutive items on the same host are fed to it without waiting, so that the host is never idle
-  while there is work for it.
+  while there is work for it. The resident variants of an engine share a host, so that changing
+  between them costs nothing.
 - A host ends runs in the order in which they were fed, even if it computes them in one batch, so
   the completed queries of an item are always a prefix of it.
 - Every item ends exactly once, unless it is abandoned.
@@ -75,6 +76,7 @@ class Runner:
         self._max_response_bytes = max_response_bytes
         self._host: EngineHost | None = None
         self._session: Session | None = None
+        self._variant = ""
         self._queue: deque[WorkItem] = deque()
         self._running: deque[WorkItem] = deque()
         # The item of every run in flight, by run id; all of these runs are on `_host`.
@@ -151,14 +153,20 @@ class Runner:
         host = self._host
         if host is not None and item.session == self._session and not host.is_closed:
             return host
+        variant = item.session.configuration.variant
         if self._runs:
-            return None
+            if not variant or host is None or host.is_closed:
+                return None
+            if self._hosts.get_resident(item.session) is not host:
+                return None
+            self._session, self._variant = item.session, variant
+            return host
         host = self._hosts.get_resident(item.session)
         if host is None:
             begin = self._clock()
             self._loading = self._hosts.load(item.session)
             self._loading.add_done_callback(partial(self._on_load_ended, item, begin))
-        self._host, self._session = host, item.session
+        self._host, self._session, self._variant = host, item.session, variant
         return host
 
     def _feed(self, item: WorkItem, host: EngineHost) -> bool:
@@ -178,7 +186,7 @@ class Runner:
             if (alone and self._runs) or not host.has_room(len(content)):
                 return False
             item.inputs.take()
-            run_id = host.run_query(content, self._on_query_ended)
+            run_id = host.run_query(content, self._on_query_ended, variant=self._variant)
             if alone:
                 self._alone = run_id
             item.fed += 1
@@ -186,12 +194,14 @@ class Runner:
             request = item.requests[item.fed]
             if not host.has_room(len(request)):
                 return False
-            run_id = host.run_query(request, self._on_query_ended, item.batch_times, item.due)
+            run_id = host.run_query(
+                request, self._on_query_ended, item.batch_times, item.due, self._variant
+            )
             item.fed += 1
         else:
             on_progress = item.reporter.set_progress
             run_id = host.run_samples(
-                item.first, item.count, on_progress, self._on_range_ended, item.job
+                item.first, item.count, on_progress, self._on_range_ended, item.job, self._variant
             )
             item.fed = item.count
         self._runs[run_id] = item

@@ -56,6 +56,7 @@ class ResidentHosts:
         on_ended: object,  # noqa: ARG002 - as in the protocol
         batch_times: BatchTimes | None = None,
         due: float = math.inf,
+        variant: str = "",  # noqa: ARG002 - as in the protocol
     ) -> int:
         self.terms.append((batch_times, due))
         return len(self.terms)

@@ -27,13 +27,13 @@ class RecordingBackend:
 def test_computing_run_is_interrupted_once_and_the_next_is_not() -> None:
     reading, writing = os.pipe()
     backend = RecordingBackend()
-    interrupts = InterruptListener(reading, backend)
-    interrupts.begin(7)
+    interrupts = InterruptListener(reading)
+    interrupts.begin(backend, 7)
     os.write(writing, encode(6) + encode(7) + encode(7))
     assert backend.interrupted.wait(10)
     os.close(writing)
     interrupts.end()
-    interrupts.begin(8)
+    interrupts.begin(backend, 8)
     interrupts.end()
     assert backend.calls == ["interrupt", "resume"]
 
@@ -42,8 +42,8 @@ def test_batch_is_interrupted_once_all_its_runs_are() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     backend = RecordingBackend()
-    interrupts = InterruptListener(reading, backend)
-    interrupts.begin(7, 8)
+    interrupts = InterruptListener(reading)
+    interrupts.begin(backend, 7, 8)
     interrupts.interrupt(8)
     interrupts.interrupt(8)
     assert backend.calls == []
@@ -56,9 +56,9 @@ def test_interrupt_of_another_run_is_ignored() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     backend = RecordingBackend()
-    interrupts = InterruptListener(reading, backend)
+    interrupts = InterruptListener(reading)
     interrupts.interrupt(7)
-    interrupts.begin(8)
+    interrupts.begin(backend, 8)
     interrupts.interrupt(7)
     interrupts.end()
     assert backend.calls == []

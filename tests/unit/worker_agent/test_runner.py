@@ -49,6 +49,7 @@ class FakeRun:
     on_progress: Callable[[Tally], None] | None = None
     first: int = 0
     count: int = 1
+    variant: str = ""
 
 
 @dataclass
@@ -70,9 +71,10 @@ class FakeHost:
         on_ended: Callable[[RunEnded], None],
         batch_times: BatchTimes | None = None,  # noqa: ARG002 - as in the protocol
         due: float = math.inf,  # noqa: ARG002 - as in the protocol
+        variant: str = "",
     ) -> int:
         self.last += 1
-        self.runs[self.last] = FakeRun(on_ended)
+        self.runs[self.last] = FakeRun(on_ended, variant=variant)
         return self.last
 
     def run_samples(
@@ -82,9 +84,10 @@ class FakeHost:
         on_progress: Callable[[Tally], None],
         on_ended: Callable[[RunEnded], None],
         job: str = "",  # noqa: ARG002 - the protocol's
+        variant: str = "",
     ) -> int:
         self.last += 1
-        self.runs[self.last] = FakeRun(on_ended, on_progress, first, count)
+        self.runs[self.last] = FakeRun(on_ended, on_progress, first, count, variant)
         return self.last
 
     def stop_run(self, run_id: int) -> None:
@@ -221,6 +224,28 @@ def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:
         ("COMPLETED", 10, [], "UNSPECIFIED"),
     ]
     assert runner.is_idle
+
+
+def test_resident_variants_of_an_engine_are_fed_without_waiting(
+    runner: Runner, hosts: FakeHosts
+) -> None:
+    shared = FakeHost()
+    large, small = (Session(EngineName("digits"), Configuration(1, variant=v)) for v in ("l", "s"))
+    hosts.hosts |= {large: shared, small: shared}
+    for session in (large, small, large):
+        add(runner, session, queries=1)
+    assert [run.variant for run in shared.runs.values()] == ["l", "s", "l"]
+
+
+def test_variant_that_is_not_resident_waits_for_the_runs_before_it(
+    runner: Runner, hosts: FakeHosts
+) -> None:
+    large, small = (Session(EngineName("digits"), Configuration(1, variant=v)) for v in ("l", "s"))
+    hosts.hosts[large] = FakeHost()
+    add(runner, large, queries=1)
+    add(runner, small, queries=1)
+    assert len(hosts.hosts[large].runs) == 1
+    assert not hosts.loads
 
 
 def test_states_of_a_work_item(runner: Runner, host: FakeHost) -> None:

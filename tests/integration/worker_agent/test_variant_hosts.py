@@ -1,0 +1,161 @@
+"""Variants of an engine in real engine hosts: one process for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from synergai.domain import Configuration, EngineName, Outcome, Session
+from synergai.errors import ConfigurationUnusable
+from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.inventories import described
+from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.inventory.inventory import Inventory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from worker_agent.hosts.process import HostProcess
+    from worker_agent.ipc.frames import RunEnded
+
+FAMILY = EngineName("family")
+VARIANTS = {"large": 1.0, "small": 2.0}
+"""What the variants add to their input."""
+
+
+def session(variant: str, threads: int = 1) -> Session:
+    return Session(FAMILY, Configuration(threads, variant=variant))
+
+
+def save_sum(path: Path, addend: float, output: str = "y") -> None:
+    """Save a model that adds a number to its input x [n, 2]."""
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in ("x", output)
+    ]
+    constant = numpy_helper.from_array(np.array([addend], np.float32), "c")
+    node = helper.make_node("Add", ["x", "c"], [output])
+    graph = helper.make_graph([node], "sum", tensors[:1], tensors[1:], [constant])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), path
+    )
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory: variants that work, a truncated one, one with another output."""
+    models = tmp_path_factory.mktemp("models")
+    folder = models / FAMILY
+    folder.mkdir()
+    for name, addend in VARIANTS.items():
+        save_sum(folder / f"{name}.onnx", addend)
+    save_sum(folder / "other.onnx", 3.0, output="z")
+    whole = (folder / "large.onnx").read_bytes()
+    (folder / "truncated.onnx").write_bytes(whole[: len(whole) // 2])
+    (folder / "engine.toml").write_text(
+        "".join(
+            f'[[variants]]\nname = "{name}"\nfile = "{name}.onnx"\n'
+            for name in (*VARIANTS, "truncated", "other", "missing")
+        )
+    )
+    return models
+
+
+@pytest.fixture
+def changes() -> list[SessionChange]:
+    return []
+
+
+@pytest.fixture
+async def hosts(family: Path, changes: list[SessionChange]) -> AsyncIterator[HostPool]:
+    hosts = HostPool(family, memory_bytes=1 << 40, on_change=changes.append)
+    yield hosts
+    await hosts.close()
+
+
+async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
+    """Run a query on a variant; return the version in the response, and what was added."""
+    tensor = ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 2])
+    request = ModelInferRequest(model_name=FAMILY, inputs=[tensor], raw_input_contents=[bytes(8)])
+    ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    host.run_query(request.SerializeToString(), ended.set_result, variant=variant)
+    result = await ended
+    assert result.outcome is Outcome.COMPLETED, result.detail
+    response = ModelInferResponse.FromString(bytes(result.response))
+    return response.model_version, float(np.frombuffer(response.raw_output_contents[0], "<f4")[0])
+
+
+async def test_variants_share_a_process_and_name_the_one_that_answers(hosts: HostPool) -> None:
+    large, small = await asyncio.gather(*(hosts.load(session(name)) for name in VARIANTS))
+    assert large is small
+    for name, addend in VARIANTS.items():
+        assert await answer(large, name) == (f"1.{name}", addend)
+    assert await hosts.load(session("large", threads=2)) is not large
+
+
+async def test_variant_that_cannot_be_loaded_costs_only_itself(
+    hosts: HostPool, changes: list[SessionChange]
+) -> None:
+    host = await hosts.load(session("large"))
+    for name, reason in (("truncated", "damaged"), ("other", "outputs"), ("missing", "missing")):
+        with pytest.raises(ConfigurationUnusable, match=reason):
+            await hosts.load(session(name))
+    unusable = [each.session.configuration.variant for each in hosts.unusable_sessions()]
+    assert unusable == ["missing", "other", "truncated"]
+    assert await answer(host, "large") == ("1.large", 1.0)
+    assert [change.resident for change in changes] == [True, False, False, False]
+
+
+async def test_one_variant_is_unloaded_and_loaded_again(hosts: HostPool) -> None:
+    host = await hosts.load(session("large"))
+    await hosts.load(session("small"))
+    assert await hosts.unload(session("large"))
+    assert hosts.resident_sessions() == [session("small")]
+    assert await answer(host, "small") == ("1.small", 2.0)
+    assert await hosts.load(session("large")) is host
+    assert await answer(host, "large") == ("1.large", 1.0)
+
+
+async def test_crash_costs_all_variants_of_the_host(
+    hosts: HostPool, changes: list[SessionChange]
+) -> None:
+    host = await hosts.load(session("large"))
+    await hosts.load(session("small"))
+    os.kill(host.pid, signal.SIGSEGV)
+    async with asyncio.timeout(30):
+        while len(changes) < 4:  # noqa: ASYNC110 - polls what the hosts report
+            await asyncio.sleep(0.05)
+    assert hosts.resident_sessions() == []
+    again = await hosts.load(session("small"))
+    assert await answer(again, "small") == ("1.small", 2.0)
+
+
+async def test_memory_budget_evicts_variants_one_by_one(
+    family: Path, changes: list[SessionChange]
+) -> None:
+    hosts = HostPool(family, memory_bytes=1, on_change=changes.append)
+    try:
+        host = await hosts.load(session("large"))
+        assert await hosts.load(session("small")) is host
+        assert hosts.resident_sessions() == [session("small")]
+    finally:
+        await hosts.close()
+
+
+async def test_inventory_describes_each_variant(family: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "engines.json"
+    engine = (await described(Inventory(family, cache)))[FAMILY]
+    faults = {variant.name: variant.fault for variant in engine.variants}
+    assert not engine.fault
+    assert [name for name, fault in faults.items() if not fault] == ["large", "small"]
+    assert "outputs" in faults["other"]
+    assert "damaged" in faults["truncated"]
+    assert "missing" not in faults
+    assert len({variant.digest for variant in engine.variants[:2]} - {""}) == 2

@@ -1,0 +1,225 @@
+"""Loading of an engine, or of one variant after another, into an engine host.
+
+All variants of an engine have the same inputs, outputs and sample set. Each has a model of its own,
+and may have a backend of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from synergai.domain import Engine
+from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, SynergaiError
+from synergai.models.directory import ModelDirectory
+from synergai.models.formats.inspect import check
+from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
+from worker_agent.cpu_affinity import restrict_to, thread_cores
+from worker_agent.host.batches import check_batchable
+from worker_agent.host.processing import Processing
+from worker_agent.host.query_codec import QueryCodec
+from worker_agent.host.self_check import SelfCheck
+from worker_agent.ipc.frames import LoadFailed, Ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from synergai.models.samples import Samples
+    from worker_agent.backends import Backend
+    from worker_agent.ipc.arena import Arena
+    from worker_agent.providers.choice import ProviderChoice
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in memory, and what its queries need.
+
+    Attributes:
+        engine: description that requests are validated against.
+        backend: the loaded model.
+        samples: the engine's sample set.
+        processing: pre- and post-processing.
+        codec: decodes its requests and encodes its responses.
+        outputs: names of all its outputs.
+        job_aware: the backend, if it wants to know the job.
+        interruptible: the backend, if its queries can be interrupted.
+    """
+
+    engine: Engine
+    backend: Backend
+    samples: Samples
+    processing: Processing
+    codec: QueryCodec
+    outputs: list[str]
+    job_aware: JobAware | None
+    interruptible: Interruptible | None
+
+
+class ModelLoader:
+    """Loads models of one engine.
+
+    Args:
+        models: the model directory.
+        engine: name of the engine.
+        threads: number of intra-op threads, at least 1.
+        provider: the execution provider; None for the CPU.
+        arena: memory shared with the agent.
+    """
+
+    def __init__(
+        self,
+        models: Path,
+        engine: str,
+        threads: int,
+        provider: ProviderChoice | None,
+        arena: Arena,
+    ) -> None:
+        self._models = models
+        self._name = engine
+        self._threads = threads
+        self._provider = provider
+        self._arena = arena
+        self._cores = os.sched_getaffinity(0)
+
+    def load(
+        self, variant: str, since: float, like: Engine | None = None
+    ) -> tuple[LoadedModel | None, Ready | LoadFailed]:
+        """Load the engine, or one variant of it; return None if that fails, and what to report.
+
+        Args:
+            variant: the variant; empty for an engine without variants.
+            since: when the start of the backend began, on the monotonic clock.
+            like: the engine with another variant, whose tensors this one must have.
+        """
+        try:
+            with self._all_cores():
+                return self._load(variant, since, like)
+        except SynergaiError as error:
+            missing = isinstance(error, BackendMissing)
+            return None, LoadFailed(str(error), missing, variant)
+        except Exception:  # noqa: BLE001 - a model file may cause any error; report it to the agent
+            what = f"{self._name!r}{f', variant {variant}' if variant else ''}"
+            _log.exception("cannot load %s", what)
+            return None, LoadFailed(
+                f"engine {what} failed to load; see the worker's log", variant=variant
+            )
+
+    def _load(self, variant: str, since: float, like: Engine | None) -> tuple[LoadedModel, Ready]:
+        whole = ModelDirectory(self._models).get(self._name)
+        if whole.fault:
+            raise EngineUnusable(f"engine {self._name!r}: {whole.fault}")
+        definition = whole.of_variant(variant)
+        # A session of an engine with variants that names none has the first one.
+        answering = variant or (whole.variants[0].name if whole.variants else "")
+        name, provider = self._name, self._provider
+        if provider is not None and definition.backend not in provider.details.backends:
+            raise EngineUnusable(
+                f"{provider} runs no engines of the backend {definition.backend!r}, such as "
+                f"{name!r}"
+            )
+        # Checked before the runtime is imported, which takes seconds and trusts the file.
+        try:
+            check(definition.file)
+        except InvalidInput as error:
+            raise EngineUnusable(str(error)) from None
+        try:
+            factory = BACKENDS.get(definition.backend)
+        except ModuleNotFoundError as error:
+            raise BackendMissing(
+                f"engine {name!r} needs the backend {definition.backend!r}, which is not installed "
+                f"here; install synergai[{definition.backend}]"
+            ) from error
+        except ImportError as error:
+            raise BackendMissing(
+                f"engine {name!r} needs the backend {definition.backend!r}, which cannot be "
+                f"imported here: {' '.join(str(error).split())[:500]}"
+            ) from error
+        # Only frozen graphs name their tensors in the definition.
+        named = {"inputs": definition.inputs, "outputs": definition.outputs}
+        given: dict[str, Any] = {side: tensors for side, tensors in named.items() if tensors}
+        if provider is not None:
+            given["provider"] = provider
+        started = time.monotonic()
+        digest = definition.verified_digest()
+        backend = factory(definition.file, self._threads, **given)
+        loaded = time.monotonic()
+        checked = SelfCheck(backend).run(definition)
+        prepared = time.monotonic()
+        if provider is not None and checked.unverified:
+            # It may be the provider that computes nothing; the CPU has been tried already.
+            raise EngineUnusable(
+                f"{provider} does not compute engine {name!r}: {checked.unverified}"
+            )
+        engine = Engine(
+            name=definition.name,
+            version=definition.version,
+            backend=definition.backend,
+            inputs=backend.inputs,
+            outputs=backend.outputs,
+            digest=digest,
+            samples=len(checked.samples),
+            unverified=checked.unverified,
+            preprocess=definition.preprocess,
+            postprocess=definition.postprocess,
+            max_batch=definition.max_batch,
+        )
+        check_batchable(engine)
+        if like is not None:
+            check_same_tensors(variant, engine, like)
+        processing = Processing(engine, backend, self._threads)
+        model = LoadedModel(
+            engine=engine,
+            backend=backend,
+            samples=checked.samples,
+            processing=processing,
+            codec=QueryCodec(self._arena, engine, processing, answering),
+            outputs=[spec.name for spec in engine.outputs],
+            job_aware=backend if isinstance(backend, JobAware) else None,
+            interruptible=backend if isinstance(backend, Interruptible) else None,
+        )
+        ready = Ready(
+            inputs=engine.inputs,
+            outputs=engine.outputs,
+            samples=engine.samples,
+            max_batch=engine.max_batch,
+            unverified=engine.unverified,
+            elsewhere=backend.elsewhere if isinstance(backend, Placed) else None,
+            backend_start_s=started - since,
+            model_load_s=loaded - started + checked.run_s,
+            data_preparation_s=prepared - loaded - checked.run_s,
+            variant=variant,
+        )
+        return model, ready
+
+    @contextmanager
+    def _all_cores(self) -> Iterator[None]:
+        """Allow all cores in this block, and then only the first one of several threads."""
+        if os.sched_getaffinity(0) != self._cores:
+            restrict_to(self._cores)
+        cores = thread_cores(self._threads)
+        try:
+            yield
+        finally:
+            if cores:
+                restrict_to(cores[:1])
+
+
+def check_same_tensors(variant: str, engine: Engine, like: Engine) -> None:
+    """Check that a variant has the inputs and outputs of another one.
+
+    Raises:
+        EngineUnusable: it has not.
+    """
+    for side in ("inputs", "outputs"):
+        if getattr(engine, side) != getattr(like, side):
+            raise EngineUnusable(
+                f"variant {variant!r} of engine {engine.name!r} has other {side} than the variants "
+                "before it; all variants of an engine have the same"
+            )
