@@ -9,7 +9,9 @@ every image must have exactly one result, equal to that of a direct request.
 
 Without kills, the script prints the rate of a job over uploaded images next to that of a job over
 samples of the same engine, MobileNet; the images are sent as tensors then, as samples are. It also
-prints the rate of the upload next to that at which the disk takes the same bytes.
+prints the rate of the upload next to that at which the disk takes the same bytes. With
+``--own-core``, a single worker has the last core to itself, like a worker on its own machine: three
+workers and the gateway on few cores wait for each other.
 """
 
 from __future__ import annotations
@@ -81,16 +83,26 @@ class Fleet:
     Args:
         directory: state and logs.
         models: the model directory.
+        agents: names of the workers.
+        options: further options of their agents.
     """
 
-    def __init__(self, directory: Path, models: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        models: Path,
+        agents: Sequence[str] = AGENTS,
+        options: Sequence[str] = (),
+    ) -> None:
         self.local = LocalFleet(directory)
         self.models = models
+        self.agents = agents
+        self.options = options
 
     def start(self) -> None:
-        for name in ("gateway", *AGENTS):
+        for name in ("gateway", *self.agents):
             self._start(name)
-        self.local.wait_for_workers(len(AGENTS))
+        self.local.wait_for_workers(len(self.agents))
 
     def kill(self, victim: str, rng: random.Random) -> bool:
         """Kill a process and restart it; return False if there is none to kill."""
@@ -109,7 +121,8 @@ class Fleet:
         if name == "gateway":
             self.local.start_gateway()
         else:
-            self.local.start_agent(name, models=self.models, options=["--threads", "1"])
+            options = ["--threads", "1", *self.options]
+            self.local.start_agent(name, models=self.models, options=options)
 
 
 def image_requests() -> list[bytes]:
@@ -302,12 +315,22 @@ def run(images: int, kills: int, seed: int, directory: Path) -> list[str]:
     return errors
 
 
-def measure(images: int, directory: Path) -> list[str]:
-    """Print the rates of an upload and of jobs over inputs and samples; return the errors."""
+def measure(images: int, directory: Path, *, own_core: bool) -> list[str]:
+    """Print the rates of an upload and of jobs over inputs and samples; return the errors.
+
+    Args:
+        images: number of inputs, and of samples.
+        directory: state and logs.
+        own_core: have a single worker, whose engine is alone on the last core.
+    """
     outcome = Outcome()
     models = directory / "zoo"
     build(MOBILENET, models)
     fleet = Fleet(directory / "rates", models)
+    if own_core:
+        *others, last = sorted(os.sched_getaffinity(0))
+        fleet = Fleet(directory / "rates", models, AGENTS[:1], ["--cores", str(last)])
+        os.sched_setaffinity(0, others)  # of this process and those that it starts
     requests = tensor_requests()
     size = sum(len(requests[index % len(requests)]) for index in range(images))
     with fleet.local:
@@ -336,6 +359,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--own-core", action="store_true", help="measure one worker on a core")
     parser.add_argument("--directory", type=Path, help="keep state and logs here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -343,7 +367,7 @@ def main() -> int:
         if options.kills:
             errors = run(options.images, options.kills, options.seed, directory)
         else:
-            errors = measure(options.images, directory)
+            errors = measure(options.images, directory, own_core=options.own_core)
     for error in errors[:20]:
         print(error)
     print(f"{len(errors)} errors")
