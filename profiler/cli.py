@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,16 +13,22 @@ import typer
 
 from profiler.report import measurement_record, print_measurements
 from profiler.settings import ProfilerSettings
-from synergai.cli.commands import require, settings_command
+from synergai.cli.commands import settings_command
 from synergai.cli.output import print_json
 from synergai.domain import WorkerClass
+from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NOT_INSTALLED: Final = (
+    "MLPerf LoadGen is not installed: the built-in timer measures the latencies, and the entries "
+    "say so"
+)
+
 
 def profile(settings: ProfilerSettings) -> None:
-    """Measure engines on this machine with MLPerf LoadGen and write the dictionary.
+    """Measure engines on this machine and write the dictionary.
 
     Each engine runs in the agent's engine host under the Single Stream scenario, with each
     thread count and execution provider and, on a machine with power modes, in each mode. Entries
@@ -30,10 +37,13 @@ def profile(settings: ProfilerSettings) -> None:
     With --search, only those configurations are measured that are needed to find the fastest one
     of each engine, and those of most queries per joule; the others are predicted.
 
+    MLPerf LoadGen issues and times the queries one at a time; where it is not installed, as on
+    boards, the built-in timer does.
+
     Run it on an idle machine. A measurement during which other processes took more than 5 % of
     the machine's CPU time is labelled disturbed, and can be repeated.
     """
-    require("mlperf_loadgen")
+    timer = choose_timer()
     import asyncio
     import tempfile
 
@@ -72,6 +82,7 @@ def profile(settings: ProfilerSettings) -> None:
                 {choice.name: choice for choice in reversed(offers.choices)},
                 origins,
                 settings.output / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"),
+                timer,
                 _say,
             )
             machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
@@ -91,6 +102,14 @@ app.command(
     epilog="Examples: [bold]synergai profile --engines onnx_digits --threads 1,2[/bold], "
     "[bold]synergai profile --search[/bold]"
 )(settings_command(ProfilerSettings, profile))
+
+
+def choose_timer() -> str:
+    """Return what times queries one at a time here, and say so if it is not LoadGen."""
+    if find_spec("mlperf_loadgen") is not None:
+        return LOADGEN
+    _say(NOT_INSTALLED)
+    return BUILT_IN
 
 
 @contextmanager

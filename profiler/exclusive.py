@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PROC: Final = Path("/proc")
 _HOST: Final = b"worker_agent.host.main"
 """Module of an engine host; an agent has one per engine in service."""
-_MEASURING: Final = b"profiler.loadgen_run"
+_MEASURING: Final = b"profiler.measuring_process"
 """Module whose engine host is measured."""
 
 

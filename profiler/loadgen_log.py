@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from profiler.single_stream import SingleStreamResult
 from synergai.errors import InternalError
 
 if TYPE_CHECKING:
@@ -13,27 +13,6 @@ if TYPE_CHECKING:
 
 DETAIL_FILE: Final = "mlperf_log_detail.txt"
 _MARK: Final = ":::MLLOG "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingleStreamResult:
-    """LoadGen's result of a Single Stream run.
-
-    Attributes:
-        validity: ``VALID`` or ``INVALID``, by LoadGen's rules.
-        queries: queries issued.
-        qps: "QPS w/o loadgen overhead", the inverse of the mean latency.
-        latency_p50_s: median latency, from issue to completion.
-        latency_p90_s: 90th percentile of the latency.
-        latency_p99_s: 99th percentile of the latency.
-    """
-
-    validity: str
-    queries: int
-    qps: float
-    latency_p50_s: float
-    latency_p90_s: float
-    latency_p99_s: float
 
 
 def read_detail_log(path: Path) -> SingleStreamResult:

@@ -1,273 +1,66 @@
-"""A measurement in its own process: ``python -m profiler.loadgen_run``.
+"""A Single Stream run of MLPerf LoadGen.
 
-LoadGen keeps its state per process, so every run gets one. LoadGen drives an engine host in
-MLPerf's Single Stream scenario, one query at a time. Then the host runs ranges of queries as for
-a job; their rate becomes the profiled QPS.
+Imports LoadGen; import it only in processes that run LoadGen.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
-import os
-import signal
-import sys
-import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import stdev
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 import mlperf_loadgen as loadgen
 import numpy as np
 
-from profiler.background import BackgroundLoad
-from profiler.conditions import ConditionsMonitor
-from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
-from synergai.domain import MAX_BATCH, Configuration, EngineName, Session
-from synergai.errors import SynergaiError
+from profiler.loadgen_log import DETAIL_FILE, read_detail_log
 from synergai.loadgen.mlperf import log_settings, run_settings, run_test
-from synergai.runtime.processes import die_with_parent
-from worker_agent.cpu_affinity import parse_cores
-from worker_agent.hosts.sync_client import HostClient
-from worker_agent.power.files import Files
-from worker_agent.power.telemetry import MeanPower
-from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
-REPORT_INTERVAL_S: Final = 0.1
-PROBE_QUERIES: Final = 5
-SERVICE_ROUND_S: Final = 0.25
-MIN_SERVICE_S: Final = 1.0
+    from profiler.single_stream import SingleStreamResult
 
 
-class Reporter:
-    """Sends messages over the pipe to the profiler."""
+def run_loadgen(
+    issue: Callable[[int], object],
+    *,
+    samples: int,
+    queries: int,
+    min_duration_s: float,
+    fastest_s: float,
+    report: Callable[[int], object],
+    output: Path,
+) -> SingleStreamResult:
+    """Run LoadGen's test, with its log files in `output`.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._reported_at = 0.0
+    Args:
+        issue: runs the query on the sample with this index.
+        samples: number of samples.
+        queries: minimum number of queries.
+        min_duration_s: minimum duration in seconds.
+        fastest_s: latency of the fastest query seen so far, in seconds.
+        report: called after each query with the number of queries so far.
+        output: folder of the log files.
 
-    def send(self, message: Message) -> None:
-        """Send a message; lines are shorter than a pipe's atomic write size."""
-        os.write(self._descriptor, MESSAGE_CODEC.encode(message))
-
-    def progress(self, share: float, now: float) -> None:
-        """Send the completed share, at most once per `REPORT_INTERVAL_S`."""
-        if now - self._reported_at >= REPORT_INTERVAL_S:
-            self._reported_at = now
-            self.send(Progress(min(1.0, share)))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Extent of a measurement.
-
-    Attributes:
-        queries: minimum number of LoadGen's queries.
-        min_duration_s: minimum duration of LoadGen's run in seconds.
-        per_query_s: mean latency of the probe queries.
-        fastest_s: lowest latency of the probe queries.
-        max_batch: largest batch size to measure.
+    Raises:
+        InternalError: the log is missing or incomplete.
     """
-
-    queries: int
-    min_duration_s: float
-    per_query_s: float
-    fastest_s: float
-    max_batch: int = 1
-
-    @classmethod
-    def probe(cls, host: HostClient, queries: int, min_duration_s: float, max_batch: int) -> Plan:
-        """Run a few queries to estimate their latency."""
-        taken = []
-        for index in range(PROBE_QUERIES):
-            started = time.monotonic()
-            host.run_samples(index)
-            taken.append(time.monotonic() - started)
-        per_query_s = sum(taken) / len(taken)
-        return cls(queries, min_duration_s, per_query_s, min(taken), max_batch)
-
-    @property
-    def single_stream_s(self) -> float:
-        """Expected duration of LoadGen's run in seconds."""
-        return max(self.min_duration_s, self.queries * self.per_query_s)
-
-    @property
-    def service_s(self) -> float:
-        """Duration of the ranges of each batch size in seconds."""
-        return max(MIN_SERVICE_S, self.min_duration_s / 2)
-
-    @property
-    def total_s(self) -> float:
-        """Expected duration of the whole measurement in seconds."""
-        return self.single_stream_s + self.service_s * self.max_batch.bit_length()
-
-
-class Ranges(NamedTuple):
-    """Ranges of queries that ran.
-
-    Attributes:
-        queries: their number of queries.
-        seconds: their total duration.
-        error: standard error of the logarithm of their rate.
-    """
-
-    queries: int
-    seconds: float
-    error: float
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and report on the pipe."""
-    options = _parse(arguments)
-    die_with_parent(options.parent)
-    # A terminal's Ctrl-C reaches the whole process group; the profiler ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    reporter = Reporter(options.report)
-    provider: ProviderChoice | None = options.provider
-    configuration = Configuration(options.threads, "", provider.name if provider else "")
-    session = Session(EngineName(options.engine), configuration)
-    try:
-        first_load_s = None
-        if provider is not None and provider.cache is not None:
-            # In service, what it compiles is compiled once; all later loads find it in the cache.
-            with HostClient(options.models, session, cores=options.cores, provider=provider) as one:
-                first_load_s = one.ready.setup_s
-        with HostClient(options.models, session, cores=options.cores, provider=provider) as host:
-            measured = _measure(host, options, reporter, first_load_s)
-    except SynergaiError as error:
-        reporter.send(MeasurementFailed(str(error)))
-        return 1
-    reporter.send(measured)
-    return 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, required=True, help="model directory")
-    parser.add_argument("--engine", required=True, help="name of an engine in it")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--cores", type=parse_cores, required=True, help="cores; empty for all")
-    parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
-    parser.add_argument("--queries", type=int, required=True)
-    parser.add_argument("--min-duration", type=float, required=True, help="seconds")
-    parser.add_argument("--max-batch", type=int, default=MAX_BATCH, help="largest batch")
-    parser.add_argument("--output", type=Path, required=True, help="folder of LoadGen's log files")
-    parser.add_argument("--root", type=Path, default=Path("/"), help="root of the power interface")
-    parser.add_argument("--report", type=int, required=True, help="inherited file descriptor")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the profiler")
-    return parser.parse_args(arguments)
-
-
-def _measure(
-    host: HostClient,
-    options: argparse.Namespace,
-    reporter: Reporter,
-    first_load_s: float | None,
-) -> Measured:
-    ready = host.ready
-    max_batch = min(ready.max_batch, options.max_batch)
-    plan = Plan.probe(host, options.queries, options.min_duration, max_batch)
-    batch_qps: list[float] = []
-    files = Files(options.root)
-    with (
-        BackgroundLoad([os.getpid(), host.pid, options.parent]) as background,
-        ConditionsMonitor(files) as monitor,
-    ):
-        run_single_stream(host, plan, options.output, reporter)
-        with MeanPower(files) as power:
-            ranges = measure_ranges(host, plan, reporter)
-        for size in batch_sizes(plan.max_batch):
-            in_batches = measure_ranges(host, plan, reporter, batch=size)
-            batch_qps.append(in_batches.queries / in_batches.seconds)
-    return Measured(
-        **asdict(monitor.conditions),
-        backend_start_s=ready.backend_start_s,
-        model_load_s=ready.model_load_s,
-        data_preparation_s=ready.data_preparation_s,
-        service_queries=ranges.queries,
-        service_s=ranges.seconds,
-        error=ranges.error,
-        watts=power.watts,
-        background=background.share,
-        batch_qps=batch_qps,
-        elsewhere=ready.elsewhere,
-        first_load_s=first_load_s,
-    )
-
-
-def run_single_stream(host: HostClient, plan: Plan, output: Path, reporter: Reporter) -> None:
-    """Run LoadGen's test on `host`; it writes its result to log files in `output`."""
     response = np.zeros(1, np.float32)
     address, size = response.ctypes.data, response.nbytes
-    started = time.monotonic()
     done = 0
 
-    def issue(samples: list[loadgen.QuerySample]) -> None:
+    def issue_all(wanted: list[loadgen.QuerySample]) -> None:
         nonlocal done
-        for sample in samples:
-            try:
-                host.run_samples(sample.index)
-            except SynergaiError as error:
-                # A running test cannot be stopped otherwise.
-                reporter.send(MeasurementFailed(str(error)))
-                os._exit(1)
+        for sample in wanted:
+            issue(sample.index)
             loadgen.QuerySamplesComplete([loadgen.QuerySampleResponse(sample.id, address, size)])
             done += 1
-        now = time.monotonic()
-        by_time = (now - started) / plan.min_duration_s if plan.min_duration_s else 1.0
-        share = min(1.0, done / plan.queries, by_time)
-        reporter.progress(share * plan.single_stream_s / plan.total_s, now)
+        report(done)
 
-    count = host.ready.samples  # all are in the host's memory
     run_test(
-        issue,
-        run_settings(plan.queries, plan.min_duration_s, plan.fastest_s),
+        issue_all,
+        run_settings(queries, min_duration_s, fastest_s),
         log_settings(output),
-        count=count,
-        performance_count=count,
+        count=samples,
+        performance_count=samples,
     )
-
-
-def batch_sizes(max_batch: int) -> list[int]:
-    """Return the batch sizes to measure, beyond single queries."""
-    return [1 << power for power in range(1, max_batch.bit_length())]
-
-
-def measure_ranges(
-    host: HostClient,
-    plan: Plan,
-    reporter: Reporter,
-    batch: int = 1,
-    clock: Callable[[], float] = time.monotonic,
-) -> Ranges:
-    """Run ranges of queries as a job does, in batches."""
-    queries, seconds = 0, 0.0
-    rates = []
-    per_query_s = plan.per_query_s
-    while seconds < plan.service_s:
-        count = batch * max(1, round(SERVICE_ROUND_S / (batch * per_query_s)))
-        started = clock()
-        host.run_samples(queries, count, batch)
-        now = clock()
-        queries += count
-        seconds += now - started
-        rates.append(count / max(now - started, 1e-9))
-        per_query_s = seconds / queries
-        before_s = plan.single_stream_s + plan.service_s * (batch.bit_length() - 1)
-        reporter.progress((before_s + seconds) / plan.total_s, now)
-    return Ranges(queries, seconds, standard_error(rates))
-
-
-def standard_error(rates: Sequence[float]) -> float:
-    """Return the standard error of the logarithm of the mean of rates; 0 of fewer than two."""
-    if len(rates) < 2:
-        return 0.0
-    return stdev(map(math.log, rates)) / math.sqrt(len(rates))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return read_detail_log(output / DETAIL_FILE)

@@ -1,8 +1,9 @@
 """Measurement of one engine in one configuration.
 
 An entry's QPS is measured on ranges of queries, as a worker runs jobs, because the estimator
-predicts jobs with it. LoadGen's QPS includes the overhead of issuing each query from outside the
-host, which is negligible for a large model but several times the latency of a small one.
+predicts jobs with it. The QPS of queries one at a time includes the overhead of issuing each query
+from outside the host, which is negligible for a large model but several times the latency of a
+small one.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from profiler.background import DISTURBED_SHARE
-from profiler.loadgen_log import DETAIL_FILE, SingleStreamResult, read_detail_log
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Progress
+from profiler.single_stream import SingleStreamResult
 from synergai.domain import MAX_BATCH
 from synergai.errors import EngineUnusable, InternalError, InvalidInput
-from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, LOADGEN, MEASURED, ProfileEntry
 from synergai.runtime.report_pipe import run_with_report_pipe
 from worker_agent.cpu_affinity import format_cores
 
@@ -35,12 +36,12 @@ LOG_FILE: Final = "host.log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A profile entry with LoadGen's result.
+    """A profile entry with the result of queries one at a time.
 
     Attributes:
         entry: the profile entry.
-        single_stream: LoadGen's result.
-        logs: folder of LoadGen's log files.
+        single_stream: that result.
+        logs: folder of log files.
         background: share of the machine's CPU time that other processes took, 0 to 1.
         elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
             None if it is not known, or runs on the CPU anyway.
@@ -89,6 +90,7 @@ def measure(
     min_duration: float,
     max_batch: int = MAX_BATCH,
     output: Path,
+    timer: str = LOADGEN,
     root: Path | None = None,
     origin: Origin | None = None,
     report: Callable[[float], None] = lambda _: None,
@@ -101,10 +103,11 @@ def measure(
         worker_class: worker class of this machine.
         cores: cores to pin the engine to; empty for all.
         provider: the execution provider of the configuration; None for the CPU.
-        queries: minimum number of LoadGen's queries.
-        min_duration: minimum duration of LoadGen's run in seconds.
+        queries: minimum number of queries one at a time.
+        min_duration: minimum duration of these in seconds.
         max_batch: largest batch to measure; 1 for none.
-        output: folder for LoadGen's log files; created if missing.
+        output: folder for log files; created if missing.
+        timer: what times the queries, `LOADGEN` or `BUILT_IN`.
         root: root of the power interface's files; None for ``/``.
         origin: what the entry records beside the figures; None for nothing.
         report: called with the completed share, 0 to 1.
@@ -114,14 +117,14 @@ def measure(
         InvalidInput: `output` cannot be written.
     """
     command = (
-        *(sys.executable, "-m", "profiler.loadgen_run", "--parent", str(os.getpid())),
+        *(sys.executable, "-m", "profiler.measuring_process", "--parent", str(os.getpid())),
         *("--models", str(models), "--engine", session.engine),
         *("--threads", str(session.configuration.threads)),
         *("--cores", format_cores(cores)),
         *(() if provider is None else ("--provider", provider.encode())),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
         *("--max-batch", str(max_batch)),
-        *("--output", str(output), "--root", str(root or "/")),
+        *("--output", str(output), "--timer", timer, "--root", str(root or "/")),
     )
     log = output / LOG_FILE
     try:
@@ -130,10 +133,9 @@ def measure(
     except OSError as error:
         raise InvalidInput(f"cannot write to {output}: {error.strerror}") from error
     with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
-        measured = _follow(lines, session, report, log)
-    result = read_detail_log(output / DETAIL_FILE)
+        result, measured = _follow(lines, session, report, log)
     return Measurement(
-        entry=_entry(session, worker_class, measured, result, origin or Origin()),
+        entry=_entry(session, worker_class, measured, result, timer, origin or Origin()),
         single_stream=result,
         logs=output,
         background=measured.background,
@@ -144,15 +146,18 @@ def measure(
 
 def _follow(
     lines: IO[bytes], session: Session, report: Callable[[float], None], log: Path
-) -> Measured:
-    """Read the process's messages up to its result."""
+) -> tuple[SingleStreamResult, Measured]:
+    """Read the process's messages up to its results."""
+    result: SingleStreamResult | None = None
     for line in lines:
         match MESSAGE_CODEC.decode(line):
             case Progress(share):
                 report(share)
-            case Measured() as measured:
+            case SingleStreamResult() as timed:
+                result = timed
+            case Measured() as measured if result is not None:
                 report(1.0)
-                return measured
+                return result, measured
             case MeasurementFailed(reason):
                 raise EngineUnusable(
                     f"cannot measure {session.engine} with {session.configuration}: {reason}"
@@ -165,6 +170,7 @@ def _entry(
     worker_class: WorkerClass,
     measured: Measured,
     result: SingleStreamResult,
+    timer: str,
     origin: Origin,
 ) -> ProfileEntry:
     return ProfileEntry(
@@ -194,4 +200,5 @@ def _entry(
         digest=origin.digest,
         runtime=origin.runtime,
         agent=origin.agent,
+        timer=timer,
     )

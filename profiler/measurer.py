@@ -36,7 +36,8 @@ class Measurer:
         modes: switches the power modes.
         providers: execution providers by name.
         origins: digests and runtimes of the engines.
-        output: folder for LoadGen's log files.
+        output: folder for log files.
+        timer: what times queries one at a time, `LOADGEN` or `BUILT_IN`.
         say: shows a line to people.
         wait: sleeps; the power of the idle machine is measured meanwhile.
     """
@@ -48,6 +49,7 @@ class Measurer:
         providers: Mapping[str, ProviderChoice],
         origins: EngineOrigins,
         output: Path,
+        timer: str,
         say: Callable[[str], object],
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -56,6 +58,7 @@ class Measurer:
         self._providers = providers
         self._origins = origins
         self._output = output
+        self._timer = timer
         self._say = say
         self._wait = wait
         self._mode: str | None = None
@@ -74,8 +77,8 @@ class Measurer:
 
         Args:
             session: engine and configuration.
-            queries: minimum number of LoadGen's queries.
-            min_duration: minimum duration of LoadGen's run in seconds.
+            queries: minimum number of queries one at a time.
+            min_duration: minimum duration of these in seconds.
             max_batch: largest batch to measure; 1 for none.
             report: called with the completed share, 0 to 1.
 
@@ -98,6 +101,7 @@ class Measurer:
                 min_duration=min_duration,
                 max_batch=max_batch,
                 output=self._output / _folder(session),
+                timer=self._timer,
                 root=self._settings.root,
                 origin=Origin(
                     digest=origin.digest,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from profiler.single_stream import SingleStreamResult
 from synergai.runtime.report_pipe import MessageCodec
 
 
@@ -17,7 +18,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Result of a measurement.
+    """Result of a measurement, but for the `SingleStreamResult`, which is a message of its own.
 
     Attributes:
         backend_start_s: seconds to start the backend, as reported by the engine host.
@@ -63,6 +64,8 @@ class MeasurementFailed:
     reason: str
 
 
-Message: TypeAlias = Progress | Measured | MeasurementFailed
+Message: TypeAlias = Progress | SingleStreamResult | Measured | MeasurementFailed
 
-MESSAGE_CODEC: Final = MessageCodec[Message](Progress, Measured, MeasurementFailed)
+MESSAGE_CODEC: Final = MessageCodec[Message](
+    Progress, SingleStreamResult, Measured, MeasurementFailed
+)

@@ -30,7 +30,7 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
         "background": measurement.background,
         "elsewhere": measurement.elsewhere,
         "first_load_s": measurement.first_load_s,
-        "loadgen": measurement.single_stream,
+        "single_stream": measurement.single_stream,
         "logs": str(measurement.logs),
     }
 
@@ -57,7 +57,7 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
         *(["provider"] if provided else []),
         *("QPS", "T_pre", "p50", "p90", "p99"),
         *(["power", "per query"] if metered else []),
-        *("LoadGen", "others"),
+        *("timer", "others"),
     )
     print_table(
         columns,
@@ -101,6 +101,6 @@ def _row(
             format_seconds(entry.latency_p99_s),
         ),
         *([format_watts(entry.watts), format_joules(entry.joules)] if metered else []),
-        measurement.single_stream.validity,
+        measurement.single_stream.validity or entry.timer,
         Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else ""),
     )

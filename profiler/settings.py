@@ -56,13 +56,13 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
         description="Worker class of this machine.",
     )
     queries: int = Field(
-        default=100, ge=1, le=10_000_000, description="Minimum number of LoadGen's queries."
+        default=100, ge=1, le=10_000_000, description="Minimum number of queries one at a time."
     )
     min_duration: float = Field(
         default=10.0,
         ge=0,
         le=86_400,
-        description="Minimum duration of LoadGen's run in seconds.",
+        description="Minimum duration of queries one at a time, in seconds.",
     )
     search: bool = Field(
         default=False,
@@ -121,7 +121,8 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
         "the same one by default.",
     )
     output: Path = Field(
-        default=Path("runs/profile"), description="Directory for LoadGen's log files."
+        default=Path("runs/profile"),
+        description="Directory for log files of LoadGen and the engine hosts.",
     )
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of a table."

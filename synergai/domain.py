@@ -263,7 +263,6 @@ class Variant(Struct, frozen=True, kw_only=True):
         digest: sha256 of the model file, hexadecimal; empty if it is not known.
         accuracy: share of right answers, 0 to 1; 0 if it is not known.
         origin: where `accuracy` comes from.
-        fault: why the worker cannot use it; empty if it can.
 
     Raises:
         InvalidInput: on construction, if the name or the accuracy is invalid.
@@ -273,7 +272,6 @@ class Variant(Struct, frozen=True, kw_only=True):
     digest: str = ""
     accuracy: float = 0.0
     origin: Origin = Origin.DECLARED
-    fault: str = ""
 
     def __post_init__(self) -> None:
         validate_name(self.name, "variant name")
@@ -338,8 +336,8 @@ class Engine(Struct, frozen=True, kw_only=True):
         return frozenset(found - {""})
 
     def has_variant(self, name: str) -> bool:
-        """Return whether it has this variant, and can use it."""
-        return any(each.name == name and not each.fault for each in self.variants)
+        """Return whether it has this variant."""
+        return any(each.name == name for each in self.variants)
 
 
 class Session(Struct, frozen=True, order=True):

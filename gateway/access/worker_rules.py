@@ -170,9 +170,12 @@ class WorkerRules:
             return "the access table does not allow this worker to serve it"
         digests = _digests(row, engine.name)
         # A pending or faulty engine has no digest, and is not served either.
-        if digests is None or engine.fault or engine.digest in digests:
+        if digests is None or engine.fault:
             return ""
-        return f"the access table does not allow its file, of SHA-256 {engine.digest[:12]}…"
+        others = sorted((engine.digests or {engine.digest}) - digests)
+        if not others:
+            return ""
+        return f"the access table does not allow its file, of SHA-256 {others[0][:12]}…"
 
     def may_have(self, applicant: Applicant, engine: EngineName, model_sha256: str) -> bool:
         """Return whether an admitted worker may fetch and serve a model as an engine."""
@@ -187,7 +190,9 @@ class WorkerRules:
     def is_pinned(self, applicant: Applicant, engine: Engine) -> bool:
         """Return whether the table lists the digest of an admitted worker's engine."""
         row = self._row(applicant)
-        return row is not None and engine.digest in (_digests(row, engine.name) or ())
+        if row is None or not engine.digests:
+            return False
+        return engine.digests <= (_digests(row, engine.name) or frozenset())
 
     # --- changes ----------------------------------------------------------------------------
 

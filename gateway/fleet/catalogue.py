@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.descriptions import Established, Offer, most_common
+from gateway.fleet.descriptions import Established, Offer, all_variants, most_common
 from synergai.domain import EngineName, by_version, split_version
 from synergai.errors import (
     DeadlineExceeded,
@@ -478,6 +478,8 @@ class Catalogue:
             return
         backend = self._descriptions[name].backend
         engine = next((each for each in served if each.backend == backend), served[0])
+        if engine.variants:
+            engine = replace(engine, variants=all_variants([engine, *served]))
         self._usable[name] = engine
         if name not in self._unloaded:
             self._in_service[name] = engine

@@ -7,7 +7,7 @@ description of each version is in service at a time. The catalogue decides which
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
 
@@ -16,6 +16,11 @@ from synergai.domain import (  # noqa: TC001  # msgspec needs the types
     TensorSpec,
     WorkerId,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.domain import Variant
 
 _DIGEST_SHOWN: Final = 12
 
@@ -26,6 +31,7 @@ class Description(Struct, frozen=True, kw_only=True):
     Attributes:
         backend: backend of the worker that it was established with.
         digest: SHA-256 of the model file there, in hexadecimal digits; empty if unknown.
+        variants: pairs of each variant's name and digest; empty if the engine has a single file.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -34,6 +40,7 @@ class Description(Struct, frozen=True, kw_only=True):
     postprocess: str
     backend: str
     digest: str
+    variants: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
@@ -44,13 +51,15 @@ class Description(Struct, frozen=True, kw_only=True):
             preprocess=engine.preprocess,
             postprocess=engine.postprocess,
             backend=engine.backend,
-            digest=engine.digest,
+            digest="" if engine.variants else engine.digest,
+            variants=tuple((variant.name, variant.digest) for variant in engine.variants),
         )
 
     def difference(self, engine: Engine, *, any_file: bool = False) -> str:
         """Return how an engine differs from this description; empty if it does not.
 
-        Files of different backends are not compared: they have different formats.
+        Files of different backends are not compared: they have different formats. A worker may
+        lack some variants, and have others.
 
         Args:
             engine: the engine of a worker.
@@ -62,12 +71,26 @@ class Description(Struct, frozen=True, kw_only=True):
                 if isinstance(ours, str):
                     return f"{name} {theirs!r} instead of {ours!r}"
                 return f"other {name}"
-        if any_file or engine.backend != self.backend or not (self.digest and engine.digest):
+        if bool(engine.variants) != bool(self.variants):
+            return "it has variants" if engine.variants else "it has no variants"
+        if any_file:
             return ""
-        if engine.digest != self.digest:
-            ours, theirs = self.digest[:_DIGEST_SHOWN], engine.digest[:_DIGEST_SHOWN]
-            return f"a file of SHA-256 {theirs}… instead of {ours}…"
+        if engine.variants:
+            known = dict(self.variants)
+            for variant in engine.variants:
+                if text := _file_difference(known.get(variant.name, ""), variant.digest):
+                    return f"variant {variant.name} is {text}"
+            return ""
+        return (
+            _file_difference(self.digest, engine.digest) if engine.backend == self.backend else ""
+        )
+
+
+def _file_difference(ours: str, theirs: str) -> str:
+    """Return how the digest of a file differs; empty if it does not, or one is unknown."""
+    if not (ours and theirs) or ours == theirs:
         return ""
+    return f"a file of SHA-256 {theirs[:_DIGEST_SHOWN]}… instead of {ours[:_DIGEST_SHOWN]}…"
 
 
 class Established(Struct, frozen=True, kw_only=True):
@@ -104,3 +127,12 @@ def most_common(offers: list[Offer]) -> Description:
     """Return the description that most of some offers have; of those, the one offered first."""
     counts = Counter(Description.of(offer.engine) for offer in offers)
     return max(counts, key=counts.__getitem__)  # of equal ones, the first
+
+
+def all_variants(engines: Iterable[Engine]) -> tuple[Variant, ...]:
+    """Return the variants that any of some engines has, each as the first one has it."""
+    found: dict[str, Variant] = {}
+    for engine in engines:
+        for variant in engine.variants:
+            found.setdefault(variant.name, variant)
+    return tuple(found.values())

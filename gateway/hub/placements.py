@@ -141,7 +141,8 @@ class Placements:
         return (
             stored is not None
             and (stored.engine, stored.version) in worker.placed
-            and stored.model_sha256 == engine.digest
+            and engine.digests <= {stored.model_sha256, *stored.manifest.contents}
+            and bool(engine.digests)
         )
 
     async def fetch(

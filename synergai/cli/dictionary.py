@@ -323,6 +323,14 @@ def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileE
     return chosen
 
 
+def _label(entry: ProfileEntry, *, stale: bool) -> str:
+    """Return an entry's label and what else is notable about its origin."""
+    from synergai.profiles.dictionary import BUILT_IN
+
+    timer = ["built-in timer"] if entry.timer == BUILT_IN else []
+    return ", ".join([entry.label, *timer, *(["stale"] if stale else [])])
+
+
 def _row(
     entry: ProfileEntry, now: datetime, *, metered: bool, errors: bool, stale: bool
 ) -> tuple[str, ...]:
@@ -336,6 +344,6 @@ def _row(
         format_seconds(entry.latency_p50_s or None),
         *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
         f"{entry.queries:,}" if entry.queries else "",
-        f"{entry.label}, stale" if stale else entry.label,
+        _label(entry, stale=stale),
         format_age(entry.measured_at, now),
     )

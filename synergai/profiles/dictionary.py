@@ -37,6 +37,10 @@ OBSERVED: Final = "observed"
 """Label of an entry measured on queries in service."""
 PREDICTED: Final = "predicted"
 """Label of an entry that was not measured, but follows from the measurements of others."""
+LOADGEN: Final = "loadgen"
+"""Timer of an entry whose latencies are MLPerf LoadGen's."""
+BUILT_IN: Final = "built-in"
+"""Timer of an entry whose latencies the profiler measured itself, for want of LoadGen."""
 _EMPTY: Mapping[Configuration, ProfileEntry] = MappingProxyType({})
 
 
@@ -75,6 +79,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         accuracy: share of the labelled samples that the engine answered correctly on this worker
             class, 0 to 1.
         accuracy_samples: number of these samples; 0 if the accuracy was not measured.
+        timer: what measured the latencies, ``loadgen`` or ``built-in``.
 
     Raises:
         InvalidInput: on construction, if a figure is negative or beyond `MAX_FIGURE`, `qps` is 0,
@@ -109,6 +114,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     agent: str = ""
     accuracy: float = 0.0
     accuracy_samples: int = 0
+    timer: str = ""
 
     def __post_init__(self) -> None:
         if self.engine != (engine := validate_engine(self.engine)):

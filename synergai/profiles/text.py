@@ -23,7 +23,8 @@ _READABLE: Final = (1, 2, JSON_VERSION)
 """Versions of JSON that are read; entries of earlier ones lack some fields."""
 
 _TEXTS: Final = (
-    *("engine", "worker_class", "label", "measured_at", "batch_qps", "digest", "runtime", "agent"),
+    *("engine", "worker_class", "label", "measured_at", "batch_qps"),
+    *("digest", "runtime", "agent", "timer"),
     *CONFIGURATION[1:],
 )
 _WHOLE: Final = {

@@ -160,7 +160,6 @@ def variant_to_proto(variant: Variant) -> common_pb2.Variant:
         digest=variant.digest,
         accuracy=variant.accuracy,
         origin=variant.origin.value,
-        fault=variant.fault,
     )
 
 
@@ -179,7 +178,6 @@ def variant_from_proto(message: common_pb2.Variant) -> Variant:
         digest=_validate_text(message.digest, "the digest of a variant"),
         accuracy=message.accuracy,
         origin=origin,
-        fault=_validate_text(message.fault, "the fault of a variant"),
     )
 
 
@@ -285,7 +283,7 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
     fields["batch_qps"] = tuple(message.batch_qps)
     _validate_printable(message.label, "the label of a dictionary entry")
     _validate_printable(message.measured_at, "the date of a dictionary entry")
-    for name in ("digest", "runtime", "agent"):
+    for name in ("digest", "runtime", "agent", "timer"):
         _validate_printable(getattr(message, name), f"the {name} of a dictionary entry")
     return ProfileEntry(**fields)
 

@@ -119,7 +119,6 @@ class Variant(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     ACCURACY_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
-    FAULT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     digest: _builtins.str
     """sha256 of the model file, hexadecimal; empty: not known"""
@@ -127,8 +126,6 @@ class Variant(_message.Message):
     """what the engine's folder says, 0 to 1; 0: not known"""
     origin: _builtins.str
     """of the accuracy: measured, published or declared"""
-    fault: _builtins.str
-    """reason why the worker cannot use it; empty if it can"""
     def __init__(
         self,
         *,
@@ -136,11 +133,10 @@ class Variant(_message.Message):
         digest: _builtins.str = ...,
         accuracy: _builtins.float = ...,
         origin: _builtins.str = ...,
-        fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "digest", b"digest", "fault", b"fault", "name", b"name", "origin", b"origin"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "digest", b"digest", "name", b"name", "origin", b"origin"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -304,6 +300,7 @@ class ProfileEntry(_message.Message):
     AGENT_FIELD_NUMBER: _builtins.int
     ACCURACY_FIELD_NUMBER: _builtins.int
     ACCURACY_SAMPLES_FIELD_NUMBER: _builtins.int
+    TIMER_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     worker_class: _builtins.str
     qps: _builtins.float
@@ -348,6 +345,8 @@ class ProfileEntry(_message.Message):
     """share of the labelled samples answered correctly, 0 to 1"""
     accuracy_samples: _builtins.int
     """number of these samples; 0: the accuracy was not measured"""
+    timer: _builtins.str
+    """what measured the latencies, loadgen or built-in"""
     @_builtins.property
     def configuration(self) -> Global___Configuration: ...
     @_builtins.property
@@ -385,10 +384,11 @@ class ProfileEntry(_message.Message):
         agent: _builtins.str = ...,
         accuracy: _builtins.float = ...,
         accuracy_samples: _builtins.int = ...,
+        timer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "accuracy_samples", b"accuracy_samples", "agent", b"agent", "backend_start_s", b"backend_start_s", "background", b"background", "batch_qps", b"batch_qps", "clock_mhz", b"clock_mhz", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "digest", b"digest", "engine", b"engine", "error", b"error", "idle_watts", b"idle_watts", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "lowest_clock_mhz", b"lowest_clock_mhz", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "repeats", b"repeats", "runtime", b"runtime", "temperature_c", b"temperature_c", "throttled", b"throttled", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "accuracy_samples", b"accuracy_samples", "agent", b"agent", "backend_start_s", b"backend_start_s", "background", b"background", "batch_qps", b"batch_qps", "clock_mhz", b"clock_mhz", "configuration", b"configuration", "data_preparation_s", b"data_preparation_s", "digest", b"digest", "engine", b"engine", "error", b"error", "idle_watts", b"idle_watts", "label", b"label", "latency_p50_s", b"latency_p50_s", "latency_p90_s", b"latency_p90_s", "latency_p99_s", b"latency_p99_s", "lowest_clock_mhz", b"lowest_clock_mhz", "measured_at", b"measured_at", "model_load_s", b"model_load_s", "qps", b"qps", "queries", b"queries", "repeats", b"repeats", "runtime", b"runtime", "temperature_c", b"temperature_c", "throttled", b"throttled", "timer", b"timer", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

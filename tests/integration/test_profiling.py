@@ -20,6 +20,7 @@ from profiler.measurement import measure
 from profiler.settings import ProfilerSettings
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
+from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.profiles.files import load_dictionary
 from synergai.zoo import build as zoo
 
@@ -93,12 +94,13 @@ def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path:
     assert entry.engine == "onnx_identity"
     assert entry.configuration == Configuration(threads=1)
     assert 0 <= record["background"] <= 1
+    assert entry.timer == LOADGEN
     assert entry.label == ("disturbed" if record["background"] > DISTURBED_SHARE else "measured")
-    assert entry.queries == record["loadgen"]["queries"] >= 300
+    assert entry.queries == record["single_stream"]["queries"] >= 300
     assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s < 1
     assert entry.backend_start_s > 0
     assert entry.model_load_s > 0
-    assert record["loadgen"]["validity"] == "VALID"
+    assert record["single_stream"]["validity"] == "VALID"
     summary = (Path(record["logs"]) / "mlperf_log_summary.txt").read_text()
     assert "Scenario : SingleStream" in summary
     assert "Result is : VALID" in summary
@@ -141,6 +143,27 @@ def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_pa
 
     # A query of this engine takes microseconds, asking for it over a socket a hundred.
     assert measurement.entry.qps > measurement.single_stream.qps > 0
+
+
+def test_entry_without_loadgen_has_all_figures_and_names_the_timer(
+    models: Path, tmp_path: Path
+) -> None:
+    measurement = measure(
+        models,
+        IDENTITY,
+        WorkerClass("x"),
+        queries=100,
+        min_duration=0.2,
+        output=tmp_path,
+        timer=BUILT_IN,
+    )
+
+    entry = measurement.entry
+    assert entry.timer == BUILT_IN
+    assert entry.queries >= 100
+    assert 0 < entry.latency_p50_s <= entry.latency_p90_s <= entry.latency_p99_s < 1
+    assert entry.qps > measurement.single_stream.qps > 0
+    assert not list(tmp_path.glob("mlperf*"))
 
 
 def test_progress_rises_to_one(models: Path, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ ORDER = {
     ),
     "profiler": (
         "settings",
+        "single_stream",
         "messages",
         "loadgen_log",
         "sessions",
@@ -118,6 +119,7 @@ ORDER = {
         "generators",
         "measurement",
         "loadgen_run",
+        "measuring_process",
         "measurer",
         "space",
         "search_run",

@@ -68,14 +68,13 @@ class Launch:
         arena = Arena()
         interrupt_reader, interrupt_writer = os.pipe()
         os.set_blocking(interrupt_writer, False)
-        configuration = session.configuration
         command = (
             sys.executable,
             "-m",
             "worker_agent.host.main",
             *("--models", str(models), "--engine", session.engine),
-            *("--threads", str(configuration.threads)),
-            *(("--variant", configuration.variant) if configuration.variant else ()),
+            *("--variant", session.configuration.variant),
+            *("--threads", str(session.configuration.threads)),
             *("--cores", format_cores(cores), "--data-bytes", str(data_bytes)),
             *("--socket", str(host_socket.fileno()), "--arena", str(arena.fd)),
             *("--interrupts", str(interrupt_reader)),

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -34,14 +34,14 @@ from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
+    from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
     from worker_agent.hosts.memory import HostMemory
 
-    Inspect: TypeAlias = Callable[[EngineDefinition, str], Awaitable[Description]]
-    """Describes the variant of an engine that the second argument names, or its only model."""
+    Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[Description]]
     OnDescribed: TypeAlias = Callable[[Engine], object]
     _Snapshot: TypeAlias = tuple[EngineDefinition, tuple[tuple[int, int, int], ...]]
     """A definition, and inode, size and modification time of each file."""
@@ -61,6 +61,14 @@ _TRIED_AGAIN: Final = (
 )
 
 _log = logging.getLogger(__name__)
+
+
+class _Model(NamedTuple):
+    """A model of an engine, and what loading it has found out."""
+
+    definition: EngineDefinition
+    description: Description
+    digest: str
 
 
 class Inventory:
@@ -100,7 +108,7 @@ class Inventory:
         self._described: dict[EngineName, _Snapshot] = {}
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, _Snapshot] = {}
-        self._cache_keys: dict[EngineName, list[str]] = {}
+        self._cache_keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
         self._one_at_a_time = asyncio.Lock()
 
@@ -179,7 +187,9 @@ class Inventory:
         self, snapshots: dict[EngineName, _Snapshot], on_described: OnDescribed, *, again: bool
     ) -> None:
         known = read_descriptions(self._cache)
-        keys_again = {key for name in snapshots if again for key in self._cache_keys.get(name, ())}
+        keys_again = (
+            {key for name in snapshots for key in self._cache_keys.get(name, ())} if again else ()
+        )
         faults = {
             key: fault
             for key, fault in read_load_faults(self._cache).items()
@@ -229,33 +239,22 @@ class Inventory:
         Raises:
             CrowdedOut: it had no room beside other engines.
         """
-        self._cache_keys[definition.name] = []
+        self._cache_keys[definition.name] = set()
         self._not_loaded.discard(definition.name)
-        variants: tuple[Variant, ...] = ()
         try:
             if definition.variants:
-                variants, described = await self._describe_variants(definition, known, faults)
-                file_digest = next(each.digest for each in variants if not each.fault)
+                models = await self._describe_variants(definition, known, faults)
             else:
-                described, file_digest = await self._describe_model(definition, "", known, faults)
+                models = [await self._describe_model(definition, known, faults)]
         except CrowdedOut:
             raise
         except SynergaiError as error:
+            if isinstance(error, (LoadHung, LoadCrashed)):
+                self._not_loaded.add(definition.name)
             return _faulty(definition, str(error))
-        engine = Engine(
-            name=definition.name,
-            version=definition.version,
-            backend=definition.backend,
-            inputs=described.inputs,
-            outputs=described.outputs,
-            digest=file_digest,
-            samples=described.samples,
-            unverified=described.unverified,
-            preprocess=definition.preprocess,
-            postprocess=definition.postprocess,
-            max_batch=definition.max_batch,
-            variants=variants,
-        )
+        except OSError as error:
+            return _faulty(definition, f"{error.filename} cannot be read: {error.strerror}")
+        engine = _to_engine(definition, models)
         if engine.unverified:
             _log.warning(
                 "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
@@ -271,75 +270,66 @@ class Inventory:
         definition: EngineDefinition,
         known: dict[str, Description],
         faults: dict[str, LoadFault],
-    ) -> tuple[tuple[Variant, ...], Description]:
-        """Describe the variants of an engine; the first usable one describes the engine.
-
-        A variant that cannot be used has a fault, and costs only itself.
+    ) -> list[_Model]:
+        """Describe the variants of an engine, without those that cannot serve as it.
 
         Raises:
-            EngineUnusable: none can be used.
-            CrowdedOut: as for `_describe_one`.
+            CrowdedOut: one had no room beside other engines.
+            SynergaiError, OSError: none can serve as it.
         """
-        variants, first = [], None
-        for each in definition.variants:
-            variant = Variant(
-                name=each.name,
-                accuracy=0.0 if each.accuracy is None else each.accuracy,
-                origin=each.origin,
-            )
+        found: list[_Model] = []
+        first_error: SynergaiError | OSError | None = None
+        for variant in definition.variants:
             try:
-                described, file_digest = await self._describe_model(
-                    definition, each.name, known, faults
+                model = await self._describe_model(
+                    definition.of_variant(variant.name), known, faults
                 )
-                first = described if first is None else first
-                if (described.inputs, described.outputs) != (first.inputs, first.outputs):
-                    raise EngineUnusable("its inputs or outputs are not those of the others")
+                if found:
+                    _check_alike(model, found[0])
             except CrowdedOut:
                 raise
-            except SynergaiError as error:
-                fault = printable(str(error))
-                _log.warning("variant %s of engine %s: %s", each.name, definition.name, fault)
-                variants.append(replace(variant, fault=fault))
+            except (SynergaiError, OSError) as error:
+                _log.warning(
+                    "variant %s of engine %s is not used: %s", variant.name, definition.name, error
+                )
+                first_error = first_error or error
             else:
-                variants.append(replace(variant, digest=file_digest))
-        if first is None:
-            raise EngineUnusable(f"none of its variants can be used: {variants[0].fault}")
-        return tuple(variants), first
+                found.append(model)
+        if not found and first_error is not None:
+            raise first_error
+        return found
 
     async def _describe_model(
         self,
         definition: EngineDefinition,
-        variant: str,
         known: dict[str, Description],
         faults: dict[str, LoadFault],
-    ) -> tuple[Description, str]:
-        """Describe one model of an engine; return its digest as well.
+    ) -> _Model:
+        """Describe an engine with a single model, or with one of its variants.
 
         Raises:
-            SynergaiError: it cannot be loaded.
+            CrowdedOut: it had no room beside other engines.
+            LoadHung: so did its load, or crashed its host, now or at an earlier start.
+            LoadCrashed: it crashed its host.
+            SynergaiError: it cannot be used.
+            OSError: its files cannot be read.
         """
-        model = definition.of_variant(variant) if variant else definition
-        try:
-            key, file_digest = await asyncio.to_thread(description_key, model)
-        except OSError as error:
-            raise EngineUnusable(f"{error.filename} cannot be read: {error.strerror}") from None
-        self._cache_keys[definition.name].append(key)
-        if key in faults and key not in known:
-            self._not_loaded.add(definition.name)
-            raise EngineUnusable(f"{faults[key].fault}; {_TRIED_AGAIN}")
+        key, file_digest = await asyncio.to_thread(description_key, definition)
+        self._cache_keys[definition.name].add(key)
         if key not in known:
+            if key in faults:
+                raise LoadHung(f"{faults[key].fault}; {_TRIED_AGAIN}")
             try:
-                known[key] = await self._inspect(definition, variant)
+                known[key] = await self._inspect(definition)
             except (LoadHung, LoadCrashed) as error:
                 faults[key] = LoadFault(str(error), self._now(), self._agent_version)
-                self._not_loaded.add(definition.name)
                 raise
-        return known[key], "" if model.backend in _WITHOUT_MODEL else file_digest
+        digest = "" if definition.backend in _WITHOUT_MODEL else file_digest
+        return _Model(definition, known[key], digest)
 
-    async def _load_once(self, definition: EngineDefinition, variant: str) -> Description:
-        what = f"{definition.name}, variant {variant}" if variant else definition.name
-        _log.info("inspecting engine %s", what)
-        session = Session(definition.name, Configuration(1, variant=variant))
+    async def _load_once(self, definition: EngineDefinition) -> Description:
+        _log.info("inspecting engine %s", definition.name)
+        session = Session(definition.name, Configuration(1, variant=definition.variant))
         models = await asyncio.to_thread(self._models.of, definition.name)
         host = await HostProcess.start(
             models, session, memory=self._memory, load_timeout_s=_LOAD_TIMEOUT_S
@@ -402,3 +392,54 @@ def _undescribed(definition: EngineDefinition, fault: str) -> Engine:
         outputs=(),
         fault=fault,
     )
+
+
+def _to_engine(definition: EngineDefinition, models: Sequence[_Model]) -> Engine:
+    """Return an engine as its first model describes it, with the variants that it has."""
+    first = models[0]
+    declared = {variant.name: variant for variant in definition.variants}
+    return Engine(
+        name=definition.name,
+        version=definition.version,
+        backend=first.definition.backend,
+        inputs=first.description.inputs,
+        outputs=first.description.outputs,
+        digest=first.digest,
+        samples=first.description.samples,
+        unverified=first.description.unverified,
+        preprocess=definition.preprocess,
+        postprocess=definition.postprocess,
+        max_batch=definition.max_batch,
+        variants=tuple(
+            Variant(
+                name=name,
+                digest=model.digest,
+                accuracy=declared[name].accuracy or 0.0,
+                origin=declared[name].origin,
+            )
+            for model in models
+            if (name := model.definition.variant)
+        ),
+    )
+
+
+def _check_alike(model: _Model, first: _Model) -> None:
+    """Check that clients need not know which of two variants answers.
+
+    Raises:
+        EngineUnusable: they differ in more than accuracy and speed.
+    """
+    ours, theirs = model.description, first.description
+    for what in ("inputs", "outputs"):
+        if (mine := getattr(ours, what)) != (other := getattr(theirs, what)):
+            raise EngineUnusable(
+                f"its {what} are {_format(mine)}, but those of variant "
+                f"{first.definition.variant} are {_format(other)}; all variants of an engine have "
+                "to have the same"
+            )
+    if ours.unverified and not theirs.unverified:
+        raise EngineUnusable(ours.unverified)
+
+
+def _format(tensors: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{each.name} {each.datatype} {list(each.shape)}" for each in tensors)

@@ -176,7 +176,7 @@ def test_agent_does_not_load_an_added_engine_again_to_describe_it(
 ) -> None:
     run(tmp_path, "add", str(particular / "pairs" / "model.onnx"))
 
-    async def inspect(definition: EngineDefinition, _variant: str) -> Description:
+    async def inspect(definition: EngineDefinition) -> Description:
         raise AssertionError(definition.name)
 
     async def describe() -> list[Engine]:

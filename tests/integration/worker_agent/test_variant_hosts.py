@@ -15,9 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.errors import ConfigurationUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from tests.inventories import described
 from worker_agent.hosts.pool import HostPool, SessionChange
-from worker_agent.inventory.inventory import Inventory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,15 +145,3 @@ async def test_memory_budget_evicts_variants_one_by_one(
         assert hosts.resident_sessions() == [session("small")]
     finally:
         await hosts.close()
-
-
-async def test_inventory_describes_each_variant(family: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "engines.json"
-    engine = (await described(Inventory(family, cache)))[FAMILY]
-    faults = {variant.name: variant.fault for variant in engine.variants}
-    assert not engine.fault
-    assert [name for name, fault in faults.items() if not fault] == ["large", "small"]
-    assert "outputs" in faults["other"]
-    assert "damaged" in faults["truncated"]
-    assert "missing" not in faults
-    assert len({variant.digest for variant in engine.variants[:2]} - {""}) == 2

@@ -15,6 +15,7 @@ from synergai.domain import (
     Engine,
     EngineName,
     TensorSpec,
+    Variant,
     WorkerId,
 )
 from synergai.errors import (
@@ -59,6 +60,38 @@ def test_engine_under_inspection_is_unavailable_and_may_be_submitted_to(engine: 
     catalogue.check_known("echo")
     catalogue.update(W1, engine)
     assert catalogue.find("echo") == engine
+
+
+def family(engine: Engine, **digests: str) -> Engine:
+    variants = tuple(Variant(name=name, digest=digest) for name, digest in digests.items())
+    return replace(engine, digest=variants[0].digest, variants=variants)
+
+
+def test_worker_may_lack_variants_and_clients_see_those_of_all_workers(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a", int8="b"))
+    assert not catalogue.update(W2, family(engine, int8="b", p25="c"))[W2].fault
+    found = catalogue.find("echo")
+    assert {(each.name, each.digest) for each in found.variants} == {
+        ("full", "a"),
+        ("int8", "b"),
+        ("p25", "c"),
+    }
+    assert [each.name for each in catalogue.remove_worker(W1)[0][W2].variants] == ["int8", "p25"]
+    assert [each.name for each in catalogue.find("echo").variants] == ["int8", "p25"]
+
+
+def test_another_file_of_a_variant_is_a_conflict(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a", int8="b"))
+    fault = catalogue.update(W2, family(engine, int8="x"))[W2].fault
+    assert "variant int8 is a file of SHA-256 x… instead of b…" in fault
+
+
+def test_engine_with_variants_differs_from_one_without(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a"))
+    assert "it has no variants" in catalogue.update(W2, replace(engine, digest="a"))[W2].fault
 
 
 def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:

@@ -97,7 +97,7 @@ def process(proc: Path, pid: int, parent: int, *arguments: str) -> None:
 def test_engines_of_a_worker_in_service_are_noticed_and_those_of_profilers_not(
     tmp_path: Path,
 ) -> None:
-    process(tmp_path, 10, 1, "python", "-m", "profiler.loadgen_run")
+    process(tmp_path, 10, 1, "python", "-m", "profiler.measuring_process")
     process(tmp_path, 11, 10, "python", "-m", "worker_agent.host.main")
     process(tmp_path, 12, 1, "grep", "worker_agent.host.mainly")
     check_not_serving(tmp_path)

@@ -7,14 +7,18 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from profiler.cli import NOT_INSTALLED, choose_timer
 from profiler.loadgen_log import parse_detail_log, read_detail_log
-from profiler.loadgen_run import Plan, Reporter, batch_sizes, measure_ranges
+from profiler.measuring_process import Plan, Reporter, batch_sizes, measure_ranges
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
 from profiler.settings import ProfilerSettings
+from profiler.single_stream import SingleStreamResult, time_queries
 from synergai.errors import InternalError
+from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.runtime.settings import InvalidSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from worker_agent.hosts.sync_client import HostClient
@@ -35,6 +39,14 @@ some other line
     [
         Progress(0.25),
         MeasurementFailed("engine 'e' has\nno model"),
+        SingleStreamResult(
+            validity="",
+            queries=2,
+            qps=3.5,
+            latency_p50_s=0.25,
+            latency_p90_s=0.5,
+            latency_p99_s=0.5,
+        ),
         Measured(
             backend_start_s=0.1,
             model_load_s=0.2,
@@ -69,6 +81,91 @@ def test_incomplete_log_is_an_internal_fault(tmp_path: Path, text: str | None) -
 
     with pytest.raises(InternalError, match="missing or incomplete"):
         read_detail_log(path)
+
+
+class Clock:
+    """Fake clock in nanoseconds, which queries advance."""
+
+    def __init__(self, latencies_ns: Iterable[int]) -> None:
+        self.now = 1_000
+        self.samples: list[int] = []
+        self._latencies_ns = iter(latencies_ns)
+
+    def issue(self, sample: int) -> None:
+        self.samples.append(sample)
+        self.now += next(self._latencies_ns)
+
+
+def test_built_in_timer_computes_figures_as_loadgen_does() -> None:
+    in_order = range(1_000_000, 101_000_000, 1_000_000)
+    clock = Clock(reversed(in_order))
+
+    result = time_queries(
+        clock.issue,
+        samples=7,
+        queries=100,
+        min_duration_s=0.0,
+        report=lambda _: None,
+        clock=lambda: clock.now,
+    )
+
+    assert (result.validity, result.queries) == ("", 100)
+    assert result.qps == pytest.approx(1e9 * 100 / sum(in_order))
+    # LoadGen takes the latency at the index that is the share of their number, rounded down.
+    assert result.latency_p50_s == in_order[50] / 1e9
+    assert result.latency_p90_s == in_order[90] / 1e9
+    assert result.latency_p99_s == in_order[99] / 1e9
+    assert set(clock.samples) == set(range(7))
+
+
+def test_built_in_timer_ends_after_minimum_queries_and_duration() -> None:
+    def queries_of(clock: Clock, queries: int, min_duration_s: float) -> list[int]:
+        reported: list[int] = []
+        time_queries(
+            clock.issue,
+            samples=3,
+            queries=queries,
+            min_duration_s=min_duration_s,
+            report=reported.append,
+            clock=lambda: clock.now,
+        )
+        return reported
+
+    assert queries_of(Clock([10**9] * 5), 5, 1.0) == [1, 2, 3, 4, 5]
+    assert queries_of(Clock([10**9] * 5), 1, 3.5) == [1, 2, 3, 4]
+
+
+def test_time_for_reports_is_in_no_latency() -> None:
+    clock = Clock([1_000] * 10)
+
+    def report(_: int) -> None:
+        clock.now += 10**6
+
+    result = time_queries(
+        clock.issue,
+        samples=1,
+        queries=10,
+        min_duration_s=0.0,
+        report=report,
+        clock=lambda: clock.now,
+    )
+
+    assert result.latency_p99_s == 1e-6
+    assert result.qps == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize(("installed", "timer"), [(True, LOADGEN), (False, BUILT_IN)])
+def test_built_in_timer_takes_the_place_of_a_missing_loadgen(
+    installed: bool,
+    timer: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("profiler.cli.find_spec", lambda _: object() if installed else None)
+
+    assert choose_timer() == timer
+    said = capsys.readouterr().err
+    assert said == ("" if installed else NOT_INSTALLED + "\n")
 
 
 class SteadyHost:

@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import pytest
 
 from profiler import commands
-from profiler.loadgen_log import SingleStreamResult
 from profiler.measurement import Measurement
 from profiler.repetition import measure_with_repeats
 from profiler.settings import ProfilerSettings
+from profiler.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry

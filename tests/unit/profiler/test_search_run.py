@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from profiler.commands import put_predictions
 from profiler.generators.generator import Draft, Machine
-from profiler.loadgen_log import SingleStreamResult
 from profiler.measurement import Measurement
 from profiler.search_run import SearchRun, make_plan
+from profiler.single_stream import SingleStreamResult
 from profiler.space import MAX_OTHERS, make_space
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable

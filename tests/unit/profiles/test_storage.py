@@ -21,7 +21,9 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest
 from synergai.profiles.dictionary import (
+    BUILT_IN,
     DISTURBED,
+    LOADGEN,
     OBSERVED,
     PREDICTED,
     ConfigurationDictionary,
@@ -45,6 +47,8 @@ DICTIONARY_3 = Path(__file__).with_name("dictionary_3.db")
 """Written by the program of November 2026, before entries had an error, clocks and a digest."""
 DICTIONARY_5 = Path(__file__).with_name("dictionary_5.db")
 """Written by the program of November 2026, before engines had variants and accuracies."""
+DICTIONARY_7 = Path(__file__).with_name("dictionary_7.db")
+"""The same entries, upgraded by the program of November 2026 before entries named their timer."""
 TEXTS_1 = [Path(__file__).with_name(f"dictionary_1.{suffix}") for suffix in ("csv", "json")]
 """Exported by the program of `DICTIONARY_3` from the same entries."""
 TEXTS_2 = [Path(__file__).with_name(f"dictionary_2.{suffix}") for suffix in ("csv", "json")]
@@ -275,9 +279,9 @@ def test_file_too_short_for_a_database_is_rejected_and_unchanged(tmp_path: Path)
 def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
-    change(path, "PRAGMA user_version = 8")
+    change(path, "PRAGMA user_version = 10")
 
-    with pytest.raises(InvalidInput, match="version 8, but this program reads version 7"):
+    with pytest.raises(InvalidInput, match="version 10, but this program reads version 9"):
         load_dictionary(path)
 
 
@@ -293,7 +297,7 @@ def test_dictionary_of_version_1_is_migrated(tmp_path: Path) -> None:
 
 def new_columns(path: Path) -> ProfileEntry:
     """An entry with a value in each column that files of version 3 lack."""
-    given = {name: f"a {name}" for name in ("digest", "runtime", "agent")}
+    given = {name: f"a {name}" for name in ("digest", "runtime", "agent", "timer")}
     return replace(
         an_entry("newer"),
         label=PREDICTED,
@@ -334,7 +338,8 @@ def test_older_file_is_read_as_it_is_and_upgraded_by_the_first_entry(
 
 
 @pytest.mark.parametrize(
-    ("old", "version"), [(OLD_DICTIONARY, 6), (DICTIONARY_3, 7), (DICTIONARY_5, 7)]
+    ("old", "version"),
+    [(OLD_DICTIONARY, 8), (DICTIONARY_3, 9), (DICTIONARY_5, 9), (DICTIONARY_7, 9)],
 )
 def test_command_upgrades_the_columns_and_a_gateway_the_rest(
     tmp_path: Path, old: Path, version: int
@@ -348,11 +353,11 @@ def test_command_upgrades_the_columns_and_a_gateway_the_rest(
         store.upgrade()
         store.upgrade()
     with closing(connect(path)) as connection:
-        assert connection.pragma("user_version") == 7
+        assert connection.pragma("user_version") == 9
     assert content(load_dictionary(path)) == entries
 
 
-@pytest.mark.parametrize("old", [DICTIONARY_5, *TEXTS_2], ids=lambda path: path.name)
+@pytest.mark.parametrize("old", [DICTIONARY_5, DICTIONARY_7, *TEXTS_2], ids=lambda path: path.name)
 def test_file_without_variants_takes_variants_of_the_same_configuration(
     tmp_path: Path, old: Path
 ) -> None:
@@ -610,7 +615,7 @@ def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
-    assert len(set(COLUMNS)) == len(COLUMNS) == 31
+    assert len(set(COLUMNS)) == len(COLUMNS) == 32
 
 
 def test_unbounded_figures_are_rejected() -> None:
@@ -657,6 +662,18 @@ def test_command_line_shows_the_best_and_the_front(tmp_path: Path) -> None:
 
     assert shown("--best") == {"a": [4], "unmetered": [4]}
     assert shown("--front") == {"a": [1, 2, 4], "unmetered": [4]}
+
+
+def test_command_line_labels_entries_of_the_built_in_timer(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    timers = {"by_hand": BUILT_IN, "by_loadgen": LOADGEN, "unknown": ""}
+    entries = [replace(an_entry(engine), timer=timer) for engine, timer in timers.items()]
+    add_to_dictionary(path, entries)
+    shown = CliRunner().invoke(app, ["show", "--dictionary", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert [line.split()[0] for line in shown.output.splitlines() if "built-in" in line] == [
+        "by_hand"
+    ]
 
 
 def test_command_line_marks_entries_of_another_model_file_as_stale(tmp_path: Path) -> None:

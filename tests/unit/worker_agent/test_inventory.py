@@ -12,7 +12,7 @@ import pytest
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable, NotFound, SynergaiError
 from synergai.models.descriptions import Description
-from synergai.protocol.converters import engine_to_proto
+from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import LoadCrashed, LoadHung
@@ -37,7 +37,7 @@ class Loads(list[EngineName]):
 
     unverified = ""
 
-    async def __call__(self, definition: EngineDefinition, _variant: str) -> Description:
+    async def __call__(self, definition: EngineDefinition) -> Description:
         self.append(definition.name)
         x = (TensorSpec("x", "FP32", (1,)),)
         return Description(x, x, samples=1, unverified=self.unverified)
@@ -91,10 +91,10 @@ async def test_small_engines_are_described_first(
 async def test_slow_engine_delays_no_other(models: Path, tmp_path: Path, loads: Loads) -> None:
     blocked = asyncio.Event()
 
-    async def inspect(definition: EngineDefinition, variant: str) -> Description:
+    async def inspect(definition: EngineDefinition) -> Description:
         if definition.name == ONE:
             await blocked.wait()
-        return await loads(definition, variant)
+        return await loads(definition)
 
     put(models, "two", b"longer than the first")
     inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=2)
@@ -113,11 +113,11 @@ async def test_engine_crowded_out_of_memory_is_described_after_the_others(
 ) -> None:
     tried: list[EngineName] = []
 
-    async def inspect(definition: EngineDefinition, variant: str) -> Description:
+    async def inspect(definition: EngineDefinition) -> Description:
         tried.append(definition.name)
         if tried == [ONE]:
             raise CrowdedOut("all engines used more than allowed")
-        return await loads(definition, variant)
+        return await loads(definition)
 
     put(models, "two", b"longer than the first")
     inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1)
@@ -133,8 +133,8 @@ class Hanging(Loads):
         super().__init__()
         self._error = error
 
-    async def __call__(self, definition: EngineDefinition, variant: str) -> Description:
-        await super().__call__(definition, variant)
+    async def __call__(self, definition: EngineDefinition) -> Description:
+        await super().__call__(definition)
         raise self._error(f"engine {definition.name} was not loaded within 60 s")
 
 
@@ -172,11 +172,11 @@ async def test_model_that_hung_is_loaded_again_on_request(
     loads: list[EngineName] = []
     hangs = True
 
-    async def inspect(definition: EngineDefinition, variant: str) -> Description:
+    async def inspect(definition: EngineDefinition) -> Description:
         loads.append(definition.name)
         if definition.name == ONE and hangs:
             raise LoadHung("it was not loaded within 60 s")
-        return await Loads()(definition, variant)
+        return await Loads()(definition)
 
     inventory = Inventory(models, tmp_path / "engines.json", inspect)
     await described(inventory)
@@ -196,6 +196,110 @@ async def test_model_that_hung_is_loaded_again_on_request(
     assert [bool(engine.fault) for engine in engines] == [True, False]
     assert not (await described(Inventory(models, tmp_path / "engines.json", inspect)))[TWO].fault
     assert loads == [ONE, ONE], "both are in the cache"
+
+
+def put_family(models: Path, **contents: bytes) -> None:
+    for name, content in contents.items():
+        put(models, "one", content)
+        (models / "one/model.onnx").rename(models / "one" / f"{name}.onnx")
+    tables = (
+        f'[[variants]]\nname = "{name}"\nfile = "{name}.onnx"\naccuracy = 0.5\n'
+        for name in contents
+    )
+    (models / "one/engine.toml").write_text("".join(tables))
+
+
+class Variants(Loads):
+    """Replaces the loading of variants; those in `errors` fail, those in `widths` differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: dict[str, SynergaiError] = {}
+        self.widths: dict[str, int] = {}
+        self.variants: list[str] = []
+
+    async def __call__(self, definition: EngineDefinition) -> Description:
+        self.variants.append(definition.variant)
+        if error := self.errors.get(definition.variant):
+            raise error
+        x = (TensorSpec("x", "FP32", (1,)),)
+        y = (TensorSpec("y", "FP32", (self.widths.get(definition.variant, 10),)),)
+        return Description(x, y, samples=1)
+
+
+@pytest.fixture
+def family(models: Path, tmp_path: Path) -> tuple[Inventory, Variants]:
+    put_family(models, full=b"1", int8=b"22", p25=b"333")
+    loads = Variants()
+    return Inventory(models, tmp_path / "engines.json", loads, parallel=1), loads
+
+
+async def test_variants_of_an_engine_are_described_with_it(
+    family: tuple[Inventory, Variants],
+) -> None:
+    inventory, loads = family
+    engine = (await described(inventory))[ONE]
+    assert [each.name for each in engine.variants] == ["full", "int8", "p25"]
+    assert [each.accuracy for each in engine.variants] == [0.5] * 3
+    assert engine.digest == engine.variants[0].digest != engine.variants[1].digest
+    assert loads.variants == ["full", "int8", "p25"]
+    assert engine_from_proto(engine_to_proto(engine)) == engine
+
+
+@pytest.mark.parametrize(
+    "error",
+    [EngineUnusable("no"), LoadCrashed("crashed"), LoadHung("hung")],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("failing", ["full", "int8"])
+async def test_variant_that_cannot_be_loaded_costs_only_itself(
+    family: tuple[Inventory, Variants], error: SynergaiError, failing: str
+) -> None:
+    inventory, loads = family
+    loads.errors[failing] = error
+    engine = (await described(inventory))[ONE]
+    assert not engine.fault
+    assert [each.name for each in engine.variants] == [
+        name for name in ("full", "int8", "p25") if name != failing
+    ]
+    # Requests to load the engine must not wait for a variant that hangs again.
+    assert not inventory.remembers_fault(ONE)
+
+
+async def test_engine_is_faulty_if_all_variants_are(family: tuple[Inventory, Variants]) -> None:
+    inventory, loads = family
+    loads.errors = {name: LoadHung(f"{name} hung") for name in ("full", "int8", "p25")}
+    assert (await described(inventory))[ONE].fault == "full hung"
+    assert inventory.remembers_fault(ONE)
+
+
+async def test_variant_with_other_tensors_is_not_used(
+    family: tuple[Inventory, Variants], caplog: pytest.LogCaptureFixture
+) -> None:
+    inventory, loads = family
+    loads.widths["int8"] = 11
+    engine = (await described(inventory))[ONE]
+    assert [each.name for each in engine.variants] == ["full", "p25"]
+    assert "variant int8 of engine one is not used: its outputs are y FP32 [11]" in caplog.text
+
+
+async def test_changed_variant_is_a_change_of_its_engine_and_only_it_is_loaded_again(
+    family: tuple[Inventory, Variants], models: Path
+) -> None:
+    inventory, loads = family
+    await described(inventory)
+    loads.variants.clear()
+    (models / "one/int8.onnx").write_bytes(b"another")
+    assert await inventory.poll_changes() == {}
+    changed = await inventory.poll_changes()
+    assert list(changed) == [ONE]
+    assert loads.variants == ["int8"]
+
+    (models / "one/full.onnx").unlink()
+    assert await inventory.poll_changes() == {}
+    engine = (await inventory.poll_changes())[ONE]
+    assert engine is not None
+    assert [each.name for each in engine.variants] == ["int8", "p25"]
 
 
 async def test_model_that_cannot_be_loaded_is_tried_at_each_start(
