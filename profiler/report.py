@@ -101,6 +101,6 @@ def _row(
             format_seconds(entry.latency_p99_s),
         ),
         *([format_watts(entry.watts), format_joules(entry.joules)] if metered else []),
-        measurement.single_stream.validity or entry.timer,
+        f"{entry.timer} {measurement.single_stream.validity}".strip(),
         Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else ""),
     )

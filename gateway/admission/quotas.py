@@ -276,6 +276,11 @@ class TenantQuotas:
         self.labels = TenantLabels()
         self.rejections: dict[tuple[str, str], int] = {}
 
+    @property
+    def distinguishes_tenants(self) -> bool:
+        """Whether there is a table, so that callers can be of different tenants."""
+        return self._table is not None
+
     def use_table(self, table: QuotaTable) -> None:
         """Apply the quotas of another table at once; what is in use stays in use."""
         self._table = table

@@ -82,8 +82,16 @@ class Reopening:
         while self._jobs:
             await asyncio.sleep(next(delays))
             for job in list(self._jobs):
-                if job.ending is not None or await self._open(job):
+                if job.ending is not None or await self._try(job):
                     self._jobs.remove(job)
+
+    async def _try(self, job: UnopenedJob) -> bool:
+        """Open a job, which is tried again after an unexpected error as well."""
+        try:
+            return await self._open(job)
+        except Exception:  # noqa: BLE001 - a bug at one job must not end the attempts for others
+            _log.exception("job %s cannot be opened", job.tracker.id)
+            return False
 
     async def _open(self, job: UnopenedJob) -> bool:
         """Run a job if its files can be opened; return whether nothing is left to do."""

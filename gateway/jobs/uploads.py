@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections import Counter
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -24,6 +25,7 @@ from synergai.errors import (
     InternalError,
     InvalidInput,
     Overloaded,
+    Unavailable,
     UploadNotFound,
     UploadUsed,
 )
@@ -45,6 +47,8 @@ FREE_BYTES: Final = 64 * 1024 * 1024
 """Room on the disk that uploads leave to the journal and to results."""
 IDLE_S: Final = 300.0
 """Time without a message after which an upload is ended; its client may continue it."""
+FIRST_S: Final = 30.0
+"""Time within which the first message of an upload has to arrive."""
 MAX_UPLOADS: Final = 100_000
 """Uploads of one tenant, those included that are kept for ended jobs."""
 _NO_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE))
@@ -105,6 +109,7 @@ class InputUploads:
         memory_bytes: limit on the memory of open uploads. It is not that of requests: uploads
             whose clients send slowly, or nothing, must not keep requests from being accepted.
         idle_s: time without a message after which an upload is ended.
+        first_s: time without the first message after which a call is ended.
 
     Attributes:
         stored_bytes: bytes stored since the start.
@@ -120,6 +125,7 @@ class InputUploads:
         budget_bytes: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
         idle_s: float = IDLE_S,
+        first_s: float = FIRST_S,
     ) -> None:
         self._store = store
         self._journal = journal
@@ -128,7 +134,8 @@ class InputUploads:
         self._budget_bytes = budget_bytes
         self._most_open = max(1, memory_bytes // AHEAD_BYTES)
         self._idle_s = idle_s
-        self._open = 0
+        self._first_s = first_s
+        self._open: Counter[str] = Counter()
         self.stored_bytes = 0
 
     async def upload(
@@ -145,11 +152,11 @@ class InputUploads:
             InvalidInput: a message is not valid, or leaves a gap.
             UploadUsed: a job uses the upload, and there are further inputs.
             QuotaExceeded: the tenant has used up its quota of stored bytes.
-            StoreFull, Overloaded: the disk or the budget is full, or too many uploads are open, or
-                kept of this tenant.
+            StoreFull, Overloaded: the disk or the budget is full, or too many uploads are open or
+                of this tenant open or kept.
             Unavailable: the gateway is stopping, or no message has arrived for long.
         """
-        opening = await anext(messages, None)
+        opening = await self._first(messages)
         if opening is None:
             raise InvalidInput("the first message must name the upload")
         first = await asyncio.to_thread(parse, opening)
@@ -157,9 +164,8 @@ class InputUploads:
         if (call := current_call()) is not None:
             call.object = key.name
         self._admission.check_open()
-        if self._open >= self._most_open:
-            raise Overloaded(f"{self._open:,} uploads are open, the limit; try later")
-        self._open += 1
+        self._check_open(tenant)
+        self._open[tenant] += 1
         try:
             user = await self._journal.upload_user(key.tenant, key.name)
             async with aclosing(ReadAhead(messages, self._idle_s).batches(opening)) as batches:
@@ -173,7 +179,7 @@ class InputUploads:
                         self._check_room(tenant, sum(map(len, batch)))
                         yield await self._write(opened, batch)
         finally:
-            self._open -= 1
+            self._open -= Counter((tenant,))  # keeps no tenant without uploads
 
     async def take(self, tenants: Sequence[str], upload_id: str) -> OpenLog:
         """Return the upload of the first tenant that has it, for a job to use until it is released.
@@ -205,6 +211,32 @@ class InputUploads:
         """Release an upload that a job does not use after all; inputs can be added again."""
         opened.takers -= 1
         await self._store.release(opened)
+
+    async def _first(self, messages: AsyncIterator[bytes]) -> bytes | None:
+        """Return the first message; None if there is none."""
+        try:
+            async with asyncio.timeout(self._first_s):
+                return await anext(messages, None)
+        except TimeoutError:
+            raise Unavailable(
+                f"no message has arrived for {self._first_s:g} s; begin the upload once there is "
+                "something to send"
+            ) from None
+
+    def _check_open(self, tenant: str) -> None:
+        """Check that a tenant may open a further upload.
+
+        Where there are several tenants, each may hold half of the uploads, so that no single one
+        keeps the others out.
+        """
+        total, mine = self._open.total(), self._open[tenant]
+        if total >= self._most_open:
+            raise Overloaded(f"{total:,} uploads are open, the limit; try later")
+        if self._quotas.distinguishes_tenants and mine >= max(1, self._most_open // 2):
+            raise Overloaded(
+                f"{mine:,} uploads of the tenant are open, its share of {self._most_open:,}; try "
+                "later"
+            )
 
     @asynccontextmanager
     async def _opened(self, key: DataKey) -> AsyncGenerator[OpenLog]:

@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
@@ -45,10 +46,12 @@ from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
     from pathlib import Path
 
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.jobs.own_inputs_job import JobData
+    from gateway.jobs.record import JobRecord
     from gateway.records.log import Record
     from gateway.records.store import OpenLog
     from synergai.scheduling.events import Assignment
@@ -494,6 +497,46 @@ async def test_job_whose_files_cannot_be_opened_runs_once_they_can(
     assert (await harness.jobs.get(UNRESTRICTED, job_id)).state is JobState.SUCCEEDED
 
 
+async def test_unexpected_error_of_one_job_does_not_keep_others_from_reopening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = []
+    async with own_data(tmp_path) as harness:
+        harness.add_worker()
+        for upload_id in ("first", "second"):
+            await harness.upload(1, upload_id=upload_id)
+            status = await harness.jobs.submit(UNRESTRICTED, replace(SPEC, upload_id=upload_id))
+            ids.append(status.id)
+    disk = UnreadableStore(monkeypatch)
+    disk.error = OSError(errno.EIO, "Input/output error")
+    async with own_data(tmp_path) as harness:
+        assert await harness.jobs.restore() == 2
+        worker = harness.add_worker()
+        restore = OwnInputs.restore
+        failed = asyncio.Event()
+
+        async def fail_at_first(own: OwnInputs, record: JobRecord) -> JobData:
+            if record.id == ids[0] and not failed.is_set():
+                failed.set()
+                raise RuntimeError("a bug")
+            return await restore(own, record)
+
+        monkeypatch.setattr(OwnInputs, "restore", fail_at_first)
+        disk.error = None
+        async with asyncio.timeout(30):
+            await failed.wait()
+        done = 0
+        while done < 2:
+            assignments, _ = await harness.next_orders(worker)
+            for assignment in assignments:
+                harness.report(worker, assignment, 1, outcome=hub_pb2.OUTCOME_COMPLETED)
+                done += 1
+        await harness.flush_journal()
+        for job_id in ids:
+            assert (await harness.jobs.get(UNRESTRICTED, job_id)).state is JobState.SUCCEEDED
+    assert "a bug" in caplog.text
+
+
 async def test_job_whose_files_cannot_be_opened_can_be_cancelled(
     waiting: tuple[OwnDataHarness, str, UnreadableStore],
 ) -> None:
@@ -600,6 +643,55 @@ async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) ->
     for each in opened:
         assert [receipt async for receipt in each] == []
     assert await anext(uploads.upload("", idle("third"), lambda: None)) == 0
+
+
+async def opened_uploads(
+    uploads: InputUploads, tenants: Sequence[str], end: asyncio.Event
+) -> list[AsyncGenerator[int, None]]:
+    """Open an upload of each tenant, which stays open until the end."""
+
+    async def idle(upload_id: str) -> AsyncIterator[bytes]:
+        yield jobs_pb2.UploadRequest(upload_id=upload_id).SerializeToString()
+        await end.wait()
+
+    opened = []
+    for number, tenant in enumerate(tenants):
+        receipts = uploads.upload(tenant, idle(f"u{number}"), lambda: None)
+        assert await anext(receipts) == 0
+        opened.append(receipts)
+    return opened
+
+
+async def test_tenant_holds_at_most_half_of_the_open_uploads(harness: OwnDataHarness) -> None:
+    harness.quotas.use_table(AccessTable())
+    admission = Admission(1, 1000)
+    uploads = InputUploads(
+        harness.store, harness.journal, admission, harness.quotas, memory_bytes=4 * AHEAD_BYTES
+    )
+    end = asyncio.Event()
+    opened = await opened_uploads(uploads, ["lab", "lab"], end)
+    with pytest.raises(Overloaded, match="2 uploads of the tenant are open, its share of 4"):
+        await opened_uploads(uploads, ["lab"], end)
+    opened += await opened_uploads(uploads, ["shop", ""], end)
+    with pytest.raises(Overloaded, match="4 uploads are open"):
+        await opened_uploads(uploads, ["shop"], end)
+    end.set()
+    for each in opened:
+        assert [receipt async for receipt in each] == []
+    await opened_uploads(uploads, ["lab", "lab"], end)
+
+
+async def test_upload_without_a_first_message_is_ended(harness: OwnDataHarness) -> None:
+    uploads = InputUploads(
+        harness.store, harness.journal, Admission(1, 1000), harness.quotas, first_s=0.0
+    )
+
+    async def silent() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    with pytest.raises(Unavailable, match="no message has arrived"):
+        await anext(uploads.upload("", silent(), lambda: None))
 
 
 async def test_idle_upload_is_ended_and_keeps_its_inputs(harness: OwnDataHarness) -> None:
