@@ -1,4 +1,4 @@
-"""The zoo's recipes: the thesis's twelve engines under their names, and two small ones.
+"""The zoo's recipes: the thesis's twelve engines under their names, small ones, and families.
 
 The twelve have the architectures of the files known to `synergai.zoo.fetch`, but not their weights.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from synergai.domain import EngineName
 from synergai.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    import onnx
+
+    from synergai.models.variants import VariantKeys
 
 ProgressCallback: TypeAlias = "Callable[[float], None]"
 """Called with the completed fraction of a build, 0 to 1."""
@@ -25,8 +29,24 @@ class Builder(Protocol):
 
     def __call__(
         self, folder: Path, on_progress: ProgressCallback, **options: str | int
-    ) -> float | None:
-        """Build; return the accuracy on the sample set, or None if it is meaningless."""
+    ) -> float | Sequence[VariantKeys] | None:
+        """Build; return the accuracy on the sample set, or None if it is meaningless.
+
+        A builder of several models returns them as variants.
+        """
+
+
+class Pruner(Protocol):
+    """Prunes the network of an engine."""
+
+    def __call__(
+        self,
+        file: Path,
+        shares: Sequence[float],
+        on_progress: ProgressCallback,
+        **options: str | int,
+    ) -> Iterator[tuple[str, onnx.ModelProto]]:
+        """Yield name and model with each of some shares of its channels, fine-tuned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +60,8 @@ class Recipe:
         options: Keyword arguments of the builder.
         source: The origin of the weights.
         preprocess: As in an engine.toml, like `postprocess`; empty if it accepts tensors only.
+        pruner: ``module:function``, which gets the options of the builder; empty if its network
+            cannot be pruned.
     """
 
     name: EngineName
@@ -50,12 +72,22 @@ class Recipe:
     source: str
     preprocess: str = ""
     postprocess: str = ""
+    pruner: str = ""
 
     def load_builder(self) -> Builder:
         """Import and return the builder."""
-        module, _, function = self.builder.partition(":")
-        builder: Builder = getattr(import_module(module), function)
+        builder: Builder = _load(self.builder)
         return builder
+
+    def load_pruner(self) -> Pruner:
+        """Import and return the pruner; there has to be one."""
+        pruner: Pruner = _load(self.pruner)
+        return pruner
+
+
+def _load(reference: str) -> Any:
+    module, _, function = reference.partition(":")
+    return getattr(import_module(module), function)
 
 
 SEEDED: Final = "seeded weights, calibrated on two photographs; not trained"
@@ -76,6 +108,18 @@ def _onnx(architecture: str, opset: int) -> Recipe:
         source=SEEDED,
         preprocess=architecture,
         postprocess="boxes" if architecture == "ssd" else "classes",
+    )
+
+
+def _family(name: str, family: str, what: str, data: str) -> Recipe:
+    return Recipe(
+        name=EngineName(name),
+        title=f"{what}, pruned and quantised variants of a CNN, opset 13",
+        backend="onnxruntime",
+        builder="synergai.zoo.builders.families:build_family",
+        options={"family": family},
+        source=f"trained here, on {data}",
+        pruner="synergai.zoo.builders.families:prune_file",
     )
 
 
@@ -110,6 +154,8 @@ RECIPES: Final = {
             builder="synergai.zoo.builders.small_engines:build_identity",
             source="hand-written",
         ),
+        _family("onnx_digits_family", "digits", "handwritten digits", "scikit-learn's digits"),
+        _family("onnx_fashion", "fashion", "clothes in ten classes", "Fashion-MNIST"),
         # Last, so that all others are built even if TensorFlow is not installed.
         _tensorflow("tf_resnet50", "resnet50", "saved_model"),
         _tensorflow("tf_mobilenet", "mobilenet", "saved_model"),

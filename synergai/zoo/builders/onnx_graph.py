@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 MODEL_FILE: Final = "model.onnx"
-IR_VERSIONS: Final = {8: 4, 11: 6}
+IR_VERSIONS: Final = {8: 4, 11: 6, 13: 7}
 """IR version by opset; old runtimes on boards refuse later ones. Opset 8 came with version 3, which
 lists weights among the inputs, so that a runtime cannot treat them as constants.
 """

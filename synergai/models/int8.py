@@ -1,0 +1,127 @@
+"""Static quantisation of ONNX models to 8-bit integers.
+
+Weights are signed, with one scale per output channel; activations are unsigned, with ranges from
+calibration on samples. The result has pairs of QuantizeLinear and DequantizeLinear around each
+operator (QDQ), which runtimes fuse into integer kernels. Inputs and outputs stay as they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from synergai.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import onnx
+    from numpy.typing import NDArray
+
+    Sample = Mapping[str, NDArray[Any]]
+
+CALIBRATION_SAMPLES: Final = 256
+"""Samples that determine the ranges of activations; more change little."""
+_OPSET: Final = 13
+"""The first one with a scale per channel."""
+_NEVER: Final = frozenset({"ArgMax", "Softmax", "TopK", "NonMaxSuppression"})
+"""Operators whose result is the answer: rounding it would make ties between classes."""
+
+
+def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
+    """Write the model of a file with 8-bit integers.
+
+    Args:
+        source: an ONNX file.
+        target: file to write.
+        samples: inputs by name, as the model takes them; `CALIBRATION_SAMPLES` of them, spread
+            evenly, are used.
+
+    Raises:
+        NotFound: the packages that this needs are not installed.
+        InvalidInput: the model has no operator to quantise, is quantised already, or cannot be
+            quantised.
+    """
+    try:
+        import onnx
+        from onnxruntime import quantization
+    except ModuleNotFoundError as error:
+        raise NotFound(
+            f"quantisation needs the package {error.name!r}; pip install 'synergai[engines]'"
+        ) from None
+    from onnxruntime.quantization.registry import QDQRegistry
+
+    if not samples:
+        raise InvalidInput(f"{source.name} has no samples to calibrate on; provide a samples.npz")
+    with _quiet(), _translated(source.name):
+        model = _upgraded(onnx.load(source))
+    operators = {node.op_type for node in model.graph.node}
+    if operators & {"QuantizeLinear", "DequantizeLinear"}:
+        raise InvalidInput(f"{source.name} is quantised already")
+    if not operators & {"Conv", "ConvTranspose", "Gemm", "MatMul"}:
+        raise InvalidInput(
+            f"{source.name} has no convolution or matrix product: 8-bit integers would not make it "
+            "faster"
+        )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _quiet(),
+        _translated(source.name),
+    ):
+        prepared = Path(folder) / "prepared.onnx"
+        onnx.save(model, prepared)
+        quantization.quant_pre_process(prepared, prepared, skip_symbolic_shape=True)
+        quantization.quantize_static(
+            prepared,
+            target,
+            _Reader(samples),
+            quant_format=quantization.QuantFormat.QDQ,
+            op_types_to_quantize=sorted(set(QDQRegistry) - _NEVER),
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # onnx, its converter and the runtime raise many kinds
+        text = " ".join(str(error).split())[:300]
+        raise InvalidInput(f"{name} cannot be quantised: {text}") from error
+
+
+class _Reader:
+    """Yields calibration samples in the runtime's interface."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        step = max(1, len(samples) // CALIBRATION_SAMPLES)
+        self._samples = iter(samples[::step][:CALIBRATION_SAMPLES])
+
+    def get_next(self) -> Sample | None:
+        """Return the next sample; None after the last one."""
+        return next(self._samples, None)
+
+
+def _upgraded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model in an operator set that can be quantised per channel."""
+    from onnx import version_converter
+
+    version = next((each.version for each in model.opset_import if each.domain == ""), _OPSET)
+    return version_converter.convert_version(model, _OPSET) if version < _OPSET else model
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the runtime from printing advice about quantisation for its developers."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(before)
