@@ -150,8 +150,9 @@ class Listed(_Command):
             return measure_with_repeats(
                 self._measure,
                 wanted,
-                # By default, all engines are measured that can be.
-                required=bool(settings.engines) or len(wanted) == 1,
+                # By default, all engines are measured that can be; a variant stands for no other.
+                required=(bool(settings.engines) or len(wanted) == 1)
+                and not any(session.configuration.variant for session in wanted),
                 repeats=settings.repeat_disturbed or 0,
                 offer=self._offer_to_repeat,
                 keep=self._keep,

@@ -71,12 +71,14 @@ class Origin:
         runtime: inference runtime and its version.
         agent: version of SynergAI.
         idle_watts: power of the idle machine in the same power mode.
+        accuracy: accuracy that is known already, with its number of samples; None to measure it.
     """
 
     digest: str = ""
     runtime: str = ""
     agent: str = ""
     idle_watts: float = 0.0
+    accuracy: tuple[float, int] | None = None
 
 
 def measure(
@@ -119,11 +121,13 @@ def measure(
     command = (
         *(sys.executable, "-m", "profiler.measuring_process", "--parent", str(os.getpid())),
         *("--models", str(models), "--engine", session.engine),
+        *("--variant", session.configuration.variant),
         *("--threads", str(session.configuration.threads)),
         *("--cores", format_cores(cores)),
         *(() if provider is None else ("--provider", provider.encode())),
         *("--queries", str(queries), "--min-duration", repr(min_duration)),
         *("--max-batch", str(max_batch)),
+        *(() if origin is not None and origin.accuracy is not None else ("--accuracy",)),
         *("--output", str(output), "--timer", timer, "--root", str(root or "/")),
     )
     log = output / LOG_FILE
@@ -173,6 +177,9 @@ def _entry(
     timer: str,
     origin: Origin,
 ) -> ProfileEntry:
+    accuracy, samples = origin.accuracy or (0.0, 0)
+    if measured.labelled:
+        accuracy, samples = measured.correct / measured.labelled, measured.labelled
     return ProfileEntry(
         engine=session.engine,
         worker_class=worker_class,
@@ -201,4 +208,6 @@ def _entry(
         runtime=origin.runtime,
         agent=origin.agent,
         timer=timer,
+        accuracy=accuracy,
+        accuracy_samples=samples,
     )

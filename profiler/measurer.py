@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from profiler.measurement import Origin, measure
-from synergai.domain import MAX_BATCH, WorkerClass
+from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
 from synergai.models.origins import agent_version
 from worker_agent.power.controller import SwitchFailed
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from profiler.measurement import Measurement
     from profiler.modes import ProfiledModes
     from profiler.settings import ProfilerSettings
-    from synergai.domain import Session
     from synergai.models.origins import EngineOrigins
     from worker_agent.providers.choice import ProviderChoice
 
@@ -63,6 +64,8 @@ class Measurer:
         self._wait = wait
         self._mode: str | None = None
         self._idle_watts = 0.0
+        # By engine and configuration without threads and mode, which do not change answers.
+        self._accuracies: dict[Session, tuple[float, int]] = {}
 
     def measure(
         self,
@@ -87,7 +90,10 @@ class Measurer:
             InvalidInput: LoadGen's log files cannot be written.
         """
         mode = session.configuration.power_mode
-        origin = self._origins.of(session.engine)
+        origin = self._origins.of(session.engine, session.configuration.variant)
+        answering = Session(
+            session.engine, replace(session.configuration, threads=0, power_mode="")
+        )
         name = f"{session.engine} with {session.configuration}"
         try:
             self._activate(mode)
@@ -108,6 +114,7 @@ class Measurer:
                     runtime=origin.runtime,
                     agent=agent_version(),
                     idle_watts=self._idle_watts,
+                    accuracy=self._accuracies.get(answering),
                 ),
                 report=report,
             )
@@ -117,6 +124,8 @@ class Measurer:
             # The next one may work: in another mode, or with less memory.
             self._mode = None
             raise EngineUnusable(f"cannot measure {name}: {error}") from error
+        entry = measurement.entry
+        self._accuracies[answering] = entry.accuracy, entry.accuracy_samples
         return measurement
 
     def _activate(self, mode: str) -> None:

@@ -39,6 +39,10 @@ REPORT_INTERVAL_S: Final = 0.1
 PROBE_QUERIES: Final = 5
 SERVICE_ROUND_S: Final = 0.25
 MIN_SERVICE_S: Final = 1.0
+ACCURACY_CHUNK: Final = 100
+"""Samples that run as one range."""
+ACCURACY_S: Final = 60.0
+"""About the longest time to measure an accuracy for, before anything is skipped."""
 
 
 class Reporter:
@@ -69,6 +73,7 @@ class Plan:
         per_query_s: mean latency of the probe queries.
         fastest_s: lowest latency of the probe queries.
         max_batch: largest batch size to measure.
+        labelled: number of samples to measure the accuracy on; 0 if they have no labels.
     """
 
     queries: int
@@ -76,17 +81,41 @@ class Plan:
     per_query_s: float
     fastest_s: float
     max_batch: int = 1
+    labelled: int = 0
 
     @classmethod
-    def probe(cls, host: HostClient, queries: int, min_duration_s: float, max_batch: int) -> Plan:
-        """Run a few queries to estimate their latency."""
-        taken = []
+    def probe(
+        cls,
+        host: HostClient,
+        queries: int,
+        min_duration_s: float,
+        max_batch: int,
+        *,
+        accuracy: bool = True,
+    ) -> Plan:
+        """Run a few queries to estimate their latency.
+
+        Args:
+            host: the engine host.
+            queries: as the attribute, like the next two.
+            min_duration_s: see there.
+            max_batch: see there.
+            accuracy: whether to measure the accuracy, if there are labels.
+        """
+        taken, labelled = [], 0
         for index in range(PROBE_QUERIES):
             started = time.monotonic()
-            host.run_samples(index)
+            labelled += host.run_samples(index).tally.labelled
             taken.append(time.monotonic() - started)
         per_query_s = sum(taken) / len(taken)
-        return cls(queries, min_duration_s, per_query_s, min(taken), max_batch)
+        samples = host.ready.samples if accuracy and labelled else 0
+        labelled = min(samples, max(1, int(ACCURACY_S / min(taken))))
+        return cls(queries, min_duration_s, per_query_s, min(taken), max_batch, labelled)
+
+    @property
+    def accuracy_s(self) -> float:
+        """Expected duration of the measurement of the accuracy in seconds."""
+        return self.labelled * self.fastest_s
 
     @property
     def single_stream_s(self) -> float:
@@ -101,7 +130,8 @@ class Plan:
     @property
     def total_s(self) -> float:
         """Expected duration of the whole measurement in seconds."""
-        return self.single_stream_s + self.service_s * self.max_batch.bit_length()
+        ranges_s = self.service_s * self.max_batch.bit_length()
+        return self.single_stream_s + ranges_s + self.accuracy_s
 
 
 class Ranges(NamedTuple):
@@ -118,6 +148,18 @@ class Ranges(NamedTuple):
     error: float
 
 
+class Answers(NamedTuple):
+    """Answers to labelled samples.
+
+    Attributes:
+        labelled: number of the samples.
+        correct: number of these that were answered correctly.
+    """
+
+    labelled: int
+    correct: int
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report on the pipe."""
     options = _parse(arguments)
@@ -126,7 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reporter = Reporter(options.report)
     provider: ProviderChoice | None = options.provider
-    configuration = Configuration(options.threads, "", provider.name if provider else "")
+    name = provider.name if provider else ""
+    configuration = Configuration(options.threads, "", name, options.variant)
     session = Session(EngineName(options.engine), configuration)
     try:
         first_load_s = None
@@ -147,12 +190,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=Path, required=True, help="model directory")
     parser.add_argument("--engine", required=True, help="name of an engine in it")
+    parser.add_argument("--variant", default="", help="one of its variants")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--cores", type=parse_cores, required=True, help="cores; empty for all")
     parser.add_argument("--provider", type=ProviderChoice.decode, help="CPU if absent")
     parser.add_argument("--queries", type=int, required=True)
     parser.add_argument("--min-duration", type=float, required=True, help="seconds")
     parser.add_argument("--max-batch", type=int, default=MAX_BATCH, help="largest batch")
+    parser.add_argument("--accuracy", action="store_true", help="measure it, if there are labels")
     parser.add_argument("--output", type=Path, required=True, help="folder of log files")
     parser.add_argument("--timer", choices=(LOADGEN, BUILT_IN), required=True)
     parser.add_argument("--root", type=Path, default=Path("/"), help="root of the power interface")
@@ -169,7 +214,9 @@ def _measure(
 ) -> Measured:
     ready = host.ready
     max_batch = min(ready.max_batch, options.max_batch)
-    plan = Plan.probe(host, options.queries, options.min_duration, max_batch)
+    plan = Plan.probe(
+        host, options.queries, options.min_duration, max_batch, accuracy=options.accuracy
+    )
     batch_qps: list[float] = []
     files = Files(options.root)
     with (
@@ -182,6 +229,7 @@ def _measure(
         for size in batch_sizes(plan.max_batch):
             in_batches = measure_ranges(host, plan, reporter, batch=size)
             batch_qps.append(in_batches.queries / in_batches.seconds)
+    right = measure_accuracy(host, plan, reporter)
     return Measured(
         **asdict(monitor.conditions),
         backend_start_s=ready.backend_start_s,
@@ -195,6 +243,8 @@ def _measure(
         batch_qps=batch_qps,
         elsewhere=ready.elsewhere,
         first_load_s=first_load_s,
+        labelled=right.labelled,
+        correct=right.correct,
     )
 
 
@@ -277,6 +327,26 @@ def measure_ranges(
         before_s = plan.single_stream_s + plan.service_s * (batch.bit_length() - 1)
         reporter.progress((before_s + seconds) / plan.total_s, now)
     return Ranges(queries, seconds, standard_error(rates))
+
+
+def measure_accuracy(host: HostClient, plan: Plan, reporter: Reporter) -> Answers:
+    """Run the labelled samples once, or as many of them as time permits, evenly spread.
+
+    They run one at a time, like those of jobs, so that the answers are the same.
+    """
+    samples = host.ready.samples
+    labelled = correct = 0
+    if plan.labelled == samples:
+        chunks = [(first, ACCURACY_CHUNK) for first in range(0, samples, ACCURACY_CHUNK)]
+    else:
+        chunks = [(index * samples // plan.labelled, 1) for index in range(plan.labelled)]
+    for first, count in chunks:
+        tally = host.run_samples(first, min(count, samples - first)).tally
+        labelled += tally.labelled
+        correct += tally.correct
+        before_s = plan.total_s - plan.accuracy_s
+        reporter.progress((before_s + labelled * plan.fastest_s) / plan.total_s, time.monotonic())
+    return Answers(labelled, correct)
 
 
 def standard_error(rates: Sequence[float]) -> float:

@@ -38,6 +38,8 @@ class Measured:
         lowest_clock_mhz: see there.
         temperature_c: see there.
         throttled: see there.
+        labelled: number of labelled samples that were run for the accuracy; 0 without any.
+        correct: number of these that were answered correctly.
     """
 
     backend_start_s: float
@@ -55,6 +57,8 @@ class Measured:
     lowest_clock_mhz: float = 0.0
     temperature_c: float = 0.0
     throttled: float = 0.0
+    labelled: int = 0
+    correct: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 from rich.text import Text
@@ -17,9 +17,10 @@ from synergai.cli.output import (
 from synergai.profiles.records import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from profiler.measurement import Measurement
+    from synergai.profiles.dictionary import ProfileEntry
 
 
 def measurement_record(measurement: Measurement) -> dict[str, object]:
@@ -47,24 +48,14 @@ def disturbance_text(measurement: Measurement) -> str:
 def print_measurements(measurements: Sequence[Measurement]) -> None:
     """Print a table of measurements, with columns for what not all of them have."""
     entries = [measurement.entry for measurement in measurements]
-    modes = any(entry.configuration.power_mode for entry in entries)
-    metered = any(entry.watts for entry in entries)
-    provided = any(entry.configuration.execution_provider for entry in entries)
-    variants = any(entry.configuration.variant for entry in entries)
-    columns = (
-        *("engine", *(["variant"] if variants else []), "threads"),
-        *(["mode"] if modes else []),
-        *(["provider"] if provided else []),
-        *("QPS", "T_pre", "p50", "p90", "p99"),
-        *(["power", "per query"] if metered else []),
-        *("timer", "others"),
-    )
+    shown = [
+        column
+        for column in _COLUMNS
+        if column.is_shown is None or any(map(column.is_shown, entries))
+    ]
     print_table(
-        columns,
-        (
-            _row(each, variants=variants, modes=modes, metered=metered, provided=provided)
-            for each in measurements
-        ),
+        [column.name for column in shown],
+        ([column.text(measurement) for column in shown] for measurement in measurements),
     )
     for text in filter(None, map(provider_text, measurements)):
         typer.echo(text)
@@ -84,23 +75,56 @@ def provider_text(measurement: Measurement) -> str:
     return f"{name}: {'; '.join(texts)}" if texts else ""
 
 
-def _row(
-    measurement: Measurement, *, variants: bool, modes: bool, metered: bool, provided: bool
-) -> tuple[str | Text, ...]:
+class _Column(NamedTuple):
+    """A column of the table.
+
+    Attributes:
+        text: its cell for a measurement.
+        is_shown: whether an entry has something to show in it; None for all.
+    """
+
+    name: str
+    text: Callable[[Measurement], str | Text]
+    is_shown: Callable[[ProfileEntry], object] | None = None
+
+
+def _accuracy(measurement: Measurement) -> str:
     entry = measurement.entry
-    configuration = entry.configuration
-    return (
-        *(entry.engine, *([configuration.variant] if variants else [])),
-        str(configuration.threads or ""),
-        *([configuration.power_mode] if modes else []),
-        *([configuration.execution_provider or "CPU"] if provided else []),
-        *(format_rate(entry.qps), format_seconds(entry.t_pre_s)),
-        *(
-            format_seconds(entry.latency_p50_s),
-            format_seconds(entry.latency_p90_s),
-            format_seconds(entry.latency_p99_s),
-        ),
-        *([format_watts(entry.watts), format_joules(entry.joules)] if metered else []),
-        f"{entry.timer} {measurement.single_stream.validity}".strip(),
-        Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else ""),
-    )
+    if not entry.accuracy_samples:
+        return ""
+    return f"{entry.accuracy:.2%} ± {entry.accuracy_error:.2%}"
+
+
+def _others(measurement: Measurement) -> Text:
+    return Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else "")
+
+
+_COLUMNS: Final = (
+    _Column("engine", lambda each: each.entry.engine),
+    _Column(
+        "variant",
+        lambda each: each.entry.configuration.variant,
+        lambda entry: entry.configuration.variant,
+    ),
+    _Column("threads", lambda each: str(each.entry.configuration.threads or "")),
+    _Column(
+        "mode",
+        lambda each: each.entry.configuration.power_mode,
+        lambda entry: entry.configuration.power_mode,
+    ),
+    _Column(
+        "provider",
+        lambda each: each.entry.configuration.execution_provider or "CPU",
+        lambda entry: entry.configuration.execution_provider,
+    ),
+    _Column("QPS", lambda each: format_rate(each.entry.qps)),
+    _Column("accuracy", _accuracy, lambda entry: entry.accuracy_samples),
+    _Column("T_pre", lambda each: format_seconds(each.entry.t_pre_s)),
+    _Column("p50", lambda each: format_seconds(each.entry.latency_p50_s)),
+    _Column("p90", lambda each: format_seconds(each.entry.latency_p90_s)),
+    _Column("p99", lambda each: format_seconds(each.entry.latency_p99_s)),
+    _Column("power", lambda each: format_watts(each.entry.watts), lambda entry: entry.watts),
+    _Column("per query", lambda each: format_joules(each.entry.joules), lambda entry: entry.watts),
+    _Column("timer", lambda each: f"{each.entry.timer} {each.single_stream.validity}".strip()),
+    _Column("others", _others),
+)

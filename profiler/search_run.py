@@ -146,9 +146,18 @@ class SearchRun:
     def predictions(self) -> list[ProfileEntry]:
         """Return entries of the configurations that were not measured."""
         entries = []
+        # Threads and modes do not change answers.
+        accuracies = {
+            self._searched.space.points[index].row: (
+                each.entry.accuracy,
+                each.entry.accuracy_samples,
+            )
+            for index, each in self.measurements.items()
+        }
         for index, prediction in self._search.predictions().items():
             point = self._searched.space.points[index]
-            origin = self._origins.of(point.engine)
+            origin = self._origins.of(point.engine, point.configuration.variant)
+            accuracy = accuracies.get(point.row, (0.0, 0))
             entries.append(
                 ProfileEntry(
                     engine=point.engine,
@@ -162,6 +171,8 @@ class SearchRun:
                     measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
                     digest=origin.digest,
                     runtime=origin.runtime,
+                    accuracy=accuracy[0],
+                    accuracy_samples=accuracy[1],
                 )
             )
         return entries

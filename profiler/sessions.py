@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
@@ -29,6 +31,8 @@ def sessions_to_measure(
 ) -> list[Session]:
     """Return every engine in every configuration that its backend has, ordered by power mode.
 
+    Each variant of an engine is measured in each of them.
+
     Args:
         models: model directory.
         engines: names of the engines; empty for all usable ones.
@@ -43,7 +47,7 @@ def sessions_to_measure(
         InvalidInput: there are more threads than pinned cores, or than cores in every mode.
     """
     chosen = find_engines(models, engines)
-    backends = {"": frozenset(definition.backend for definition in chosen)}
+    backends = {"": frozenset(backend for each in chosen for _, backend in _models(each))}
     on_cpu = configurations(threads, modes, cores)
     found: list[Configuration] = []
     if offers is None or offers.cpu:
@@ -56,14 +60,21 @@ def sessions_to_measure(
     unique = list(dict.fromkeys(found))
     unique.sort(key=lambda each: order.index(each.power_mode))
     sessions = [
-        Session(EngineName(definition.name), configuration)
+        Session(EngineName(definition.name), replace(configuration, variant=name))
         for configuration in unique
         for definition in chosen
-        if definition.backend in backends[configuration.execution_provider]
+        for name, backend in _models(definition)
+        if backend in backends[configuration.execution_provider]
     ]
     if not sessions:
         raise NotFound("none of the execution providers runs any of the engines' backends")
     return sessions
+
+
+def _models(definition: EngineDefinition) -> list[tuple[str, str]]:
+    """Return names and backends of an engine's variants; without any, that of its model."""
+    variants = [(variant.name, variant.backend) for variant in definition.variants]
+    return variants or [("", definition.backend)]
 
 
 def configurations(

@@ -78,7 +78,7 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
         default={}, description="Options of the strategy, such as objective=qps."
     )
     generators: tuple[str, ...] = Field(
-        default=("modes", "threads", "providers", "batches"),
+        default=("modes", "threads", "providers", "batches", "variants"),
         min_length=1,
         description="Generators of the configurations to search, in order.",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED
-from synergai.search.space import Knobs, Point, Space
+from synergai.search.space import Knobs, Point, Space, device_of
 from synergai.search.trials import SHORT_ERROR, Result
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def make_space(
     for engine, each in drafts.items():
         for draft in each:
             configuration = draft.configuration
-            device = (worker_class, configuration.execution_provider)
+            device = device_of(worker_class, configuration)
             index_of[engine, configuration] = len(points)
             by_point[len(points)] = draft
             points.append(Point(engine, device, configuration, knobs_of(configuration, machine)))
@@ -111,7 +111,7 @@ def make_space(
         else:
             cores = most_threads[entry.worker_class, configuration.power_mode]
             knobs = Knobs(configuration.threads, cores, entry.clock_mhz or _UNKNOWN_MHZ)
-        device = (entry.worker_class, configuration.execution_provider)
+        device = device_of(entry.worker_class, configuration)
         known[len(points)] = result_of(entry)
         points.append(Point(entry.engine, device, configuration, knobs))
     # Rows of the dictionary that are searched as well are told apart by their points.

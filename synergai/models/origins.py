@@ -37,22 +37,26 @@ class EngineOrigins:
 
     def __init__(self, models: Path) -> None:
         self._directory = ModelDirectory(models)
-        self._known: dict[str, EngineOrigin] = {}
+        self._known: dict[tuple[str, str], EngineOrigin] = {}
 
-    def of(self, engine: EngineName) -> EngineOrigin:
-        """Return the origin of an engine; nothing of one that is not in the directory."""
-        if engine not in self._known:
+    def of(self, engine: EngineName, variant: str = "") -> EngineOrigin:
+        """Return the origin of an engine, or of one variant of it.
+
+        Nothing is known of one that is not in the directory.
+        """
+        key = engine, variant
+        if key not in self._known:
             try:
-                definition = self._directory.get(engine)
+                definition = self._directory.get(engine).of_variant(variant)
                 digest = definition.verified_digest()
-                self._known[engine] = EngineOrigin(digest, runtime_version(definition.backend))
+                self._known[key] = EngineOrigin(digest, runtime_version(definition.backend))
             except (SynergaiError, OSError):
-                self._known[engine] = EngineOrigin()
-        return self._known[engine]
+                self._known[key] = EngineOrigin()
+        return self._known[key]
 
     def is_stale(self, entry: ProfileEntry) -> bool:
         """Return whether an entry is of another model file or runtime than the engine has now."""
-        return entry.is_stale(*self.of(entry.engine))
+        return entry.is_stale(*self.of(entry.engine, entry.configuration.variant))
 
 
 def agent_version() -> str:

@@ -14,8 +14,18 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName
 
 Device: TypeAlias = "tuple[str, str]"
-"""A worker class, and an execution provider of it; the CPU if that is empty."""
+"""A worker class, and what computes there; see `device_of`."""
 Row: TypeAlias = "tuple[EngineName, Device]"
+
+
+def device_of(worker_class: str, configuration: Configuration) -> Device:
+    """Return what a configuration computes on: other threads and modes are the same device.
+
+    Execution providers are devices of their own, the CPU if none is named, and so are variants of
+    an engine: the figures of one say little about those of another.
+    """
+    name = configuration.execution_provider
+    return worker_class, f"{name}/{configuration.variant}" if configuration.variant else name
 
 
 class Knobs(NamedTuple):

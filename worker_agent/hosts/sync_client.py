@@ -64,6 +64,7 @@ class HostClient:
         self._decoder = Decoder()
         self._received: deque[Message] = deque()
         self._last_run_id = 0
+        self._variant = session.configuration.variant
         with Launch.prepare(models, session, cores, provider=provider) as launch:
             self._process = subprocess.Popen(
                 launch.command,
@@ -91,7 +92,7 @@ class HostClient:
         content: bytes | ArenaRef = request
         if len(request) > inline_bytes:
             content = self._arena.put(request)
-        self._send(RunQuery(self._last_run_id, content).encode())
+        self._send(RunQuery(self._last_run_id, content, variant=self._variant).encode())
         ended = self._wait_ended()
         response = ended.response
         data = self._arena.read(response) if isinstance(response, ArenaRef) else bytes(response)
@@ -111,7 +112,8 @@ class HostClient:
             EngineUnusable: the engine failed.
         """
         self._last_run_id += 1
-        self._send(RunSamples(self._last_run_id, first, count, batch=batch).encode())
+        run = RunSamples(self._last_run_id, first, count, batch=batch, variant=self._variant)
+        self._send(run.encode())
         ended = self._wait_ended()
         if ended.outcome is Outcome.FAILED:
             raise EngineUnusable(ended.detail)

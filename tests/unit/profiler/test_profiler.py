@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 from unittest.mock import create_autospec
 
@@ -9,13 +10,22 @@ import pytest
 
 from profiler.cli import NOT_INSTALLED, choose_timer
 from profiler.loadgen_log import parse_detail_log, read_detail_log
-from profiler.measuring_process import Plan, Reporter, batch_sizes, measure_ranges
+from profiler.measuring_process import (
+    ACCURACY_S,
+    Plan,
+    Reporter,
+    batch_sizes,
+    measure_accuracy,
+    measure_ranges,
+)
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
 from profiler.settings import ProfilerSettings
 from profiler.single_stream import SingleStreamResult, time_queries
+from synergai.domain import Outcome
 from synergai.errors import InternalError
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.runtime.settings import InvalidSettings
+from worker_agent.ipc.frames import RunEnded, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -203,6 +213,57 @@ def test_qps_is_measured_on_successive_ranges_as_in_jobs(per_query_s: float, bat
     if per_query_s < 0.1:
         # From the second on, ranges are long enough to make the socket's overhead negligible.
         assert all(count * per_query_s > 0.2 for _, count in host.ranges[1:])
+
+
+class LabelledHost:
+    """Fake host whose sample 0, 3, 6 and so on is answered wrongly; some have labels."""
+
+    def __init__(self, samples: int, labelled: int) -> None:
+        self.ready = SimpleNamespace(samples=samples)
+        self.labelled = labelled
+        self.asked: list[int] = []
+
+    def run_samples(self, first: int, count: int = 1, batch: int = 1) -> RunEnded:
+        assert batch == 1
+        asked = range(first, first + count)
+        self.asked += asked
+        labelled = [index for index in asked if index < self.labelled]
+        right = sum(index % 3 != 0 for index in labelled)
+        return RunEnded(1, Outcome.COMPLETED, Tally(count, len(labelled), right))
+
+
+def accuracy_of(host: LabelledHost, plan: Plan) -> tuple[int, int]:
+    reporter = create_autospec(Reporter, instance=True)
+    tally = measure_accuracy(cast("HostClient", host), plan, reporter)
+    return tally.labelled, tally.correct
+
+
+def test_accuracy_is_measured_on_each_labelled_sample_once() -> None:
+    host = LabelledHost(samples=250, labelled=250)
+    plan = Plan.probe(cast("HostClient", host), 10, 1.0, 1)
+    assert plan.labelled == 250
+    host.asked.clear()
+    assert accuracy_of(host, plan) == (250, 166)
+    assert host.asked == list(range(250))
+
+
+def test_accuracy_of_a_slow_engine_is_measured_on_samples_spread_evenly() -> None:
+    host = LabelledHost(samples=1000, labelled=1000)
+    plan = Plan(10, 1.0, per_query_s=3.0, fastest_s=3.0, labelled=20)
+    assert plan.accuracy_s == ACCURACY_S
+    labelled, correct = accuracy_of(host, plan)
+    assert (labelled, host.asked) == (20, list(range(0, 1000, 50)))
+    assert correct == sum(index % 3 != 0 for index in host.asked)
+
+
+@pytest.mark.parametrize(("labelled", "accuracy"), [(0, True), (250, False)])
+def test_accuracy_is_not_measured_without_labels_or_if_it_is_known(
+    labelled: int, *, accuracy: bool
+) -> None:
+    host = LabelledHost(samples=250, labelled=labelled)
+    plan = Plan.probe(cast("HostClient", host), 10, 1.0, 1, accuracy=accuracy)
+    host.asked.clear()
+    assert (plan.labelled, accuracy_of(host, plan), host.asked) == (0, (0, 0), [])
 
 
 def test_batch_sizes_are_powers_of_two_up_to_the_largest() -> None:

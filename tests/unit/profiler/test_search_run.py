@@ -48,7 +48,7 @@ class FakeMeasurer:
     def measure(self, session: Session, *, max_batch: int, **_: object) -> Measurement:
         self.asked.append((session, max_batch))
         self.now += 4.0
-        if session.engine == BROKEN:
+        if BROKEN in (session.engine, session.configuration.variant):
             raise EngineUnusable("cannot measure broken")
         level = 100.0 if session.engine == A else 20.0
         threads = session.configuration.threads
@@ -59,6 +59,8 @@ class FakeMeasurer:
             qps=level * math.exp(expected_log_qps(Knobs(threads, 8))),
             model_load_s=1.0,
             batch_qps=(1.0,) if max_batch > 1 else (),
+            accuracy=0.75,
+            accuracy_samples=100,
         )
         return Measurement(entry=entry, single_stream=RESULT, logs=Path(), background=0.0)
 
@@ -75,9 +77,15 @@ def make_run(
     budget: float = math.inf,
     max_batch: int = 1,
     strategy: str = "gp",
+    variants: tuple[str, ...] = ("",),
 ) -> tuple[SearchRun, ConfigurationDictionary, list[EngineUnusable]]:
     drafts = {
-        engine: [Draft(Configuration(count), max_batch) for count in LEVELS] for engine in engines
+        engine: [
+            Draft(Configuration(count, variant=variant), max_batch)
+            for count in LEVELS
+            for variant in variants
+        ]
+        for engine in engines
     }
     dictionary = ConfigurationDictionary(entries)
     errors: list[EngineUnusable] = []
@@ -136,6 +144,7 @@ def test_every_configuration_is_measured_or_predicted() -> None:
     assert len(dictionary) + len(predictions) == 8
     for entry in predictions:
         assert (entry.label, entry.worker_class) == (PREDICTED, HERE)
+        assert (entry.accuracy, entry.accuracy_samples) == (0.75, 100)
         assert entry.error > 0
         assert entry.t_pre_s > 0
 
@@ -177,6 +186,16 @@ def test_failing_engine_only_costs_itself() -> None:
     assert {entry.engine for entry in dictionary} == {A}
     assert {entry.engine for entry in run.predictions()} == {A}
     assert run.without_time() == []
+
+
+def test_failing_variant_only_costs_itself() -> None:
+    measurer = FakeMeasurer()
+    run, dictionary, errors = make_run(measurer, engines=(A,), variants=("full", BROKEN))
+    run.run(follow, nothing)
+    assert len(errors) == 2
+    every = [*dictionary, *run.predictions()]
+    assert {entry.configuration.variant for entry in every} == {"full"}
+    assert len(every) == len(LEVELS)
 
 
 def test_search_without_time_says_what_it_had_none_for() -> None:

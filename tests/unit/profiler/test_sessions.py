@@ -46,6 +46,26 @@ def test_threads_beyond_every_mode_are_rejected() -> None:
         configurations([8], [FRUGAL, FAST])
 
 
+def test_each_variant_is_measured_in_each_configuration(tmp_path: Path) -> None:
+    for engine, files in (("plain", ["model"]), ("family", ["full", "int8"])):
+        (tmp_path / engine).mkdir()
+        for file in files:
+            (tmp_path / engine / f"{file}.onnx").write_bytes(b"model")
+    tables = [f'[[variants]]\nname = "{n}"\nfile = "{n}.onnx"\n' for n in ("full", "int8")]
+    (tmp_path / "family/engine.toml").write_text("".join(tables))
+
+    sessions = sessions_to_measure(tmp_path, [], [1, 2], [FRUGAL])
+
+    assert [(each.engine, str(each.configuration)) for each in sessions] == [
+        ("family", "threads=1,mode=frugal,variant=full"),
+        ("family", "threads=1,mode=frugal,variant=int8"),
+        ("plain", "threads=1,mode=frugal"),
+        ("family", "threads=2,mode=frugal,variant=full"),
+        ("family", "threads=2,mode=frugal,variant=int8"),
+        ("plain", "threads=2,mode=frugal"),
+    ]
+
+
 def test_empty_model_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="has no usable engine"):
         sessions_to_measure(tmp_path, [], [1], [])
