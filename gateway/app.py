@@ -23,6 +23,7 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.distrust import Distrust
+from gateway.fleet.variants import FleetVariants
 from gateway.fleet.version_policy import PolicyFile
 from gateway.fleet.versions import Versions
 from gateway.hub.connections import AgentConnections
@@ -168,6 +169,8 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         memory_bytes=config.max_request_bytes // 2,
     )
     own_inputs = OwnInputs(data, input_uploads, journal, dispatcher)
+    variants = FleetVariants(profiles.dictionary, dispatcher.workers)
+    versions.check_floor = variants.check_floor
     jobs = SubmittedJobs(
         dispatcher,
         versions,
@@ -309,7 +312,9 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         "Bytes of responses that clients have not read yet.",
         lambda: unread.bytes,
     )
-    inference = Inference(dispatcher, versions, admission, quotas, metrics, clock, journal.epoch)
+    inference = Inference(
+        dispatcher, versions, variants, admission, quotas, metrics, clock, journal.epoch
+    )
     ejection = Ejection(distrust, hub, audit)
     stack.push_async_callback(ejection.close)
     verifier = None

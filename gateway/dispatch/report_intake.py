@@ -180,6 +180,7 @@ class ReportIntake:
             compute_s=max(0.0, progress.compute_s - computed_s),
             batch=progress.batch,
             at=now,
+            variant=progress.assignment.configuration.variant,
         )
         worker.record_completed(completed)
         for listener in self._listeners:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from gateway.fleet.descriptions import Description
-    from synergai.domain import Engine, WorkerId
+    from synergai.domain import Engine, Variant, WorkerId
 
 MAX_ABSENT: Final = 20_000
 """Engines without a worker that are remembered. Any agent may make up names."""
@@ -150,6 +150,11 @@ class Catalogue:
     def versions_of(self, name: str) -> Sequence[EngineName]:
         """Return the known versions of an engine, in increasing order; empty if there are none."""
         return self._by_name.get(name, ())
+
+    def variants_of(self, engine: EngineName) -> Sequence[Variant]:
+        """Return the variants of an engine that a connected worker can run; empty without any."""
+        usable = self._usable.get(engine)
+        return () if usable is None else usable.variants
 
     def find_usable(self, name: str) -> Engine:
         """Return the engine of this name if a connected worker can run it, unloaded or not.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
-from synergai.domain import EngineName, split_version, versioned
+from synergai.domain import EngineName, split_variant, split_version, versioned, versioned_variant
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Versions:
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. Every version counts as prepared by default.
         on_unusable: called with a version that has a fault on every worker that has it.
+        check_floor: checks that a version, or one variant of it, reaches an accuracy, see
+            `FleetVariants.check_floor`; every floor passes by default.
         stored: returns the versions of an engine that are in the store; none by default. Call
             `on_stored_changed` whenever they may have changed.
     """
@@ -52,6 +54,7 @@ class Versions:
         self.policies: dict[str, VersionPolicy] = dict(policies or {})
         self.prepare: Callable[[EngineName], object] = self.set_prepared
         self.on_unusable: Callable[[EngineName], object] = lambda _: None
+        self.check_floor: Callable[[EngineName, float, str], object] = lambda *_: None
         self.stored: Callable[[str], Collection[int]] = lambda _: ()
         self._prepared: set[EngineName] = set()
         # Of engines whose requests all get the same version, which is in service.
@@ -65,7 +68,8 @@ class Versions:
 
         Args:
             name: name of the engine, without a version.
-            version: the version that the client asks for; empty leaves the choice to the gateway.
+            version: the version that the client asks for, and maybe a variant of it, such as
+                ``2.int8``; empty leaves the choice to the gateway.
             request_id: id of the request, if it has one.
 
         Raises:
@@ -77,16 +81,20 @@ class Versions:
             default = self._defaults.get(name)
             if default is not None:
                 return default
-        return self._resolve(name, version, request_id)
+        return self._resolve(name, split_variant(version)[0], request_id)
 
     def find(self, name: str, version: str = "", request_id: str = "") -> Engine:
         """Return the version of an engine that a request gets; see `resolve`.
 
         Raises:
-            NotFound: no worker has ever had the engine, or this version of it.
+            NotFound: no worker has ever had the engine, or this version of it; or no connected
+                worker has this variant.
             Unavailable, EngineUnusable: see `Catalogue.find`.
         """
-        return self.catalogue.find(self.resolve(name, version, request_id))
+        engine = self.catalogue.find(self.resolve(name, version, request_id))
+        if "." in version:
+            check_variant(engine, split_variant(version)[1])
+        return engine
 
     def of_job(self, spec: JobSpec, key: str = "") -> JobSpec:
         """Return the specification of a job with the version that it gets; see `resolve`.
@@ -94,8 +102,17 @@ class Versions:
         Args:
             spec: as the client asks for it.
             key: idempotency key, if it has one; stands for the id of a request.
+
+        Raises:
+            NotFound, Unavailable: see `resolve`; or no connected worker has its variant.
+            InvalidInput: no variant reaches its floor.
         """
-        _, version = split_version(self.resolve(spec.engine, spec.version, key))
+        engine = self.resolve(spec.engine, spec.version, key)
+        if spec.variant and self.catalogue.serves(engine):
+            check_variant(self.catalogue.find(engine), spec.variant)
+        if spec.min_accuracy:
+            self.check_floor(engine, spec.min_accuracy, spec.variant)
+        _, version = split_version(engine)
         return spec if version == spec.version else replace(spec, version=version)
 
     def policy(self, name: str) -> VersionPolicy:
@@ -250,3 +267,15 @@ class Versions:
         self._prepared.discard(engine)
         if self.catalogue.is_faulty(engine):
             self.on_unusable(engine)
+
+
+def check_variant(engine: Engine, variant: str) -> None:
+    """Check that a connected worker has a variant of an engine.
+
+    Raises:
+        VersionNotFound: none has.
+    """
+    if not engine.has_variant(variant):
+        name, version = split_version(engine.name)
+        variants = [versioned_variant(version, each.name) for each in engine.variants]
+        raise VersionNotFound(name, versioned_variant(version, variant), [version, *variants])

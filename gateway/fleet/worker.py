@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.fleet.power import WorkerPower
 from synergai.domain import Session
@@ -13,7 +14,7 @@ from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import (
         AssignmentId,
@@ -70,6 +71,7 @@ class CompletedQueries(Struct, frozen=True):
         compute_s: time that they took inside the engine, in seconds.
         batch: size of the batch that they were computed in.
         at: when the report arrived, in monotonic seconds.
+        variant: the variant that computed them; empty if the engine has none.
     """
 
     engine: EngineName
@@ -77,6 +79,7 @@ class CompletedQueries(Struct, frozen=True):
     compute_s: float
     batch: int
     at: float
+    variant: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -191,8 +194,16 @@ class ConnectedWorker:
         return frozenset(name for name, engine in self.engines.items() if not engine.fault)
 
     def usable(self, engine: EngineName) -> list[Configuration]:
-        """Return the configurations that it can run `engine` in."""
-        return [c for c in self.configurations if Session(engine, c) not in self.unusable]
+        """Return the configurations that it can run `engine` in, with each of its variants."""
+        every: Iterable[Configuration] = self.configurations
+        described = self.engines.get(engine)
+        if described is not None and described.variants:
+            every = (
+                replace(configuration, variant=variant.name)
+                for configuration in self.configurations
+                for variant in described.variants
+            )
+        return [c for c in every if Session(engine, c) not in self.unusable]
 
     def to_scheduling(self) -> Worker:
         """Return the worker as the scheduling core needs it to join the fleet."""

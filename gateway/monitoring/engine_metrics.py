@@ -10,8 +10,10 @@ from gateway.monitoring.collectors import (
     SnapshotCollector,
     add_distribution,
     counter,
+    gauge,
     histogram,
 )
+from synergai.domain import MAX_VARIANTS
 from synergai.protocol.oip_server.statistics import EngineStatistics
 
 if TYPE_CHECKING:
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from gateway.fleet.worker import CompletedQueries
     from gateway.monitoring.collectors import Distribution
 
+_COUNTED: Final = ("ok", "late", "expired", "rejected", "failed")
+"""Outcomes of requests that count for the effective accuracy: not those of the client's doing."""
+_OTHERS: Final = "other"
 REQUEST_BUCKETS: Final = Buckets(
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
@@ -91,6 +97,28 @@ class WorkState(NamedTuple):
     distributions: dict[str, Distribution]
 
 
+class VariantMetrics:
+    """Metrics of one variant of an engine.
+
+    Attributes:
+        queries: number of completed queries of requests and jobs.
+        statistics: figures for the protocol's ModelStatistics.
+    """
+
+    __slots__ = ("queries", "statistics")
+
+    def __init__(self) -> None:
+        self.queries = 0
+        self.statistics = EngineStatistics()
+
+    def record(self, completed: CompletedQueries) -> None:
+        """Count newly completed queries."""
+        self.queries += completed.queries
+        self.statistics.record_compute(
+            completed.queries, completed.compute_s, completed.at, completed.batch
+        )
+
+
 class EngineMetrics:
     """Metrics of one engine.
 
@@ -101,15 +129,60 @@ class EngineMetrics:
         labelled: queries of ended jobs with a known label.
         correct: number of these that were answered correctly.
         statistics: figures for the protocol's ModelStatistics.
+        variants: metrics of its variants by name; empty if it has none.
+        accuracy: sum of the accuracies of the variants that answered requests in time.
+        floor_violations: number of requests answered by a variant below their floor.
     """
 
-    __slots__ = ("correct", "jobs", "labelled", "queries", "requests", "statistics")
+    __slots__ = (
+        "accuracy",
+        "correct",
+        "floor_violations",
+        "jobs",
+        "labelled",
+        "queries",
+        "requests",
+        "statistics",
+        "variants",
+    )
 
     def __init__(self) -> None:
         self.requests = WorkMetrics(REQUEST_BUCKETS)
         self.jobs = WorkMetrics(JOB_BUCKETS)
         self.queries = self.labelled = self.correct = 0
         self.statistics = EngineStatistics()
+        self.variants: dict[str, VariantMetrics] = {}
+        self.accuracy = 0.0
+        self.floor_violations = 0
+
+    def variant(self, name: str) -> VariantMetrics:
+        """Return the metrics of a variant; beyond `MAX_VARIANTS`, those of all others together."""
+        metrics = self.variants.get(name)
+        if metrics is None:
+            if len(self.variants) >= MAX_VARIANTS:
+                name = _OTHERS
+            metrics = self.variants.setdefault(name, VariantMetrics())
+        return metrics
+
+    def count_answer(self, accuracy: float, floor: float, *, late: bool) -> None:
+        """Count the answer of a variant to a request.
+
+        Args:
+            accuracy: accuracy of the variant.
+            floor: lowest accuracy that the request allows.
+            late: whether it came after the request's deadline.
+        """
+        if not late:
+            self.accuracy += accuracy
+        if accuracy < floor:
+            self.floor_violations += 1
+
+    @property
+    def effective_accuracy(self) -> float:
+        """Mean accuracy of the answers to requests; those that were late or missing count as 0."""
+        outcomes = self.requests.outcomes
+        counted = sum(outcomes.get(outcome, 0) for outcome in _COUNTED)
+        return self.accuracy / counted if counted else 0.0
 
 
 class EngineState(NamedTuple):
@@ -121,6 +194,10 @@ class EngineState(NamedTuple):
     queries: int
     labelled: int
     correct: int
+    variants: dict[str, int]
+    accuracy: float
+    effective_accuracy: float
+    floor_violations: int
 
 
 class EngineCollector(SnapshotCollector[list[EngineState]]):
@@ -144,6 +221,10 @@ class EngineCollector(SnapshotCollector[list[EngineState]]):
                 engine.queries,
                 engine.labelled,
                 engine.correct,
+                {variant: each.queries for variant, each in engine.variants.items()},
+                engine.accuracy,
+                engine.effective_accuracy,
+                engine.floor_violations,
             )
             for name, engine in self._engines.items()
         ]
@@ -160,6 +241,35 @@ class EngineCollector(SnapshotCollector[list[EngineState]]):
             labelled.add_metric([engine.name], engine.labelled)
             correct.add_metric([engine.name], engine.correct)
         yield from (queries, labelled, correct)
+        yield from _variant_families([engine for engine in state if engine.variants])
+
+
+def _variant_families(engines: list[EngineState]) -> Iterator[Metric]:
+    """Yield the families of engines with variants."""
+    queries = counter(
+        "variant_queries", "Completed queries, by variant of the engine.", "engine", "variant"
+    )
+    accuracy = counter(
+        "request_accuracy",
+        "Sum of the accuracies of the variants that answered requests in time.",
+        "engine",
+    )
+    effective = gauge(
+        "effective_accuracy",
+        "Mean accuracy of the answers to requests since the start; late and missing ones count "
+        "as 0.",
+        "engine",
+    )
+    violations = counter(
+        "floor_violations", "Requests answered by a variant below their floor.", "engine"
+    )
+    for engine in engines:
+        for variant, count in engine.variants.items():
+            queries.add_metric([engine.name, variant], count)
+        accuracy.add_metric([engine.name], engine.accuracy)
+        effective.add_metric([engine.name], engine.effective_accuracy)
+        violations.add_metric([engine.name], engine.floor_violations)
+    yield from (queries, accuracy, effective, violations)
 
 
 def _work_families(

@@ -86,6 +86,8 @@ class Metrics:
         metrics.statistics.record_compute(
             completed.queries, completed.compute_s, completed.at, completed.batch
         )
+        if completed.variant:
+            metrics.variant(completed.variant).record(completed)
 
     def on_stale_report(self) -> None:
         """Count a report on an assignment that is not in flight."""

@@ -13,7 +13,7 @@ from gateway.dispatch.job_handler import job_error
 from gateway.monitoring.outcomes import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
-from synergai.domain import Job, JobId, JobState
+from synergai.domain import Job, JobId, JobState, split_variant
 from synergai.errors import Cancelled, DeadlineExceeded, EnginePending, Overloaded, SynergaiError
 from synergai.protocol.validation import check_header
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas, TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.fleet.variants import FleetVariants
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.engine_metrics import EngineMetrics
@@ -43,6 +44,7 @@ class Request:
         data: the serialised ``ModelInferRequest``.
         dispatched_at: time of the first dispatch; None before it.
         estimate_s: estimated seconds from the last dispatch to completion, copies left out.
+        accuracy: accuracy of the variant that has answered; 0 if its engine has none.
         result: the serialised ``ModelInferResponse``, or the error for the client.
         usage: its tenant's usage, on which it is counted; None if its tenant has no limits.
     """
@@ -53,6 +55,7 @@ class Request:
         "_response",
         "_shedder",
         "_timings",
+        "accuracy",
         "data",
         "dispatched_at",
         "estimate_s",
@@ -87,6 +90,7 @@ class Request:
         self.usage = usage
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
+        self.accuracy = 0.0
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
@@ -108,7 +112,7 @@ class Request:
 
     def on_progress(
         self,
-        _worker: ConnectedWorker,
+        worker: ConnectedWorker,
         progress: AssignmentProgress,
         responses: Sequence[Buffer],
         _now: float,
@@ -116,6 +120,11 @@ class Request:
         """Keep the response until the scheduler ends the job."""
         self._progress = progress
         self._response = responses[0]
+        configuration = progress.assignment.configuration
+        if configuration.variant:
+            self.accuracy = self._inference.variants.accuracy(
+                self.job.engine, worker, configuration
+            )
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
         """Complete the client's call with the response or an error."""
@@ -147,6 +156,9 @@ class Request:
             # Workers report their compute time themselves; bound it by the elapsed time.
             compute_s = min(progress.compute_s, worker_s)
             self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
+            if variant := progress.assignment.configuration.variant:
+                statistics = self.metrics.variant(variant).statistics
+                statistics.record_success(queue_s, worker_s - compute_s, compute_s)
             if self._timings:
                 assignment = progress.assignment
                 timings = serialised_timings(
@@ -165,12 +177,14 @@ class Inference:
 
     Attributes:
         loop: the event loop that completes their results.
+        variants: how accurate variants are.
     """
 
     def __init__(
         self,
         dispatcher: Dispatcher,
         versions: Versions,
+        variants: FleetVariants,
         admission: Admission,
         quotas: TenantQuotas,
         metrics: Metrics,
@@ -180,6 +194,7 @@ class Inference:
         self.loop = asyncio.get_running_loop()
         self._dispatcher = dispatcher
         self._versions = versions
+        self.variants = variants
         self._admission = admission
         self._quotas = quotas
         self._metrics = metrics
@@ -209,7 +224,8 @@ class Inference:
         Raises:
             Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
             QuotaExceeded: its tenant has used up a quota.
-            InvalidInput: it does not match its engine, or a parameter is invalid.
+            InvalidInput: it does not match its engine, a parameter is invalid, or its floor is
+                beyond all variants.
             NotFound, Unavailable, EnginePending, EngineUnusable: see `Versions.find`.
             NotSupported: it needs a stateful model.
             DeadlineExceeded: its deadline has passed.
@@ -217,10 +233,12 @@ class Inference:
         """
         header, data = raw.parsed, raw.data
         message = header.message
+        wanted = message.model_version
+        variant = split_variant(wanted)[1] if "." in wanted else ""
         # Before the engine is looked up: its absence is not for everyone to know.
         tenant = caller.tenant_of(tenant, Role.INFER, engine=message.model_name)
         try:
-            engine = self._versions.find(message.model_name, message.model_version, message.id)
+            engine = self._versions.find(message.model_name, wanted, message.id)
         except EnginePending:
             raise  # not rejected yet: see `gateway.requests.held`
         except SynergaiError as error:
@@ -238,6 +256,8 @@ class Inference:
             caller.check_priority(options.priority)
             usage = self._quotas.start_request(tenant, len(data), charged=charged)
             check_header(header, engine)
+            if options.min_accuracy:
+                self._versions.check_floor(engine.name, options.min_accuracy, variant)
             timeout_s = options.timeout_s
             if timeout_s is not None and (budget_s is None or timeout_s < budget_s):
                 budget_s = timeout_s
@@ -264,6 +284,8 @@ class Inference:
             tenant=tenant,
             perishable=True,
             with_tensors=True,
+            variant=variant,
+            min_accuracy=options.min_accuracy,
         )
         request = Request(self, job, data, metrics, shedder, usage, timings=options.timings)
         shedder.add(job)
@@ -313,6 +335,8 @@ class Inference:
             if request.dispatched_at is not None:
                 run_s = now - request.dispatched_at
                 metrics.requests.observe_run(request.estimate_s, run_s)
+            if request.accuracy:
+                metrics.count_answer(request.accuracy, request.job.min_accuracy, late=late)
         else:
             metrics.statistics.record_failure(error, now - request.job.arrival)
         failed = error is not None and not isinstance(error, Cancelled)

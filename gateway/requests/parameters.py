@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from synergai.domain import MAX_PRIORITY
+from synergai.domain import MAX_PRIORITY, validate_accuracy
 from synergai.errors import InvalidInput, NotSupported
-from synergai.protocol.oip_server.parameters import bool_parameter, checked_tenant, int_parameter
+from synergai.protocol.oip_server.parameters import (
+    bool_parameter,
+    checked_tenant,
+    float_parameter,
+    int_parameter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,12 +29,14 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
         timeout_s: seconds within which it must complete; None for no limit.
         tenant: its tenant; empty if not given.
         timings: add timings to the response; see ``gateway.requests.timings``.
+        min_accuracy: lowest accuracy of the variants that may answer, 0 to 1.
     """
 
     priority: int = 0
     timeout_s: float | None = None
     tenant: str = ""
     timings: bool = False
+    min_accuracy: float = 0.0
 
 
 DEFAULT_OPTIONS: Final = RequestOptions()
@@ -48,7 +55,7 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
     """
     if "sequence_id" in parameters:
         raise NotSupported("sequences are not supported: engines are stateless; drop 'sequence_id'")
-    priority, timeout_s, tenant, timings = 0, None, "", False
+    priority, timeout_s, tenant, timings, min_accuracy = 0, None, "", False, 0.0
     for name, parameter in parameters.items():
         match name:
             case "priority":
@@ -62,6 +69,14 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
                 tenant = checked_tenant(parameter.string_param)
             case "synergai_timings":
                 timings = bool_parameter(parameter, name)
+            case "synergai_min_accuracy":
+                min_accuracy = validate_accuracy(float_parameter(parameter, name), name)
             case _:
                 pass
-    return RequestOptions(priority=priority, timeout_s=timeout_s, tenant=tenant, timings=timings)
+    return RequestOptions(
+        priority=priority,
+        timeout_s=timeout_s,
+        tenant=tenant,
+        timings=timings,
+        min_accuracy=min_accuracy,
+    )

@@ -8,7 +8,9 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
+from synergai.domain import split_variant, versioned
 from synergai.errors import EnginePending
+from synergai.protocol.oip_server.variants import of_variant, with_variants
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +30,7 @@ EXTENSIONS: Final = (
     "binary_tensor_data",
     "parameters",
     "schedule_policy",
+    "synergai_min_accuracy",
     "synergai_tenant",
     "synergai_timings",
 )
@@ -78,13 +81,17 @@ class GatewayBackend:
         await self._versions.wait_inspected(name, version, budget_s)
 
     def find_engine(self, name: str, version: str) -> Engine:
-        """Return a version of an engine in service; see `Versions.find`."""
+        """Return a version of an engine in service, or a variant of it; see `Versions.find`."""
         current_caller().check(*READERS, engine=name)
-        return self._versions.find(name, version)
+        engine = self._versions.find(name, version)
+        return of_variant(engine, split_variant(version)[1]) if "." in version else engine
 
     def versions_in_service(self, name: str) -> Sequence[str]:
-        """Return the versions of an engine that accept requests, in increasing order."""
-        return self._versions.in_service(name)
+        """Return the versions of an engine that accept requests, each before its variants."""
+        return with_variants(
+            (version, self._catalogue.variants_of(versioned(name, version)))
+            for version in self._versions.in_service(name)
+        )
 
     def engines_in_service(self) -> Iterable[EngineName]:
         """Return the engines that accept requests and the caller may see, sorted."""
@@ -102,9 +109,10 @@ class GatewayBackend:
             return "UNLOADING"
         return "UNAVAILABLE"
 
-    def statistics(self, name: EngineName) -> EngineStatistics:
-        """Return the statistics of an engine."""
-        return self._metrics.engine(name).statistics
+    def statistics(self, name: EngineName, variant: str = "") -> EngineStatistics:
+        """Return the statistics of an engine, or of one of its variants."""
+        metrics = self._metrics.engine(name)
+        return metrics.variant(variant).statistics if variant else metrics.statistics
 
     async def load(self, name: str, budget_s: float | None) -> None:
         """Load an engine on the workers that have it; see `ModelControl.load`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from synergai.domain import EngineName, Fault, JobId, WorkerId
+    from synergai.domain import EngineName, Fault, JobId, WorkerClass, WorkerId
     from synergai.protocol.request_codec import Buffer
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
@@ -53,6 +53,21 @@ class Answer(NamedTuple):
 
     worker_id: WorkerId
     response: bytes
+
+
+class _Query(NamedTuple):
+    """A query to be compared.
+
+    Attributes:
+        request: the serialised ``ModelInferRequest``.
+        variant: the variant of the engine that answered it; empty without variants.
+        worker_class: class of the worker that answered it.
+    """
+
+    engine: EngineName
+    request: bytes
+    variant: str
+    worker_class: WorkerClass
 
 
 class Ejector(Protocol):
@@ -187,7 +202,10 @@ class Verifier:
                 self.outcomes["dropped"] += 1
                 continue
             [request] = handler.requests(first + index, 1)
-            self._open(assignment.engine, request, Answer(worker.id, bytes(responses[index])))
+            query = _Query(
+                assignment.engine, request, assignment.configuration.variant, worker.worker_class
+            )
+            self._open(query, Answer(worker.id, bytes(responses[index])))
 
     def readmitted(self, worker_ids: Iterable[WorkerId]) -> None:
         """Let readmitted workers start again."""
@@ -210,40 +228,37 @@ class Verifier:
 
     # --- comparisons ------------------------------------------------------------------------
 
-    def _open(self, engine: EngineName, request: bytes, answer: Answer) -> None:
-        size = len(request) + len(answer.response)
-        if self._bytes + size > MAX_BYTES or not self._others(engine, {answer.worker_id}):
+    def _open(self, query: _Query, answer: Answer) -> None:
+        size = len(query.request) + len(answer.response)
+        if self._bytes + size > MAX_BYTES or not self._others(query, {answer.worker_id}):
             self.outcomes["dropped"] += 1
             return
         self._bytes += size
-        task = asyncio.create_task(self._compare(engine, request, answer))
+        task = asyncio.create_task(self._compare(query, answer))
         self._tasks.add(task)
 
         def closed(done: asyncio.Task[None]) -> None:
             self._tasks.discard(done)
             self._bytes -= size
             if not done.cancelled() and (error := done.exception()) is not None:
-                _log.error("cannot compare answers of engine %s", engine, exc_info=error)
+                _log.error("cannot compare answers of engine %s", query.engine, exc_info=error)
 
         task.add_done_callback(closed)
 
-    async def _compare(self, engine: EngineName, request: bytes, first: Answer) -> None:
-        second = await self._ask(engine, request, self._others(engine, {first.worker_id}))
+    async def _compare(self, query: _Query, first: Answer) -> None:
+        second = await self._ask(query, self._others(query, {first.worker_id}))
         if second is None:
             self.outcomes["dropped"] += 1
         elif not (differs := await self._difference(first, second)):
             self.outcomes["agreed"] += 1
             self._confirm(first, second)
         else:
-            await self._decide(engine, request, first, second, differs)
+            await self._decide(query, first, second, differs)
 
-    async def _decide(
-        self, engine: EngineName, request: bytes, first: Answer, second: Answer, differs: str
-    ) -> None:
+    async def _decide(self, query: _Query, first: Answer, second: Answer, differs: str) -> None:
         """Find out which of two answers is false."""
-        both = (first, second)
-        others = self._others(engine, {answer.worker_id for answer in both})
-        third = await self._ask(engine, request, others)
+        both, engine = (first, second), query.engine
+        third = await self._ask(query, self._others(query, {answer.worker_id for answer in both}))
         if third is None:
             # The gateway's own worker is trusted more than others, see docs/workers.md.
             right = [answer for answer in both if self._is_local(answer.worker_id)]
@@ -258,7 +273,7 @@ class Verifier:
             return
         [winner] = right
         witnesses = [winner] if third is None else [winner, third]
-        again = await self._ask(engine, request, [each.worker_id for each in witnesses])
+        again = await self._ask(query, [each.worker_id for each in witnesses])
         if again is None:
             self.outcomes["undecided"] += 1
             return
@@ -272,21 +287,20 @@ class Verifier:
         loser = second if winner is first else first
         self._convict(engine, loser.worker_id, differs)
 
-    async def _ask(
-        self, engine: EngineName, request: bytes, workers: Collection[WorkerId]
-    ) -> Answer | None:
+    async def _ask(self, query: _Query, workers: Collection[WorkerId]) -> Answer | None:
         """Run the query on one of some workers; None if that is not possible in time."""
         if not workers:
             return None
         candidates = self._source.sample(list(workers), min(len(workers), MAX_CANDIDATES))
         job = Job(
             id=self._new_id(),
-            engine=engine,
+            engine=query.engine,
             queries=1,
             arrival=self._clock.now(),
             with_tensors=True,
+            variant=query.variant,
         )
-        copy = _Copy(request)
+        copy = _Copy(query.request)
         self._dispatcher.check(job, copy, tuple(candidates))
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -303,8 +317,13 @@ class Verifier:
             return difference(*arguments)
         return await asyncio.to_thread(difference, *arguments)
 
-    def _others(self, engine: EngineName, without: Collection[WorkerId]) -> list[WorkerId]:
-        """Return the workers that can run a copy of a query, except for some."""
+    def _others(self, query: _Query, without: Collection[WorkerId]) -> list[WorkerId]:
+        """Return the workers that can run a copy of a query, except for some.
+
+        Variants are compared between workers of one class: kernels for integers compute with
+        different precision on different processors.
+        """
+        engine, variant = query.engine, query.variant
         return [
             worker.id
             for worker in self._dispatcher.workers()
@@ -312,6 +331,10 @@ class Verifier:
             and not worker.draining
             and (described := worker.engines.get(engine)) is not None
             and not described.fault
+            and (
+                not variant
+                or (described.has_variant(variant) and worker.worker_class == query.worker_class)
+            )
             and _has_room(worker, engine)
         ]
 

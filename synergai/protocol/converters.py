@@ -29,6 +29,7 @@ from synergai.domain import (
     UnusableSession,
     Variant,
     WorkerId,
+    split_variant,
     split_version,
     validate_engine,
     validate_name,
@@ -310,16 +311,19 @@ def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
     Raises:
         InvalidInput: a number is out of range or a name is not valid.
     """
+    version, variant = message.version, message.variant
+    if not variant and "." in version:  # as in model_version of requests
+        version, variant = split_variant(version)
     return JobSpec(
         engine=EngineName(message.engine),
         queries=message.queries,
         qos=message.qos_s if message.HasField("qos_s") else math.inf,
         priority=message.priority,
         tenant=message.tenant,
-        version=message.version,
+        version=version,
         upload_id=message.upload_id,
         max_failures=message.max_failures if message.HasField("max_failures") else None,
-        variant=message.variant,
+        variant=variant,
         min_accuracy=message.min_accuracy,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from synergai.domain import split_variant
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -110,10 +111,9 @@ def check_request(
     """
     if request.parameters and UNUSABLE in request.parameters:
         raise InvalidInput(request.parameters[UNUSABLE].string_param)
-    if request.model_version and request.model_version != engine.version:
-        raise InvalidInput(
-            f"engine {engine.name!r} has version {engine.version!r}, not {request.model_version!r}"
-        )
+    wanted = request.model_version
+    if wanted and wanted != engine.version and split_variant(wanted)[0] != engine.version:
+        raise InvalidInput(f"engine {engine.name!r} has version {engine.version!r}, not {wanted!r}")
     specs = {spec.name: spec for spec in engine.inputs}
     tensors = request.inputs
     raw = request.raw_input_contents if raw is None else raw

@@ -10,7 +10,18 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Fault, Outcome, Session, by_version, split_version, versioned
+from msgspec.structs import replace
+
+from synergai.domain import (
+    Fault,
+    Outcome,
+    Session,
+    by_version,
+    split_variant,
+    split_version,
+    versioned,
+    versioned_variant,
+)
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -24,6 +35,7 @@ from synergai.errors import (
     VersionNotFound,
 )
 from synergai.protocol.oip_server.statistics import EngineStatistics
+from synergai.protocol.oip_server.variants import of_variant, with_variants
 from worker_agent.runner.work_item import WorkItem
 
 if TYPE_CHECKING:
@@ -56,7 +68,7 @@ class AgentRequest:
         runner: Runner,
         session: Session,
         data: bytes,
-        statistics: EngineStatistics,
+        statistics: Sequence[EngineStatistics],
         clock: Clock,
     ) -> None:
         self._runner = runner
@@ -75,7 +87,8 @@ class AgentRequest:
         """Cancel the request, because its client is gone or has cancelled it."""
         if self.result.cancel():
             error = Cancelled("the request was cancelled")
-            self._statistics.record_failure(error, self._clock.now() - self._arrived_at)
+            for statistics in self._statistics:
+                statistics.record_failure(error, self._clock.now() - self._arrived_at)
         self._runner.abandon(self._work)
 
     # --- worker_agent.runner.interfaces.WorkHandler -------------------------------------------
@@ -104,13 +117,15 @@ class AgentRequest:
         elapsed_s = now - self._arrived_at
         if outcome is Outcome.COMPLETED:
             compute_s = min(tally.compute_s, elapsed_s)
-            self._statistics.record_compute(1, compute_s, now, tally.batch)
-            # Transfer to the host overlaps with the queue, and counts as part of it.
-            self._statistics.record_success(elapsed_s - compute_s, 0.0, compute_s)
+            for statistics in self._statistics:
+                statistics.record_compute(1, compute_s, now, tally.batch)
+                # Transfer to the host overlaps with the queue, and counts as part of it.
+                statistics.record_success(elapsed_s - compute_s, 0.0, compute_s)
             self.result.set_result(responses[0])
             return
         error = _error(self._engine, outcome, fault, detail)
-        self._statistics.record_failure(error, elapsed_s)
+        for statistics in self._statistics:
+            statistics.record_failure(error, elapsed_s)
         self.result.set_exception(error)
         # The waiting call may have been cancelled; mark the exception as retrieved.
         self.result.exception()
@@ -143,7 +158,10 @@ class AgentBackend:
         self._engines = engines
         self._configurations = configurations
         self._clock = clock
-        self._statistics: defaultdict[EngineName, EngineStatistics] = defaultdict(EngineStatistics)
+        # By engine and variant; those of an engine under the empty one include its variants'.
+        self._statistics: defaultdict[tuple[EngineName, str], EngineStatistics] = defaultdict(
+            EngineStatistics
+        )
         self._unloaded: set[EngineName] = set()
         self._draining = False
 
@@ -168,10 +186,10 @@ class AgentBackend:
             raise Unavailable("this worker is shutting down")
         message = raw.parsed.message
         engine = self.find_engine(message.model_name, message.model_version)
-        statistics = self._statistics[engine.name]
-        request = AgentRequest(
-            self._runner, self._session(engine.name), raw.data, statistics, self._clock
-        )
+        session = self._session(engine)
+        variants = dict.fromkeys(("", session.configuration.variant))
+        statistics = [self._statistics[engine.name, variant] for variant in variants]
+        request = AgentRequest(self._runner, session, raw.data, statistics, self._clock)
         request.start()
         return request
 
@@ -182,9 +200,10 @@ class AgentBackend:
         """Return a version of an engine in service: without a version, the highest usable one.
 
         Raises:
-            NotFound: this worker does not have it.
+            NotFound: this worker does not have it, or not this variant.
             EngineUnusable: it is faulty or unloaded.
         """
+        version, variant = split_variant(version)
         if version:
             engine = self._version(name, version)
         else:
@@ -193,11 +212,20 @@ class AgentBackend:
         found = self._usable_engine(engine)
         if engine in self._unloaded:
             raise EngineUnloaded(engine)
-        return found
+        if not variant:
+            return found
+        if not found.has_variant(variant):
+            versions = self.versions_in_service(name)
+            raise VersionNotFound(name, versioned_variant(found.version, variant), versions)
+        return of_variant(found, variant)
 
     def versions_in_service(self, name: str) -> Sequence[str]:
-        """Return the versions of an engine that accept requests, in increasing order."""
-        return [split_version(each)[1] for each in self._versions(name) if self._serves(each)]
+        """Return the versions of an engine that accept requests, each before its variants."""
+        return with_variants(
+            (split_version(each)[1], self._engines[each].variants)
+            for each in self._versions(name)
+            if self._serves(each)
+        )
 
     def engines_in_service(self) -> Iterable[EngineName]:
         """Return the engines that accept requests, sorted by name and version."""
@@ -213,9 +241,9 @@ class AgentBackend:
             return "UNLOADING"
         return "UNAVAILABLE"
 
-    def statistics(self, name: EngineName) -> EngineStatistics:
-        """Return the statistics of an engine."""
-        return self._statistics[name]
+    def statistics(self, name: EngineName, variant: str = "") -> EngineStatistics:
+        """Return the statistics of an engine, or of one of its variants."""
+        return self._statistics[name, variant]
 
     async def load(self, name: str, budget_s: float | None) -> None:
         """Load an engine ``NAME/N``, or of ``NAME`` the highest usable version; put it in service.
@@ -233,7 +261,7 @@ class AgentBackend:
         timeout_s = LOAD_TIMEOUT_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.shield(self._hosts.load(self._session(engine.name)))
+                await asyncio.shield(self._hosts.load(self._session(engine)))
         except TimeoutError:
             raise DeadlineExceeded(
                 f"engine {name!r} is still being loaded after {timeout_s:.3g} s; "
@@ -251,8 +279,19 @@ class AgentBackend:
             self._unloaded.add(engine)
             self._hosts.retire(engine)
 
-    def _session(self, engine: EngineName) -> Session:
-        return self._resident_session(engine) or Session(engine, self._configurations[-1])
+    def _session(self, engine: Engine) -> Session:
+        """Return the session for an engine: with variants, for the most accurate one.
+
+        Of variants that have the same accuracy, or of which none is known, it is the first.
+        """
+        best = max(engine.variants, key=lambda variant: variant.accuracy, default=None)
+        configuration = self._configurations[-1]
+        if best is None:
+            return self._resident_session(engine.name) or Session(engine.name, configuration)
+        resident = self._resident_session(engine.name)
+        if resident is not None:
+            configuration = resident.configuration
+        return Session(engine.name, replace(configuration, variant=best.name))
 
     def _resident_session(self, engine: EngineName) -> Session | None:
         sessions = (

@@ -57,7 +57,8 @@ class InferenceBackend(Protocol):
 
         Args:
             name: name of the engine.
-            version: the version; empty for the one that requests without a version get.
+            version: the version, and maybe a variant of it, such as ``2.int8``; empty for the one
+                that requests without a version get.
 
         Raises:
             NotFound: there is no such engine, or not this version of it.
@@ -66,7 +67,7 @@ class InferenceBackend(Protocol):
         """
 
     def versions_in_service(self, name: str) -> Sequence[str]:
-        """Return the versions of an engine that accept requests, in increasing order."""
+        """Return the versions of an engine that accept requests, each before its variants."""
 
     def engines_in_service(self) -> Iterable[EngineName]:
         """Return the engines that accept requests, sorted by name and version."""
@@ -77,8 +78,8 @@ class InferenceBackend(Protocol):
     def state_out_of_service(self, name: EngineName) -> str:
         """Return Triton's state of an engine that is not in service, such as ``UNAVAILABLE``."""
 
-    def statistics(self, name: EngineName) -> EngineStatistics:
-        """Return the statistics of an engine."""
+    def statistics(self, name: EngineName, variant: str = "") -> EngineStatistics:
+        """Return the statistics of an engine, or of one of its variants."""
 
     async def load(self, name: str, budget_s: float | None) -> None:
         """Load an engine ``NAME``, or a version ``NAME/N``, and put it in service.

@@ -6,7 +6,7 @@ import asyncio
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import split_version
+from synergai.domain import split_variant, split_version
 from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.oip_server.messages import (
@@ -107,6 +107,8 @@ def model_statistics(
 ) -> statistics_pb2.ModelStatisticsResponse:
     """Return the statistics of an engine's versions, or of all engines if `name` is empty.
 
+    Those of a version include those of its variants, which follow it.
+
     Args:
         backend: engines and their statistics.
         clock: clock of the statistics.
@@ -117,7 +119,13 @@ def model_statistics(
         SynergaiError: see `InferenceBackend.find_engine`.
     """
     if not name:
-        found = [split_version(engine) for engine in backend.engines_in_service()]
+        found = [
+            (name, version)
+            for name in dict.fromkeys(
+                split_version(each)[0] for each in backend.engines_in_service()
+            )
+            for version in backend.versions_in_service(name)
+        ]
     elif wanted_version:
         found = [(name, wanted_version)]
     else:  # the empty version is not found, and raises the reason
@@ -125,7 +133,10 @@ def model_statistics(
     engines = [backend.find_engine(*each) for each in found]
     return statistics_pb2.ModelStatisticsResponse(
         model_stats=[
-            engine_statistics(engine, backend.statistics(engine.name), clock) for engine in engines
+            engine_statistics(
+                engine, backend.statistics(engine.name, split_variant(engine.version)[1]), clock
+            )
+            for engine in engines
         ]
     )
 

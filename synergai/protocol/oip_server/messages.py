@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import split_version
+from synergai.domain import split_variant, split_version
 from synergai.oip import inference_pb2, model_config_pb2, statistics_pb2
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def engine_config(engine: Engine) -> model_config_pb2.ModelConfig:
         platform=engine.backend,
         backend=engine.backend,
         version_policy=model_config_pb2.ModelVersionPolicy(
-            specific=model_config_pb2.ModelVersionPolicy.Specific(versions=[int(engine.version)])
+            specific=model_config_pb2.ModelVersionPolicy.Specific(
+                versions=[int(split_variant(engine.version)[0])]
+            )
         ),
         max_batch_size=engine.max_batch if batched else 0,
         dynamic_batching=model_config_pb2.ModelDynamicBatching() if batched else None,

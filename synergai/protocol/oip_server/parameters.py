@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import validate_name
@@ -22,6 +23,7 @@ flow control slows the client down."""
 MAX_WINDOW: Final = 16_384
 """Largest window a client can ask for. It exceeds a gateway's default request limit, so that a
 client with a wide window sees rejections instead of flow control."""
+_MAX_NUMBER_CHARS: Final = 32
 _WINDOW: Final = re.compile("[1-9][0-9]{0,18}")
 
 
@@ -87,3 +89,24 @@ def int_parameter(parameter: InferParameter, name: str) -> int:
     if number < 0:
         raise InvalidInput(f"the parameter {name!r} must be 0 or more, not {number}")
     return number
+
+
+def float_parameter(parameter: InferParameter, name: str) -> float:
+    """Return the value of a numeric parameter, which may be a text: tritonclient sends no floats.
+
+    Raises:
+        InvalidInput: it is not a number.
+    """
+    match parameter.WhichOneof("parameter_choice"):
+        case "double_param":
+            return parameter.double_param
+        case "int64_param":
+            return float(parameter.int64_param)
+        case "uint64_param":
+            return float(parameter.uint64_param)
+        case "string_param" if len(parameter.string_param) <= _MAX_NUMBER_CHARS:
+            with suppress(ValueError):
+                return float(parameter.string_param)
+        case _:
+            pass
+    raise InvalidInput(f"the parameter {name!r} must be a number, or a text such as '0.9'")

@@ -13,6 +13,7 @@ from gateway.admission.quotas import TenantQuotas
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.variants import FleetVariants
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment
 from gateway.jobs.submitted import SubmittedJobs
@@ -90,16 +91,18 @@ class GatewayHarness:
             configuration=Configuration(1),
             qps=100.0,
         )
+        self.dictionary = ConfigurationDictionary([profile])
         core = SchedulerCore(
-            SchedulingSettings(policy="synergai"),
-            ConfigurationDictionary([profile]),
-            self.journal.epoch,
+            SchedulingSettings(policy="synergai"), self.dictionary, self.journal.epoch
         )
         self.dispatcher = Dispatcher(core, self.journal, self.clock, on_learned=lambda _: None)
         self.intake = ReportIntake(self.dispatcher, self.clock, [self.metrics])
+        variants = FleetVariants(self.dictionary, self.dispatcher.workers)
+        self.versions.check_floor = variants.check_floor
         self.inference = Inference(
             self.dispatcher,
             self.versions,
+            variants,
             self.admission,
             self.quotas,
             self.metrics,

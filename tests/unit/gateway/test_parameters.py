@@ -45,6 +45,24 @@ def test_tenant_and_timings_are_parsed() -> None:
     assert options == RequestOptions(tenant="lab", timings=True)
 
 
+@pytest.mark.parametrize("value", [0.75, "0.75", "7.5e-1"])
+def test_floor_is_a_number_or_a_text(value: float | str) -> None:
+    assert parse_options(parameters(synergai_min_accuracy=value)).min_accuracy == 0.75
+
+
+@pytest.mark.parametrize("value", [0, 1, "1"])
+def test_floor_may_be_a_whole_number(value: int | str) -> None:
+    assert parse_options(parameters(synergai_min_accuracy=value)).min_accuracy == float(value)
+
+
+@pytest.mark.parametrize(
+    "value", [-0.1, 1.1, float("nan"), float("inf"), "nan", "-1", "high", "", "0" * 100, True]
+)
+def test_floor_that_is_no_share_is_refused(value: float | str) -> None:
+    with pytest.raises(InvalidInput, match="synergai_min_accuracy"):
+        parse_options(parameters(synergai_min_accuracy=value))
+
+
 def test_unknown_parameters_are_ignored() -> None:
     assert parse_options(parameters(content_type="np", weight=0.5)) == RequestOptions()
 

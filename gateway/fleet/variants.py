@@ -1,0 +1,88 @@
+"""How accurate the variants of engines are on the connected workers.
+
+Accuracy is measured per worker class, since kernels for integers differ. Where it was not measured,
+what the engine's folder declares counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai.domain import split_version, versioned_variant
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gateway.fleet.worker import ConnectedWorker
+    from synergai.domain import Configuration, EngineName
+    from synergai.profiles.dictionary import ConfigurationDictionary
+
+
+class FleetVariants:
+    """What the dictionary and the workers say of variants, by worker and configuration.
+
+    Args:
+        dictionary: what was measured.
+        workers: returns the workers of the fleet.
+    """
+
+    def __init__(
+        self,
+        dictionary: ConfigurationDictionary,
+        workers: Callable[[], Iterable[ConnectedWorker]],
+    ) -> None:
+        self._dictionary = dictionary
+        self._workers = workers
+
+    def accuracy(
+        self, engine: EngineName, worker: ConnectedWorker, configuration: Configuration
+    ) -> float:
+        """Return the accuracy of an engine in a configuration; 0 if it is not known."""
+        entry = self._dictionary.row(engine, worker.worker_class).get(configuration)
+        if entry is not None and entry.accuracy_samples:
+            return entry.accuracy
+        described = worker.engines.get(engine)
+        if described is None or not configuration.variant:
+            return 0.0
+        declared = {each.name: each.accuracy for each in described.variants}
+        return declared.get(configuration.variant, 0.0)
+
+    def check_floor(self, engine: EngineName, floor: float, variant: str = "") -> None:
+        """Check that a variant of an engine in service reaches a floor on some worker.
+
+        Passes if no worker that has the engine is in the fleet yet.
+
+        Args:
+            engine: the engine.
+            floor: lowest accuracy, 0 to 1.
+            variant: the only variant that may be used; empty for any.
+
+        Raises:
+            InvalidInput: none does.
+        """
+        best, best_variant, found = 0.0, "", False
+        for worker in self._workers():
+            if engine not in worker.usable_engines:
+                continue
+            for configuration in worker.usable(engine):
+                if variant and configuration.variant != variant:
+                    continue
+                found = True
+                accuracy = self.accuracy(engine, worker, configuration)
+                if accuracy >= floor:
+                    return
+                if accuracy > best:
+                    best, best_variant = accuracy, configuration.variant
+        if not found:
+            return
+        name, version = split_version(engine)
+        if not best:
+            raise InvalidInput(
+                f"the accuracy of engine {name!r} is not known, so that it cannot be at least "
+                f"{floor:g}; profile it with labelled samples, or omit the floor"
+            )
+        what = f"variant {versioned_variant(version, best_variant)}" if best_variant else "it"
+        raise InvalidInput(
+            f"engine {name!r} does not reach an accuracy of {floor:g}: {what} has {best:.4g}"
+        )

@@ -1,0 +1,190 @@
+"""Variants of an engine: which one clients ask for, floors, and what is counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.fleet.variants import FleetVariants
+from gateway.fleet.worker import CompletedQueries
+from gateway.monitoring.engine_metrics import EngineMetrics
+from synergai.domain import (
+    MAX_VARIANTS,
+    Configuration,
+    Engine,
+    EngineName,
+    JobSpec,
+    Variant,
+    WorkerClass,
+)
+from synergai.errors import InvalidInput, VersionNotFound
+from synergai.oip.inference_pb2 import InferParameter
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.protocol.converters import job_spec_from_proto
+from synergai.protocol.oip_server.variants import of_variant, with_variants
+from synergai.v1 import jobs_pb2
+from tests.unit.gateway.conftest import ECHO, GatewayHarness, make_worker
+
+if TYPE_CHECKING:
+    from gateway.fleet.worker import ConnectedWorker
+
+ACCURACIES = {"full": 0.88, "int8": 0.87, "p25": 0.0}
+"""Declared; that of p25 is not known."""
+
+
+@pytest.fixture
+def family(engine: Engine) -> Engine:
+    variants = (Variant(name=name, accuracy=value) for name, value in ACCURACIES.items())
+    return replace(engine, variants=tuple(variants))
+
+
+def worker_with(engine: Engine, worker_id: str = "w1") -> ConnectedWorker:
+    worker = make_worker(worker_id)
+    worker.engines[ECHO] = engine
+    return worker
+
+
+def measured(variant: str, accuracy: float, samples: int = 1000) -> ProfileEntry:
+    return ProfileEntry(
+        engine=ECHO,
+        worker_class=WorkerClass("test"),
+        configuration=Configuration(1, variant=variant),
+        qps=100.0,
+        accuracy=accuracy,
+        accuracy_samples=samples,
+    )
+
+
+def fleet(engine: Engine, *entries: ProfileEntry) -> FleetVariants:
+    workers = [worker_with(engine)]
+    return FleetVariants(ConfigurationDictionary(entries), lambda: workers)
+
+
+def test_worker_offers_each_configuration_with_each_variant(family: Engine) -> None:
+    usable = worker_with(family).usable(ECHO)
+    assert usable == [Configuration(1, variant=name) for name in ACCURACIES]
+
+
+def test_measured_accuracy_goes_before_the_declared_one(family: Engine) -> None:
+    variants = fleet(family, measured("int8", 0.86), measured("full", 0.0, samples=0))
+    worker = worker_with(family)
+    found = [variants.accuracy(ECHO, worker, Configuration(1, variant=name)) for name in ACCURACIES]
+    assert found == [0.88, 0.86, 0.0]
+
+
+def test_floor_within_reach_passes(family: Engine) -> None:
+    fleet(family).check_floor(ECHO, 0.88)
+    fleet(family, measured("p25", 0.95)).check_floor(ECHO, 0.9)
+
+
+def test_floor_beyond_all_variants_names_the_best(family: Engine) -> None:
+    with pytest.raises(InvalidInput, match=r"accuracy of 0\.9: variant 1\.full has 0\.88"):
+        fleet(family).check_floor(ECHO, 0.9)
+
+
+def test_floor_beyond_the_pinned_variant_is_refused(family: Engine) -> None:
+    with pytest.raises(InvalidInput, match=r"variant 1\.int8 has 0\.87"):
+        fleet(family).check_floor(ECHO, 0.88, "int8")
+
+
+@pytest.mark.parametrize("variant", ["p25", ""])
+def test_unknown_accuracy_reaches_no_floor(family: Engine, engine: Engine, variant: str) -> None:
+    with pytest.raises(InvalidInput, match="is not known"):
+        fleet(family if variant else engine).check_floor(ECHO, 0.1, variant)
+
+
+def test_floor_of_an_engine_without_a_worker_is_checked_later(engine: Engine) -> None:
+    FleetVariants(ConfigurationDictionary(), list).check_floor(engine.name, 0.9)
+
+
+async def test_variant_is_asked_for_with_its_version(
+    harness: GatewayHarness, family: Engine
+) -> None:
+    harness.catalogue.update(make_worker().id, family)
+    versions = harness.versions
+    assert versions.find(ECHO, "1.int8").name == ECHO
+    assert versions.resolve(ECHO, "1.int8") == ECHO
+    with pytest.raises(VersionNotFound, match=r"no version '1\.p50'; it has 1, 1\.full, 1\.int8"):
+        versions.find(ECHO, "1.p50")
+    with pytest.raises(VersionNotFound, match=r"'2\.int8'|'2'"):
+        versions.find(ECHO, "2.int8")
+
+
+async def test_engine_without_variants_has_no_versions_with_a_dot(harness: GatewayHarness) -> None:
+    harness.add_worker()
+    with pytest.raises(VersionNotFound):
+        harness.versions.find(ECHO, "1.int8")
+
+
+async def test_job_keeps_its_variant_and_floor(harness: GatewayHarness, family: Engine) -> None:
+    worker = worker_with(family)
+    harness.catalogue.update(worker.id, family)
+    harness.dispatcher.add_worker(worker)
+    spec = JobSpec(engine=EngineName(ECHO), variant="int8", min_accuracy=0.5)
+    assert harness.versions.of_job(spec) == replace(spec, version="1")
+    with pytest.raises(VersionNotFound):
+        harness.versions.of_job(replace(spec, variant="p50"))
+    with pytest.raises(InvalidInput, match="reach"):
+        harness.versions.of_job(replace(spec, min_accuracy=0.99))
+
+
+def test_version_of_a_job_may_name_its_variant() -> None:
+    spec = job_spec_from_proto(jobs_pb2.JobSpec(engine="echo", queries=1, version="2.int8"))
+    assert (spec.version, spec.variant) == ("2", "int8")
+
+
+async def test_request_below_its_floor_is_refused_at_once(
+    harness: GatewayHarness, family: Engine
+) -> None:
+    worker = worker_with(family)
+    harness.catalogue.update(worker.id, family)
+    harness.dispatcher.add_worker(worker)
+    floor = {"synergai_min_accuracy": InferParameter(string_param="0.95")}
+    with pytest.raises(InvalidInput, match="reach"):
+        harness.begin_request(parameters=floor)
+    assert harness.metric("requests_total", engine=ECHO, outcome="invalid") == 1
+
+
+async def test_pin_and_floor_reach_the_scheduler(harness: GatewayHarness, family: Engine) -> None:
+    worker = worker_with(family)
+    harness.catalogue.update(worker.id, family)
+    harness.dispatcher.add_worker(worker)
+    floor = {"synergai_min_accuracy": InferParameter(double_param=0.5)}
+    request = harness.begin_request(model_version="1.int8", parameters=floor)
+    assert (request.job.variant, request.job.min_accuracy) == ("int8", 0.5)
+    request.abandon()
+
+
+def test_versions_are_listed_each_before_its_variants(family: Engine) -> None:
+    listed = with_variants([("1", ()), ("2", family.variants)])
+    assert listed == ["1", "2", "2.full", "2.int8", "2.p25"]
+    assert of_variant(family, "int8").version == "1.int8"
+
+
+def completed(variant: str) -> CompletedQueries:
+    return CompletedQueries(engine=ECHO, queries=2, compute_s=0.5, batch=1, at=1.0, variant=variant)
+
+
+async def test_queries_are_counted_by_variant(harness: GatewayHarness) -> None:
+    harness.metrics.on_completed(completed("int8"))
+    assert harness.metric("variant_queries_total", engine=ECHO, variant="int8") == 2
+    assert harness.metrics.engine(ECHO).variant("int8").statistics.compute.count == 2
+
+
+def test_late_and_missing_answers_have_no_accuracy() -> None:
+    metrics = EngineMetrics()
+    for outcome in ("ok", "late", "rejected", "invalid", "cancelled"):
+        metrics.requests.count(outcome)
+    metrics.count_answer(0.9, 0.0, late=False)
+    metrics.count_answer(0.8, 0.85, late=True)
+    assert metrics.effective_accuracy == pytest.approx(0.3)
+    assert metrics.floor_violations == 1
+
+
+def test_number_of_counted_variants_is_bounded() -> None:
+    metrics = EngineMetrics()
+    for number in range(MAX_VARIANTS + 5):
+        metrics.variant(f"v{number}")
+    assert len(metrics.variants) == MAX_VARIANTS + 1
