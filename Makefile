@@ -15,7 +15,7 @@ help:  ## list the targets
 $(VENV)/.installed: pyproject.toml constraints.txt requirements-interop.txt
 	@test -x $(BIN)/python || { command -v "$(PYTHON)" >/dev/null || { echo "Python 3.11 or newer not found; say where it is with PYTHON=PATH"; exit 1; }; $(PYTHON) -m venv $(VENV); }
 	@echo "installing, this takes a few minutes"
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-interop.txt
 	@touch $@
 

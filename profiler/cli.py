@@ -87,7 +87,8 @@ def profile(settings: ProfilerSettings) -> None:
             )
             machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
             kind = Search if settings.search else Listed
-            measurements = kind(settings, machine, origins, measurer).run()
+            command = kind(settings, machine, origins, measurer)
+            measurements = command.run()
     if settings.dry_run:
         return
     if settings.as_json:
@@ -95,6 +96,8 @@ def profile(settings: ProfilerSettings) -> None:
         return
     print_measurements(measurements)
     typer.echo(f"dictionary: {settings.dictionary}")
+    if command.summary:
+        typer.echo(command.summary)
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")

@@ -54,6 +54,9 @@ class _Command:
         machine: what the machine offers.
         origins: digests and runtimes of the engines.
         measurer: measures.
+
+    Attributes:
+        summary: what to say at the end; empty for nothing.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class _Command:
         self._worker_class = WorkerClass(settings.worker_class)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=Console(stderr=True))
+        self.summary = ""
 
     def _known(self) -> ConfigurationDictionary:
         return load_dictionary(self._settings.dictionary)
@@ -275,7 +279,11 @@ class Search(_Command):
                 )
         finally:
             # After Ctrl-C as well: they are as good as the measurements so far.
-            put_predictions(settings.dictionary, run.predictions(), self._origins.is_stale)
+            predictions = run.predictions()
+            put_predictions(settings.dictionary, predictions, self._origins.is_stale)
+        self.summary = summarise(
+            forecast.configurations, len(run.measurements), len(predictions), forecast.known
+        )
         if engines := run.without_time():
             self._say(f"no time for {', '.join(engines)}: nothing of them was measured")
         return list(run.measurements.values())
@@ -315,6 +323,18 @@ class Search(_Command):
         if not stale:
             raise NotFound("no entry of these engines is stale")
         return stale
+
+
+def summarise(configurations: int, measured: int, predicted: int, known: int) -> str:
+    """Return what a search has done, and what to do with it."""
+    before = f", {known} were measured before" if known else ""
+    hint = "'synergai dictionary show --best' lists the fastest ones"
+    if predicted:
+        hint += "; predictions give way to what service shows, or to a profile of all"
+    return (
+        f"of {configurations} configurations, {measured} were measured and {predicted} "
+        f"predicted{before}; {hint}"
+    )
 
 
 def put_predictions(

@@ -186,7 +186,8 @@ class Rollouts:
         policy = self._versions.policy(name)
         if not policy.target:
             raise InvalidInput(
-                f"engine {name!r} is not being rolled out; pin the version that requests should get"
+                f"engine {name!r} is not being rolled out; pin the version that requests should "
+                "get (rollout --pin N)"
             )
         return policy
 

@@ -25,7 +25,7 @@ from synergai.cli.output import (
 from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from synergai.client.client import Client
     from synergai.client.fleet import WorkerStatus
@@ -97,6 +97,11 @@ def show(
         entries = load_dictionary(dictionary)
     else:
         entries, workers = call_gateway(target, tls_ca, token_file, _dictionary_and_workers)
+    entries = list(entries)
+    engines = {entry.engine for entry in entries}
+    _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))
+    classes = {entry.worker_class for entry in entries}
+    _check_any("worker class", worker_class, classes, lambda name: name == worker_class)
     selected = ConfigurationDictionary(
         entry
         for entry in entries
@@ -321,6 +326,21 @@ def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileE
         else:
             chosen.append(max(row, key=lambda entry: entry.planned_qps))
     return chosen
+
+
+def _check_any(
+    what: str, given: str | None, known: Collection[str], selects: Callable[[str], bool]
+) -> None:
+    """Check that there are entries of an engine or worker class that was asked for.
+
+    Raises:
+        NotFound: there are none.
+    """
+    from synergai.errors import NotFound
+
+    if given and not any(map(selects, known)):
+        there = f"there are entries of {', '.join(sorted(known))}" if known else "it is empty"
+        raise NotFound(f"the dictionary has no entries of {what} {given!r}; {there}")
 
 
 def _label(entry: ProfileEntry, *, stale: bool) -> str:

@@ -234,6 +234,33 @@ async def follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = Fal
     raise_unless_good(status, fail_on_violation=fail_on_violation)
 
 
+async def print_accepted(
+    job: JobHandle, *, as_json: bool, results: Path | str | None = None
+) -> JobStatus:
+    """Print the id of a job that runs on without this command; return its status.
+
+    The id is alone on standard output, for scripts; the hints are on standard error.
+
+    Args:
+        job: the job.
+        as_json: whether to print its status as JSON instead.
+        results: directory for its results; None if it has none to fetch.
+    """
+    if not as_json:
+        typer.echo(job.id)
+    status = await job.status()
+    if as_json:
+        print_json(status)
+    elif status.state is not JobState.REJECTED:
+        typer.echo(f"watch it with 'synergai jobs watch {job.id}'", err=True)
+        if results is not None:
+            typer.echo(
+                f"fetch its results with 'synergai jobs results {job.id} --output {results}'",
+                err=True,
+            )
+    return status
+
+
 async def watch_progress(job: JobHandle) -> JobStatus:
     """Show a job's progress until it ends, and return its final status.
 

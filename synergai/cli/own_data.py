@@ -16,7 +16,12 @@ import msgspec
 import typer
 
 from synergai.cli.durations import parse_instant
-from synergai.cli.jobs import print_status, raise_unless_good, watch_progress
+from synergai.cli.jobs import (
+    print_accepted,
+    print_status,
+    raise_unless_good,
+    watch_progress,
+)
 from synergai.cli.output import print_json, to_jsonable
 from synergai.cli.progress import count_progress
 from synergai.cli.result_files import FailureList, fetch_results, has_all
@@ -175,11 +180,7 @@ class OwnDataJob:
         return job
 
     async def _print_accepted(self, job: JobHandle, *, as_json: bool) -> None:
-        if not as_json:
-            typer.echo(job.id)
-        status = await job.status()
-        if as_json:
-            print_json(status)
+        status = await print_accepted(job, as_json=as_json, results=self.output or "DIR")
         self.unusable.print()
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()

@@ -135,11 +135,16 @@ def _parse_share(text: str) -> float:
     """
     from synergai.errors import InvalidInput
 
+    number = text.removesuffix("%")
     try:
-        percent = float(text.removesuffix("%"))
+        percent = float(number)
     except ValueError:
         percent = -1.0
-    if not (text.endswith("%") and 0.0 <= percent <= 100.0):
+    if 0.0 <= percent <= 100.0 and number == text:
+        # It is not guessed: 0.5 may be meant as half of the requests.
+        or_share = f" or {percent * 100:g}%" if 0 < percent < 1 else ""
+        raise InvalidInput(f"--share: {text!r} needs a percent sign: {text}%{or_share}")
+    if not 0.0 <= percent <= 100.0:
         raise InvalidInput(f"--share: {text!r} is not a percentage from 0% to 100%, such as 10%")
     return percent / 100.0
 

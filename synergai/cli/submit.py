@@ -10,9 +10,14 @@ import typer
 
 from synergai.cli.durations import parse_duration, parse_instant
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.jobs import FailOnViolation, ShardFormatOption, follow, parse_format
+from synergai.cli.jobs import (
+    FailOnViolation,
+    ShardFormatOption,
+    follow,
+    parse_format,
+    print_accepted,
+)
 from synergai.cli.options import AsJson, EngineVersion, Priority, Target, TlsCa, TokenFile
-from synergai.cli.output import print_json
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
 from synergai.errors import InvalidSettings
@@ -164,11 +169,7 @@ def submit(
         if (watch or fail_on_violation) and not detach:
             await follow(job, as_json=as_json, fail_on_violation=fail_on_violation)
             return
-        if not as_json:
-            typer.echo(job.id)
-        status = await job.status()
-        if as_json:
-            print_json(status)
+        status = await print_accepted(job, as_json=as_json)
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 

@@ -62,6 +62,7 @@ class ResultDirectory:
     """
 
     def __init__(self, path: Path) -> None:
+        self._is_new = not path.exists()
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.marker: Marker | None = None
@@ -86,6 +87,10 @@ class ResultDirectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._is_new and self.marker is None:
+            # Nothing came of the command: it leaves no directory behind.
+            with suppress(OSError):
+                self.path.rmdir()
         os.close(self._lock)
 
     def check(self, marker: Marker) -> None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from synergai.domain import (
     MAX_BATCH,
+    MAX_THREADS,
     BatchTimes,
     Configuration,
     EngineName,
@@ -123,6 +124,11 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         if self.configuration.variant:
             validate_name(self.configuration.variant, "variant name")
         where = f"{self.engine} on {self.worker_class} with {self.configuration}"
+        if not 0 <= self.configuration.threads <= MAX_THREADS:
+            raise InvalidInput(
+                f"{where}: threads must be from 0 to {MAX_THREADS}, not "
+                f"{self.configuration.threads}"
+            )
         for name, rates in (("qps", (self.qps,)), ("batch_qps", self.batch_qps)):
             for rate in rates:
                 if not 1 / MAX_FIGURE <= rate <= MAX_FIGURE:

@@ -10,7 +10,7 @@ from pydantic import Field
 from synergai.reports.printed import QUERIES
 from synergai.runtime.paths import default_dictionary
 from synergai.runtime.settings import OptionName, Settings
-from synergai.simulator.settings import SweepSettings
+from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SweepSettings
 
 
 class CharacterisationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
@@ -38,6 +38,12 @@ class CharacterisationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
 class EvaluationSettings(SweepSettings, env_prefix="SYNERGAI_REPORT_"):
     """Settings of ``synergai report evaluation``."""
 
+    # Called as in the other report.
+    profile: Annotated[Path, OptionName("dictionary")] = Field(
+        default=RECONSTRUCTED_PROFILE,
+        description="The dictionary: a .db, .csv or .json file. The default is reconstructed from "
+        "the figures printed in the thesis.",
+    )
     recordings: tuple[Path, ...] = Field(
         default=(),
         description="Event logs of gateways, to report on these instead of simulations.",

@@ -7,10 +7,11 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from synergai.errors import InvalidInput
+from synergai.runtime.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from importlib.metadata import EntryPoints
+    from importlib.metadata import EntryPoint, EntryPoints
 
 T = TypeVar("T")
 
@@ -36,17 +37,28 @@ class Registry(Generic[T]):
         """Return the factory registered as `name`.
 
         Raises:
-            InvalidInput: there is none.
+            InvalidInput: there is none, or the plug-in cannot be imported.
         """
         if name in self._builtin:
             module, _, attribute = self._builtin[name].partition(":")
             return cast("Callable[..., T]", getattr(import_module(module), attribute))
         for point in _entry_points(self._group).select(name=name):
-            loaded: Any = point.load()
-            return cast("Callable[..., T]", loaded)
+            return cast("Callable[..., T]", self._load(point))
         raise InvalidInput(
             f"{name!r} is not in {self._group}; available: {', '.join(self.names())}"
         )
+
+    def _load(self, point: EntryPoint) -> Any:
+        """Import a plug-in, whose code may raise any error."""
+        try:
+            return point.load()
+        except Exception as error:
+            reason = printable(str(error)) or type(error).__name__
+            package = f" from {point.dist.name}" if point.dist is not None else ""
+            raise InvalidInput(
+                f"the plug-in {point.name!r} of {self._group} ({point.value}{package}) cannot be "
+                f"imported: {reason}; repair or uninstall it"
+            ) from error
 
     def create(self, name: str, options: Mapping[str, str]) -> T:
         """Create an instance of `name` with the operator's `options`.

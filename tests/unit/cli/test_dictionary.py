@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from synergai.cli import dictionary
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
+from synergai.errors import NotFound
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 
@@ -74,6 +75,25 @@ def test_gateway_adds_the_observed_pace(
     [record] = json.loads(printed.output)
     assert list(record["pace"].values()) == [pace for pace in paces if pace is not None]
     assert record["label"] == "disturbed"
+
+
+def test_engine_or_class_without_entries_is_an_error_that_names_those_with_some(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [ENTRY, structs.replace(ENTRY, engine=EngineName("faces"))])
+
+    def error(*options: str) -> str:
+        shown = CliRunner().invoke(dictionary.app, ["show", *options, "--dictionary", str(path)])
+        assert isinstance(shown.exception, NotFound)
+        assert not shown.output
+        return str(shown.exception)
+
+    text = "no entries of engine 'nope'; there are entries of digits, faces"
+    assert text in error("--engine", "nope")
+    assert text in error("--engine", "nope", "--json")
+    text = "no entries of worker class 'board'; there are entries of cloud"
+    assert text in error("--worker-class", "board")
 
 
 def test_import_reports_the_entries_that_it_kept(tmp_path: Path) -> None:

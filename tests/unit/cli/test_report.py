@@ -57,7 +57,7 @@ def test_characterisation_prints_its_findings_and_files(dictionary: Path, tmp_pa
 def test_evaluation_of_a_fleet_of_ones_own(dictionary: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     options = ("--policies", "edf", "--seeds", "1", "--experiments", "DL-FL")
-    text = run("evaluation", "--profile", dictionary, "--output", folder, *options)
+    text = run("evaluation", "--dictionary", dictionary, "--output", folder, *options)
     assert "Which policy meets most deadlines?\n  edf" in text
     assert "Reconstructed" not in (folder / "report.html").read_text("utf-8")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from synergai.cli import served_engines
 from synergai.client.version_policy import VersionFigures, VersionPolicy
-
-if TYPE_CHECKING:
-    import pytest
+from synergai.errors import InvalidInput
 
 
 def test_the_mean_of_slow_requests_is_readable(
@@ -32,3 +30,17 @@ def test_the_mean_of_slow_requests_is_readable(
     monkeypatch.setattr(served_engines, "call_gateway", lambda *_: policy)
     served_engines.rollout("a")
     assert " 1.42 s " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        ("20", "'20' needs a percent sign: 20%"),
+        ("0.2", "'0.2' needs a percent sign: 0.2% or 20%"),
+        ("110%", "'110%' is not a percentage from 0% to 100%"),
+        ("a few", "'a few' is not a percentage from 0% to 100%"),
+    ],
+)
+def test_share_that_is_no_percentage_is_refused_with_what_to_write(share: str, text: str) -> None:
+    with pytest.raises(InvalidInput, match=text):
+        served_engines.rollout("a", to="2", share=share)

@@ -276,6 +276,18 @@ def test_file_too_short_for_a_database_is_rejected_and_unchanged(tmp_path: Path)
     assert path.read_bytes() == b"x"
 
 
+@pytest.mark.parametrize("threads", [-1, 1025])
+def test_impossible_number_of_threads_in_a_database_is_rejected(
+    tmp_path: Path, threads: int
+) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry()])
+    change(path, f"UPDATE profile SET threads = {threads}")
+
+    with pytest.raises(InvalidInput, match=f"threads must be from 0 to 1024, not {threads}"):
+        load_dictionary(path)
+
+
 def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])

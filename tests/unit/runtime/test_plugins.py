@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import TYPE_CHECKING
+
 import pytest
 
 from synergai.errors import InvalidInput
+from synergai.runtime import plugins
 from synergai.runtime.plugins import Registry
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POLICIES = Registry[object](
     "synergai.policies",
@@ -30,3 +37,27 @@ def test_options_reach_the_implementation() -> None:
 def test_unknown_name_is_rejected_with_the_available_ones() -> None:
     with pytest.raises(InvalidInput, match=r"'odd' is not in .*; available: .*plain"):
         POLICIES.create("odd", {})
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import a_missing_package", "No module named 'a_missing_package'"),
+        ("raise RuntimeError('not on this\\nmachine')", "not on this machine"),
+        ("OTHER = 1", "has no attribute 'Policy'"),
+    ],
+)
+def test_plugin_that_cannot_be_imported_is_named_with_the_reason(
+    source: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"plugin_{len(source)}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("theirs", f"plugin_{len(source)}:Policy", "synergai.policies")
+    monkeypatch.setattr(plugins, "_entry_points", lambda _: EntryPoints([point]))
+
+    with pytest.raises(InvalidInput) as caught:
+        POLICIES.create("theirs", {})
+
+    assert str(caught.value).startswith("the plug-in 'theirs' of synergai.policies (plugin_")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
