@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, EngineVersion, Priority, Target, TlsCa, TokenFile
+from synergai.cli.options import (
+    AsJson,
+    EngineVersion,
+    MinAccuracy,
+    Priority,
+    Target,
+    TlsCa,
+    TokenFile,
+)
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.target import DEFAULT_TARGET
 from synergai.errors import InvalidInput
@@ -64,6 +72,7 @@ def infer(
         ),
     ] = None,
     version: EngineVersion = "",
+    min_accuracy: MinAccuracy = 0.0,
     deadline: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Fail without a response by then."),
@@ -119,6 +128,7 @@ def infer(
             priority=priority,
             outputs=requested,
             version=version,
+            min_accuracy=min_accuracy,
             parameters={"synergai_timings": True} if timings else None,
         )
         return description, result

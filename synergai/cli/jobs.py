@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from contextlib import aclosing
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final
@@ -373,6 +374,8 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
     facts: list[tuple[str, str | Text]] = [
         ("job", job.id),
         ("engine", job.spec.engine_version),
+        ("variant", job.spec.variant or variants_text(job)),
+        ("floor", f"accuracy of {floor:.4g}" if (floor := job.spec.min_accuracy) else ""),
         ("state", _state_text(job)),
         ("reason", job.reason),
         ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),
@@ -394,6 +397,16 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         for index, each in enumerate(job.executions)
     ]
     print_facts((name, value) for name, value in facts if value)
+
+
+def variants_text(job: JobStatus) -> str:
+    """Return the share of each variant in a job's queries; empty if its engine has none."""
+    queries = Counter[str]()
+    for execution in job.executions:
+        queries[execution.configuration.variant] += execution.count
+    del queries[""]
+    total = queries.total()
+    return ", ".join(f"{name} {count / total:.0%}" for name, count in queries.most_common())
 
 
 def _execution_text(execution: Execution) -> str:

@@ -45,6 +45,15 @@ Priority = Annotated[int, typer.Option(metavar="INTEGER", help="0 (default) to 9
 EngineVersion = Annotated[
     str,
     typer.Option(
-        "--version", metavar="N", help="Version of the engine. Default: the gateway's choice."
+        "--version",
+        metavar="N",
+        help="Version of the engine, or a variant of it, such as 2.int8. Default: the gateway's "
+        "choice.",
+    ),
+]
+MinAccuracy = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE", help="Lowest accuracy, 0 to 1, of the variants that may be used."
     ),
 ]

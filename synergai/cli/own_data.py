@@ -64,6 +64,7 @@ class OwnDataJob:
     priority: int
     tenant: str
     version: str
+    min_accuracy: float
     key: str
     unusable: FailureList = field(default_factory=FailureList)
     failed: FailureList = field(default_factory=FailureList)
@@ -140,6 +141,8 @@ class OwnDataJob:
             self.priority,
             self.tenant,
             self.key,
+            # Only if given: directories of earlier versions stay valid.
+            *((self.min_accuracy,) if self.min_accuracy else ()),
         )
 
     async def _submit(
@@ -171,6 +174,7 @@ class OwnDataJob:
             priority=self.priority,
             tenant=self.tenant,
             version=self.version,
+            min_accuracy=self.min_accuracy,
             idempotency_key=key,
             outputs=self.outputs,
             max_failures=self.max_failures,

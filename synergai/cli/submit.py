@@ -17,7 +17,15 @@ from synergai.cli.jobs import (
     parse_format,
     print_accepted,
 )
-from synergai.cli.options import AsJson, EngineVersion, Priority, Target, TlsCa, TokenFile
+from synergai.cli.options import (
+    AsJson,
+    EngineVersion,
+    MinAccuracy,
+    Priority,
+    Target,
+    TlsCa,
+    TokenFile,
+)
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
 from synergai.errors import InvalidSettings
@@ -90,6 +98,7 @@ def submit(
     ] = None,
     priority: Priority = 0,
     version: EngineVersion = "",
+    min_accuracy: MinAccuracy = 0.0,
     tenant: Annotated[str, typer.Option(help="Tenant that the job is accounted to.")] = "",
     key: Annotated[
         str,
@@ -152,6 +161,7 @@ def submit(
                 priority=priority,
                 tenant=tenant,
                 version=version,
+                min_accuracy=min_accuracy,
                 key=key,
             ).run(detach=detach, fail_on_violation=fail_on_violation, as_json=as_json)
             return
@@ -164,6 +174,7 @@ def submit(
             priority=priority,
             tenant=tenant,
             version=version,
+            min_accuracy=min_accuracy,
             idempotency_key=key,
         )
         if (watch or fail_on_violation) and not detach:

@@ -80,7 +80,12 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
         if engine.fault:
             yield name, engine.name, cut_text(engine.fault, "red")
             continue
-        texts = (_sessions_text(worker, engine), _profile_text(worker, engine))
+        variants = ", ".join(variant.name for variant in engine.variants)
+        texts = (
+            _sessions_text(worker, engine),
+            Text(f"variants {variants}" if variants else "", "dim"),
+            _profile_text(worker, engine),
+        )
         yield name, engine.name, Text("\n").join(text for text in texts if text)
         for unusable in worker.unusable:
             if unusable.session.engine == engine.name:

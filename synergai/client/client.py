@@ -173,6 +173,7 @@ class Client(EngineOperations):
         priority: int = 0,
         outputs: Sequence[str] = (),
         version: str = "",
+        min_accuracy: float = 0.0,
         parameters: Parameters | None = None,
     ) -> InferResult:
         """Run one query; cancelling the call also stops it on its worker.
@@ -187,7 +188,9 @@ class Client(EngineOperations):
             deadline: seconds until the result is worthless; the query is then cancelled.
             priority: 0 (default) to 9 (most urgent).
             outputs: names of the requested outputs; all if empty.
-            version: version of the engine; if empty, and without ``NAME/N``, the gateway's choice.
+            version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
+                without ``NAME/N``, the gateway's choice.
+            min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
             parameters: further parameters of the protocol.
 
         Returns:
@@ -202,7 +205,7 @@ class Client(EngineOperations):
             EngineUnusable: the engine is broken.
         """
         engine = with_version(engine, version)
-        build_request = request_builder(engine, outputs, priority, None, parameters)
+        build_request = request_builder(engine, outputs, priority, None, parameters, min_accuracy)
         _ = self._channel.oip  # raises NotSupported before the request is built
         timeout = normalize_deadline(deadline)
         expires_at = None if timeout is None else time.monotonic() + timeout
@@ -229,6 +232,7 @@ class Client(EngineOperations):
         priority: int = ...,
         outputs: Sequence[str] = ...,
         version: str = ...,
+        min_accuracy: float = ...,
         parameters: Parameters | None = ...,
         window: int = ...,
         return_exceptions: Literal[False] = ...,
@@ -244,6 +248,7 @@ class Client(EngineOperations):
         priority: int = ...,
         outputs: Sequence[str] = ...,
         version: str = ...,
+        min_accuracy: float = ...,
         parameters: Parameters | None = ...,
         window: int = ...,
         return_exceptions: Literal[True],
@@ -258,6 +263,7 @@ class Client(EngineOperations):
         priority: int = 0,
         outputs: Sequence[str] = (),
         version: str = "",
+        min_accuracy: float = 0.0,
         parameters: Parameters | None = None,
         window: int = 16,
         return_exceptions: bool = False,
@@ -272,7 +278,9 @@ class Client(EngineOperations):
             deadline: seconds for each query, from its arrival at the gateway.
             priority: 0 (default) to 9 (most urgent).
             outputs: names of the requested outputs; all if empty.
-            version: version of the engine; if empty, and without ``NAME/N``, the gateway's choice.
+            version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
+                without ``NAME/N``, the gateway's choice.
+            min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
             parameters: further parameters of the protocol.
             window: maximum number of queries in flight.
             return_exceptions: yield a failed query's error in its place instead of raising it.
@@ -287,7 +295,9 @@ class Client(EngineOperations):
             raise InvalidInput(f"window must be at least 1, not {window}")
         timeout = normalize_deadline(deadline)
         engine = with_version(engine, version)
-        build_request = request_builder(engine, outputs, priority, timeout, parameters)
+        build_request = request_builder(
+            engine, outputs, priority, timeout, parameters, min_accuracy
+        )
         outcomes = stream_queries(
             self._channel, self._inputs.cast_each(engine, inputs), build_request, window
         )
@@ -312,6 +322,7 @@ class Client(EngineOperations):
         priority: int = 0,
         tenant: str = "",
         version: str = "",
+        min_accuracy: float = 0.0,
         idempotency_key: str = "",
         outputs: Sequence[str] = (),
         max_failures: int | None = None,
@@ -340,7 +351,8 @@ class Client(EngineOperations):
             priority: 0 (default) to 9 (most urgent).
             tenant: tenant that the job is accounted to.
             version: version of the engine; if empty, the gateway chooses one when it accepts the
-                job.
+                job. With a variant of it, such as ``2.int8``, all queries use this one.
+            min_accuracy: lowest accuracy, 0 to 1, of the variants that queries may use.
             idempotency_key: submitting again with the same key and specification returns the
                 same job, and continues the upload of its inputs; a random key if empty.
             outputs: names of the requested outputs; all if empty. Only with `inputs`.
@@ -369,6 +381,7 @@ class Client(EngineOperations):
                 priority=priority,
                 tenant=tenant,
                 version=version,
+                min_accuracy=min_accuracy,
                 max_failures=max_failures,
             )
 
@@ -431,6 +444,7 @@ class Client(EngineOperations):
         priority: int = 0,
         tenant: str = "",
         version: str = "",
+        min_accuracy: float = 0.0,
     ) -> JobRun:
         """Run a job on these inputs and stream its results back over the same call.
 
@@ -444,6 +458,8 @@ class Client(EngineOperations):
             priority: 0 (default) to 9 (most urgent).
             tenant: tenant that the job is accounted to.
             version: version of the engine; if empty, the gateway chooses one for the whole job.
+                With a variant of it, such as ``2.int8``, all queries use this one.
+            min_accuracy: lowest accuracy, 0 to 1, of the variants that queries may use.
 
         Returns:
             An asynchronous context manager that starts the job.
@@ -459,7 +475,9 @@ class Client(EngineOperations):
         _ = channel.oip  # raises NotSupported before the call starts
         engine = with_version(engine, version)
         build_request = request_builder(engine, (), 0, None, None)
-        spec = job_spec(engine, queries, qos=qos, priority=priority, tenant=tenant)
+        spec = job_spec(
+            engine, queries, qos=qos, priority=priority, tenant=tenant, min_accuracy=min_accuracy
+        )
         return JobRun(channel, spec, self._inputs.cast_each(engine, inputs), build_request)
 
     # --- the fleet ----------------------------------------------------------------------

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from synergai.client.channel import CALL_TIMEOUT_S
 from synergai.client.deadlines import to_microseconds
 from synergai.client.streaming import iterate
-from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_priority
+from synergai.domain import (
+    MAX_PRIORITY,
+    EngineName,
+    JobSpec,
+    split_variant,
+    validate_accuracy,
+    validate_priority,
+)
 from synergai.errors import DeadlineExceeded, InvalidInput
 
 if TYPE_CHECKING:
@@ -62,22 +69,26 @@ def request_builder(
     priority: int,
     timeout: float | None,
     parameters: Parameters | None,
+    min_accuracy: float = 0.0,
 ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
     """Return a function that makes a request from a query's inputs.
 
     Args:
-        engine: name of the engine, or ``NAME/N``.
+        engine: name of the engine, or ``NAME/N``; N may name a variant, such as ``2.int8``.
         outputs: names of the requested outputs; all if empty.
         priority: 0 (default) to 9 (most urgent).
         timeout: seconds until the deadline of each request; None if it has none.
         parameters: further parameters of the protocol.
+        min_accuracy: lowest accuracy of the variants that may answer.
 
     Raises:
-        InvalidInput: the priority is out of range.
+        InvalidInput: the priority or the accuracy is out of range.
         DeadlineExceeded: the deadline has passed.
     """
     name, _, version = engine.partition("/")
     merged: dict[str, Any] = dict(parameters or {})
+    if validate_accuracy(min_accuracy, "min_accuracy"):
+        merged["synergai_min_accuracy"] = float(min_accuracy)
     if priority:
         merged["priority"] = to_protocol_priority(priority)
     if timeout is not None:
@@ -120,6 +131,7 @@ def job_spec(
     priority: int,
     tenant: str,
     version: str = "",
+    min_accuracy: float = 0.0,
     max_failures: int | None = None,
 ) -> JobSpec:
     """Return the specification of a job.
@@ -128,9 +140,12 @@ def job_spec(
         InvalidInput: a number is out of range or a name is not valid.
     """
     name, _, version = with_version(engine, version).partition("/")
+    version, variant = split_variant(version)
     return JobSpec(
         engine=EngineName(name),
         version=version,
+        variant=variant,
+        min_accuracy=min_accuracy,
         queries=queries,
         qos=math.inf if qos is None else qos,
         priority=priority,

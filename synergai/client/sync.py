@@ -93,6 +93,7 @@ class SyncClient:
         priority: int = 0,
         outputs: Sequence[str] = (),
         version: str = "",
+        min_accuracy: float = 0.0,
         parameters: Parameters | None = None,
     ) -> InferResult:
         """Run one query; see `Client.infer`."""
@@ -104,6 +105,7 @@ class SyncClient:
                 priority=priority,
                 outputs=outputs,
                 version=version,
+                min_accuracy=min_accuracy,
                 parameters=parameters,
             )
         )
@@ -117,6 +119,7 @@ class SyncClient:
         priority: int = 0,
         outputs: Sequence[str] = (),
         version: str = "",
+        min_accuracy: float = 0.0,
         parameters: Parameters | None = None,
         window: int = 16,
     ) -> Iterator[InferResult]:
@@ -128,6 +131,7 @@ class SyncClient:
             priority=priority,
             outputs=outputs,
             version=version,
+            min_accuracy=min_accuracy,
             parameters=parameters,
             window=window,
         )
@@ -146,6 +150,7 @@ class SyncClient:
         priority: int = 0,
         tenant: str = "",
         version: str = "",
+        min_accuracy: float = 0.0,
         idempotency_key: str = "",
         outputs: Sequence[str] = (),
         max_failures: int | None = None,
@@ -161,6 +166,7 @@ class SyncClient:
                 priority=priority,
                 tenant=tenant,
                 version=version,
+                min_accuracy=min_accuracy,
                 idempotency_key=idempotency_key,
                 outputs=outputs,
                 max_failures=max_failures,
@@ -186,6 +192,7 @@ class SyncClient:
         priority: int = 0,
         tenant: str = "",
         version: str = "",
+        min_accuracy: float = 0.0,
     ) -> list[InferResult]:
         """Run a job on these inputs and return its results in order; see `Client.run`."""
         if queries is None and isinstance(inputs, Sized):
@@ -201,6 +208,7 @@ class SyncClient:
                 priority=priority,
                 tenant=tenant,
                 version=version,
+                min_accuracy=min_accuracy,
             )
             async with job:
                 return await job.results()

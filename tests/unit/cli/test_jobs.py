@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from synergai.cli.jobs import deadline_text, progress_text
+from synergai.cli.jobs import deadline_text, progress_text, variants_text
 from synergai.cli.output import to_jsonable
-from synergai.domain import EngineName, JobId, JobSpec, JobState
-from synergai.jobs import JobStatus
+from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
+from synergai.jobs import Execution, JobStatus
 
 
 def a_job(state: JobState = JobState.RUNNING, **fields: object) -> JobStatus:
@@ -50,3 +50,18 @@ def test_watch_tells_that_a_running_job_will_be_late() -> None:
 def test_json_has_the_expected_completion_as_fields() -> None:
     found = to_jsonable(a_job(remaining_s=72.0, expected_excess_s=12.0))
     assert (found["remaining_s"], found["expected_excess_s"]) == (72.0, 12.0)
+
+
+def test_status_tells_the_share_of_each_variant() -> None:
+    executions = [
+        Execution(
+            worker_id=WorkerId("w"),
+            configuration=Configuration(1, variant=variant),
+            first=first,
+            count=count,
+            seconds=1.0,
+        )
+        for variant, first, count in (("full", 0, 1), ("int8", 1, 2), ("full", 3, 5))
+    ]
+    assert variants_text(a_job(executions=tuple(executions))) == "full 75%, int8 25%"
+    assert variants_text(a_job()) == ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import grpc
+import numpy as np
 import pytest
 
 from synergai.client.fleet import worker_from_proto
+from synergai.client.requests import job_spec, request_builder
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Cancelled,
@@ -36,6 +38,23 @@ def test_specification_round_trips(qos: float) -> None:
     spec = JobSpec(engine=EngineName("digits"), queries=3, qos=qos, priority=4, tenant="roof")
     job = jobs_pb2.Job(id="j", spec=job_spec_to_proto(spec), state=jobs_pb2.JOB_STATE_QUEUED)
     assert job_status_from_proto(job).spec == spec
+
+
+def test_version_may_name_a_variant() -> None:
+    spec = job_spec(
+        "digits/2.int8", 1, qos=None, priority=0, tenant="", version="", min_accuracy=0.5
+    )
+    assert (spec.engine, spec.version, spec.variant) == ("digits", "2", "int8")
+    assert spec.min_accuracy == 0.5
+    request = request_builder("digits/2.int8", (), 0, None, None, 0.5)({"x": np.zeros(1)})
+    assert request.model_version == "2.int8"
+    assert request.parameters["synergai_min_accuracy"].double_param == 0.5
+
+
+@pytest.mark.parametrize("floor", [-0.1, 1.5, float("nan")])
+def test_floor_that_is_no_share_is_refused(floor: float) -> None:
+    with pytest.raises(InvalidInput, match="min_accuracy"):
+        request_builder("digits", (), 0, None, None, floor)
 
 
 @pytest.mark.parametrize("max_failures", [None, 0, 5])
