@@ -79,7 +79,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "fashion": Family(
         load=_fashion,
         shape=Shape(size=28, channels=(24, 48, 72, 72), strides=(2, 1, 2, 2)),
-        training=Training(epochs=1.25, mirrored=True),
+        training=Training(epochs=2.25, mirrored=True),
         tuning=Training(epochs=0.35, rate=1.5e-3, mirrored=True),
         most_epochs=0.8,
         shares=(0.75, 0.5, 0.35, 0.25, 0.12),

@@ -1,0 +1,152 @@
+"""``synergai engines front``: accuracy against throughput of an engine's variants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.text import Text
+
+from synergai.cli.commands import require
+from synergai.cli.options import AsJson
+from synergai.cli.output import format_rate, print_json, print_table, to_jsonable
+from synergai.runtime.paths import default_dictionary
+
+if TYPE_CHECKING:
+    from synergai.domain import Variant
+    from synergai.profiles.fronts import FrontPoint, VariantFront
+
+_MODELS: Final = Path("models")
+_DICTIONARY: Final = default_dictionary()
+
+
+def front(
+    engine: Annotated[str, typer.Argument(metavar="NAME", help="An engine with variants.")],
+    dictionary: Annotated[
+        Path, typer.Option(metavar="FILE", help="The configuration dictionary.")
+    ] = _DICTIONARY,
+    worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
+    models: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Model directory, for accuracies that are not measured."),
+    ] = _MODELS,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the fronts into a PNG file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show accuracy and throughput of an engine's variants, and which of them are worth having.
+
+    There is a front for each worker class and configuration. A variant is dominated if another one
+    is at least as fast and as accurate; differences below their standard error count as none.
+    """
+    from synergai.domain import validate_engine
+    from synergai.errors import NotFound
+    from synergai.profiles.files import load_dictionary
+    from synergai.profiles.fronts import variant_fronts
+
+    name = validate_engine(engine)
+    if plot is not None:
+        require("matplotlib")
+    fronts = variant_fronts(
+        (
+            entry
+            for entry in load_dictionary(dictionary)
+            if entry.engine == name and worker_class in (None, entry.worker_class)
+        ),
+        _declared(models, name),
+    )
+    if not fronts:
+        raise NotFound(
+            f"{dictionary} has no variants of engine {name!r}; measure them with "
+            f"'synergai profile --engines {name}', or make some with 'synergai engines variants'"
+        )
+    if plot is not None:
+        _draw(fronts, name, plot)
+    if as_json:
+        print_json(
+            [
+                {
+                    **to_jsonable(each),
+                    "configuration": str(each.configuration),
+                    "points": [
+                        {**to_jsonable(point), "on_front": point.on_front} for point in each.points
+                    ],
+                }
+                for each in fronts
+            ]
+        )
+        return
+    for number, each in enumerate(fronts):
+        typer.echo(f"{'' if not number else chr(10)}{each.worker_class}, {each.configuration}")
+        _print(each)
+    if plot is not None:
+        typer.echo(f"\nplot: {plot}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``synergai engines``."""
+    app.command(
+        epilog="Example: [bold]synergai engines front onnx_fashion --plot front.png[/bold]"
+    )(front)
+
+
+def _declared(models: Path, name: str) -> dict[str, Variant]:
+    """Return what the engine's folder says of its variants; nothing without the engine."""
+    from synergai.domain import Variant
+    from synergai.errors import NotFound
+    from synergai.models.directory import ModelDirectory
+
+    try:
+        definition = ModelDirectory(models).get(name)
+    except NotFound:
+        return {}
+    return {
+        each.name: Variant(name=each.name, accuracy=each.accuracy or 0.0, origin=each.origin)
+        for each in definition.variants
+    }
+
+
+def _draw(fronts: list[VariantFront], name: str, path: Path) -> None:
+    from synergai.errors import InvalidInput
+    from synergai.reports.front_plot import plot_fronts
+
+    try:
+        plot_fronts(fronts, f"Variants of {name}", path)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
+
+
+def _print(front: VariantFront) -> None:
+    best = max((point for point in front.points if point.accuracy), default=None, key=_accuracy)
+    print_table(
+        ("variant", "QPS", "accuracy", "samples", "origin", "speed", "loss", ""),
+        (_row(point, best) for point in front.points),
+    )
+
+
+def _row(point: FrontPoint, best: FrontPoint | None) -> tuple[str | Text, ...]:
+    if point.accuracy is None or point.origin is None or best is None or best.accuracy is None:
+        return point.variant, format_rate(point.qps), "unknown", "", "", "", "", ""
+    error = "" if point.accuracy_error is None else f" ± {point.accuracy_error:.2%}"
+    loss = (best.accuracy - point.accuracy) * 100
+    remark = (
+        Text(f"dominated by {point.dominated_by}", "dim")
+        if point.dominated_by
+        else Text("on the front", "green")
+    )
+    return (
+        point.variant,
+        format_rate(point.qps),
+        f"{point.accuracy:.2%}{error}",
+        f"{point.samples:,}" if point.samples else "",
+        point.origin.value,
+        f"{point.qps / best.qps:.2f}x",
+        f"{loss:.2f} points",
+        remark,
+    )
+
+
+def _accuracy(point: FrontPoint) -> float:
+    return point.accuracy or 0.0

@@ -1,0 +1,95 @@
+"""Plot of fronts: accuracy against throughput, a panel per worker class and configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from synergai.runtime.figures import make_figure, plain_ticks, save, use_log
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from synergai.profiles.fronts import FrontPoint, VariantFront
+
+_FRONT: Final = "#0072b2"
+_DOMINATED: Final = "#9aa5b1"
+_WIDE: Final = 5.0
+"""Ratio of the largest to the smallest throughput from which the axis is logarithmic."""
+_COLUMNS: Final = 3
+
+
+def plot_fronts(fronts: Sequence[VariantFront], title: str, path: Path) -> None:
+    """Write a PNG of the fronts; bars are standard errors.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    save(draw_fronts(fronts, title), path)
+
+
+def draw_fronts(fronts: Sequence[VariantFront], title: str) -> Figure:
+    """Draw the figure of `plot_fronts`."""
+    columns = min(_COLUMNS, len(fronts))
+    rows = -(-len(fronts) // columns)
+    figure = make_figure(6.0 * columns, 4.5 * rows)
+    figure.suptitle(title)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in panels[len(fronts) :]:
+        axes.set_visible(False)
+    for axes, front in zip(panels, fronts, strict=False):
+        _panel(axes, front)
+    return figure
+
+
+def _panel(axes: Axes, front: VariantFront) -> None:
+    known = [point for point in front.points if point.accuracy is not None]
+    dominated = [point for point in known if point.dominated_by]
+    _points(axes, dominated, _DOMINATED, "dominated", "o")
+    _points(axes, front.front, _FRONT, "on the front", "s")
+    stairs = sorted((point.qps, (point.accuracy or 0.0) * 100) for point in front.front)
+    axes.plot(*_pairs(stairs), drawstyle="steps-pre", color=_FRONT, alpha=0.4)
+    for point in known:
+        axes.annotate(
+            point.variant,
+            (point.qps, (point.accuracy or 0.0) * 100),
+            xytext=(4, 4),
+            textcoords="offset points",
+            fontsize=8,
+            color=_DOMINATED if point.dominated_by else _FRONT,
+        )
+    rates = [point.qps for point in known]
+    if rates and max(rates) > _WIDE * min(rates):
+        use_log(axes, "x")
+    else:
+        plain_ticks(axes, "x")
+    axes.set_title(f"{front.worker_class}, {front.configuration}")
+    axes.set_xlabel("queries per second")
+    axes.set_ylabel("accuracy (%)")
+    axes.grid(alpha=0.3)
+    if known:
+        axes.legend(loc="lower left")
+
+
+def _points(axes: Axes, points: Sequence[FrontPoint], colour: str, label: str, marker: str) -> None:
+    if not points:
+        return
+    axes.errorbar(
+        [point.qps for point in points],
+        [(point.accuracy or 0.0) * 100 for point in points],
+        xerr=[point.qps * point.qps_error for point in points],
+        yerr=[(point.accuracy_error or 0.0) * 100 for point in points],
+        fmt=marker,
+        color=colour,
+        label=label,
+        capsize=2,
+        elinewidth=1,
+        markersize=4,
+    )
+
+
+def _pairs(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
