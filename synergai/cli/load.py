@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from synergai.loadgen.traces.request_log import RunSummary
     from synergai.loadgen.traces.run import TraceRun
     from synergai.loadgen.traces.search import SearchResult, Trial
+    from synergai.loadgen.traces.variants import VariantFigures
 
 
 _STATUS_INTERVAL_S: Final = 0.5
@@ -153,6 +154,7 @@ def _to_record(settings: LoadSettings, result: TraceRun) -> dict[str, object]:
         **to_jsonable(figures),
         "violations": figures.violations,
         "attainment": figures.attainment,
+        "variants": None if result.variants is None else to_jsonable(result.variants),
         "by_second": by_second(result.log),
     }
 
@@ -166,6 +168,7 @@ def _print_run(settings: LoadSettings, result: TraceRun) -> None:
         ("requests", f"{figures.requests:,} in {format_seconds(figures.seconds)}"),
         ("offered", f"{format_rate(figures.offered)} requests/s"),
         ("goodput", f"{format_rate(figures.goodput)} requests/s"),
+        *_variant_facts(result.variants, settings.min_accuracy),
         ("violations", _violations_text(figures, settings.deadline_ms)),
         ("expired", f"{figures.expired:,}"),
         ("rejected", _rejected_text(figures)),
@@ -180,6 +183,22 @@ def _print_run(settings: LoadSettings, result: TraceRun) -> None:
     print_facts(facts)
     valid = figures.send_delay.is_valid
     typer.echo(f"The run is {'valid' if valid else 'INVALID: this machine sent requests late'}")
+
+
+def _variant_facts(figures: VariantFigures | None, floor: float) -> list[tuple[str, str | Text]]:
+    """Return the facts of an engine with variants; none of another one."""
+    if figures is None:
+        return []
+    total = sum(figures.answers.values())
+    shares = ", ".join(f"{name} {count / total:.1%}" for name, count in figures.answers.items())
+    accuracy = f"{figures.effective_accuracy:.2%}, late and missing answers as 0"
+    if unknown := figures.answers.keys() - figures.accuracies.keys():
+        accuracy += f", and as that of {', '.join(sorted(unknown))} is not known"
+    facts: list[tuple[str, str | Text]] = [("effective accuracy", accuracy), ("variants", shares)]
+    if floor:
+        style = "red" if figures.floor_violations else ""
+        facts.append(("below the floor", Text(f"{figures.floor_violations:,}", style)))
+    return facts
 
 
 def _violations_text(figures: RunSummary, deadline_ms: float | None) -> Text:

@@ -19,9 +19,9 @@ _YIELD_EVERY: Final = 64
 """Number of requests started between yields to the event loop while sending is behind."""
 
 
-Send: TypeAlias = "Callable[[int, float | None], Awaitable[object]]"
-"""Sends one request, given its number from 0 and the seconds to its deadline (None for none);
-raises `SynergaiError` if it fails."""
+Send: TypeAlias = "Callable[[int, float | None], Awaitable[str]]"
+"""Sends one request, given its number from 0 and the seconds to its deadline (None for none), and
+returns the version of the engine that answered; raises `SynergaiError` if it fails."""
 
 
 async def send_open_loop(
@@ -49,13 +49,20 @@ async def send_open_loop(
     async def request(number: int, due: float) -> None:
         sent_at = time.monotonic() - began
         left_s = max(0.0, due + deadline_s - sent_at)
-        error = None
+        error, version = None, ""
         try:
-            await send(number, left_s if math.isfinite(left_s) else None)
+            version = await send(number, left_s if math.isfinite(left_s) else None)
         except SynergaiError as failure:
             error = failure
         ended = time.monotonic() - began
-        log.record(due=due, sent=sent_at, ended=ended, deadline_s=deadline_s, error=error)
+        log.record(
+            due=due,
+            sent=sent_at,
+            ended=ended,
+            deadline_s=deadline_s,
+            error=error,
+            version=version,
+        )
 
     async with asyncio.TaskGroup() as requests:
         for number, due in enumerate(arrivals):

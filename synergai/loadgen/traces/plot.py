@@ -44,6 +44,8 @@ _PERCENTILES: Final = {50.0: "#2166ac", 99.0: "#e08214"}
 def plot_run(log: RequestLog, title: str, path: Path) -> None:
     """Write a PNG with two panels: requests per second, and the latency of each request.
 
+    For an engine with variants, a panel between them has the share of each over time.
+
     Raises:
         OSError: the file cannot be written.
     """
@@ -71,9 +73,16 @@ def plot_search(
 
 def draw_run(log: RequestLog, title: str) -> Figure:
     """Draw the figure of `plot_run`."""
-    figure = make_figure(9.0, 6.0)
-    above, below = figure.subplots(2, 1, sharex=True)
-    _rates(above, by_second(log))
+    seconds = by_second(log)
+    variants = dict.fromkeys(name for second in seconds for name in second.variants)
+    if variants:
+        figure = make_figure(9.0, 8.0)
+        above, middle, below = figure.subplots(3, 1, sharex=True)
+        _variants(middle, seconds, sorted(variants))
+    else:
+        figure = make_figure(9.0, 6.0)
+        above, below = figure.subplots(2, 1, sharex=True)
+    _rates(above, seconds)
     _latencies(below, log)
     above.set_title(title)
     return figure
@@ -160,6 +169,16 @@ def _rates(axes: Axes, by_second: list[Second]) -> None:
     fit_scale(axes, [max((second.offered for second in by_second), default=0), max(met, default=0)])
     axes.grid(alpha=0.3)
     axes.legend()
+
+
+def _variants(axes: Axes, by_second: list[Second], names: Sequence[str]) -> None:
+    """Draw the answers of each variant on top of each other."""
+    times = [second.at + 0.5 for second in by_second]
+    counts = [[second.variants.get(name, 0) for second in by_second] for name in names]
+    axes.stackplot(times, counts, labels=names, step="mid")
+    axes.set_ylabel("answers/s by variant")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")
 
 
 def _latencies(axes: Axes, log: RequestLog) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdrh.histogram import HdrHistogram
 
+from synergai.domain import split_variant
 from synergai.loadgen.outcome import Outcome, outcome_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class RequestLog:
         delays: seconds between due and send time.
         latencies: seconds between due and end time.
         outcomes: their outcomes.
+        versions: versions that answered, such as ``1`` or ``1.int8``; empty without an answer.
         first_failure: error of the first request with `Outcome.FAILED`; empty if there is none.
     """
 
@@ -43,6 +45,7 @@ class RequestLog:
     delays: array[float] = field(default_factory=lambda: array("d"))
     latencies: array[float] = field(default_factory=lambda: array("d"))
     outcomes: list[Outcome] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
     first_failure: str = ""
 
     def record(
@@ -53,6 +56,7 @@ class RequestLog:
         ended: float,
         deadline_s: float,
         error: SynergaiError | None,
+        version: str = "",
     ) -> None:
         """Record an ended request; times are in seconds from the start of the run."""
         outcome = outcome_of(error, ended - due, deadline_s)
@@ -60,6 +64,7 @@ class RequestLog:
         self.delays.append(max(0.0, sent - due))
         self.latencies.append(ended - due)
         self.outcomes.append(outcome)
+        self.versions.append(version)
         if outcome is Outcome.FAILED and not self.first_failure:
             self.first_failure = str(error)
 
@@ -187,12 +192,14 @@ class Second:
         offered: number of requests.
         met: number of responses in time.
         latency_s: 50th and 99th percentile of completed requests; empty if there were none.
+        variants: completed requests by variant; empty if the engine has none.
     """
 
     at: int
     offered: int
     met: int
     latency_s: dict[float, float]
+    variants: dict[str, int]
 
 
 def by_second(log: RequestLog) -> list[Second]:
@@ -213,7 +220,10 @@ def _second(log: RequestLog, at: int, rows: list[int]) -> Second:
         if outcome in (Outcome.MET, Outcome.LATE)
     )
     found = {p: latencies[_nearest(p, len(latencies))] for p in (50.0, 99.0)} if latencies else {}
-    return Second(at=at, offered=len(rows), met=outcomes.count(Outcome.MET), latency_s=found)
+    variants = Counter(split_variant(log.versions[row])[1] for row in rows)
+    del variants[""]
+    met = outcomes.count(Outcome.MET)
+    return Second(at=at, offered=len(rows), met=met, latency_s=found, variants=dict(variants))
 
 
 def _nearest(percentile: float, count: int) -> int:

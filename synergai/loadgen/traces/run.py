@@ -20,11 +20,11 @@ from synergai.loadgen.sample_set import samples_for
 from synergai.loadgen.traces.driver import send_open_loop
 from synergai.loadgen.traces.request_log import RequestLog, RunSummary, summarise
 from synergai.loadgen.traces.search import Trial, find_goodput
+from synergai.loadgen.traces.variants import VariantFigures, read_accuracies, variant_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
-    from synergai.client.streaming import InferResult
     from synergai.loadgen.traces.driver import Send
     from synergai.loadgen.traces.search import SearchResult
     from synergai.loadgen.traces.settings import LoadSettings
@@ -41,11 +41,13 @@ class TraceRun:
         log: its requests.
         figures: its statistics.
         origin: human-readable description of the inputs.
+        variants: figures by variant; None if the engine has none.
     """
 
     log: RequestLog
     figures: RunSummary
     origin: str
+    variants: VariantFigures | None
 
 
 async def run_trace(settings: LoadSettings, progress: Callable[[int], None]) -> TraceRun:
@@ -63,7 +65,12 @@ async def run_trace(settings: LoadSettings, progress: Callable[[int], None]) -> 
         log = await send_open_loop(
             send, instants, deadline_s=_deadline_s(settings), progress=progress
         )
-    return TraceRun(log, _figures(settings, log, settings.curve().duration), origin)
+        variants = None
+        if any("." in version for version in log.versions):
+            accuracies = await read_accuracies(client, settings.engine)
+            variants = variant_figures(log, accuracies, settings.min_accuracy)
+    figures = _figures(settings, log, settings.curve().duration)
+    return TraceRun(log, figures, origin, variants)
 
 
 async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]) -> SearchResult:
@@ -130,13 +137,15 @@ async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:
     samples, origin = samples_for(engine, settings.models, settings.samples)
     inputs = samples.inputs
 
-    def send(number: int, deadline: float | None) -> Awaitable[InferResult]:
-        return client.infer(
+    async def send(number: int, deadline: float | None) -> str:
+        result = await client.infer(
             settings.engine,
             inputs[number % len(inputs)],
             deadline=deadline,
             priority=settings.priority,
+            min_accuracy=settings.min_accuracy,
         )
+        return result.version
 
     for number in range(settings.warm_up):
         await _send_probe(send, number)

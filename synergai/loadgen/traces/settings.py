@@ -76,6 +76,12 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
         le=9,
         description="Priority of the requests, 0 (default) to 9 (most urgent).",
     )
+    min_accuracy: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Lowest accuracy, 0 to 1, of the variants that may answer.",
+    )
     late_ms: float = Field(
         default=10.0, gt=0, description="Delay in milliseconds beyond which a request is sent late."
     )
