@@ -62,6 +62,7 @@ from synergai.scheduling.ranges import Ranges
 from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.retries import Retries
 from synergai.scheduling.state import JobRecord
+from synergai.scheduling.variants import Variants
 from synergai.scheduling.wait_queue import WaitQueue
 from synergai.scheduling.worker_changes import WorkerChanges
 
@@ -99,7 +100,8 @@ class SchedulerCore:
         self._wait_queue = WaitQueue(self._policy, self._estimator, self._fleet, settings)
         self._queue = self._wait_queue.queue
         self._probes = Probes(self._estimator, settings.probe_queries)
-        self._view = View(self._queue, self._fleet, self._estimator, settings)
+        self._variants = Variants(self._estimator, self._fleet, self._queue, settings)
+        self._view = View(self._queue, self._fleet, self._estimator, self._variants, settings)
         self._jobs: dict[JobId, JobRecord] = {}
         self._commands: list[Command] = []
         self._leases = Leases(
@@ -107,6 +109,7 @@ class SchedulerCore:
             self._wait_queue,
             self._estimator,
             self._view,
+            self._variants,
             settings,
             self._commands,
             epoch,
@@ -125,6 +128,7 @@ class SchedulerCore:
             self._outliers,
             self._wait_queue,
             self._view,
+            self._variants,
         )
         self._retries = Retries()
         self._checks = Checks(self._fleet, self._estimator, self._leases, self._commands)
@@ -303,6 +307,8 @@ class SchedulerCore:
         self._next_sequence += 1
         self._jobs[job.id] = record
         self._wait_queue.job_added(record, self._now)
+        if job.engine in self._variants.engines:
+            self._variants.arrived(record, self._now)
         if job.perishable and math.isfinite(job.deadline):
             self._expiries.add(record, len(self._jobs))
         if record.remaining == 0:
@@ -312,6 +318,7 @@ class SchedulerCore:
 
     def _remove_worker(self, worker: WorkerRecord) -> None:
         self._fleet.remove(worker)
+        self._variants.fleet_changed()
         self._resumption.discard_worker(worker)
         self._estimator.invalidate_worker(worker)
         self._probes.remove_worker(worker)
@@ -513,6 +520,7 @@ class SchedulerCore:
         if not job.is_request:  # which is never interrupted, and of which no pace is kept
             self._resumption.discard(job)
             self._leases.job_removed(job)
+            self._variants.removed(job)
             self._probes.job_removed(job.job.id)
         self._wait_queue.job_removed(job)
 

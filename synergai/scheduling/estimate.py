@@ -22,6 +22,7 @@ class Estimate(NamedTuple):
         joules: energy per query; infinite if not profiled.
         entry: the underlying profile entry.
         session: the session that must be resident.
+        accuracy: measured or declared share of right answers; 0 if it is not known.
     """
 
     configuration: Configuration
@@ -31,6 +32,7 @@ class Estimate(NamedTuple):
     joules: float
     entry: ProfileEntry
     session: Session
+    accuracy: float = 0.0
 
     def with_pace(self, pace: float, transfer_s: float) -> Estimate:
         """Return the estimate at another worker pace and transfer time."""
@@ -42,6 +44,7 @@ class Estimate(NamedTuple):
             self.joules,
             self.entry,
             self.session,
+            self.accuracy,
         )
 
     @property

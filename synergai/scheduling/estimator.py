@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from synergai.domain import Session
 from synergai.scheduling.estimate import Estimate
 
@@ -19,10 +21,13 @@ if TYPE_CHECKING:
 
     from synergai.domain import EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+    from synergai.scheduling.fronts import Limit
     from synergai.scheduling.observation import Observation
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
+_MAX_LIMITS: Final = 64
+"""Floors and pinned variants of an engine whose fastest workers are remembered."""
 _TRANSFER_WEIGHT: Final = 0.08
 """Weight of one observed transfer time in the exponential average."""
 
@@ -38,6 +43,8 @@ class Estimator:
         self._transfer: dict[tuple[WorkerId, EngineName], float] = {}
         self._switch: dict[WorkerId, float] = {}
         self._fastest: dict[EngineName, list[Estimate]] = {}
+        # The same for jobs that may not use all variants.
+        self._fastest_limited: dict[EngineName, dict[Limit, list[Estimate]]] = {}
 
     @property
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
@@ -62,43 +69,53 @@ class Estimator:
             found = worker.estimates[engine] = self._compute(engine, worker)
             return found
 
+    def for_job(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        """Return the cost of a job's engine on `worker`, in variants that the job may use."""
+        found = self.estimates(job.job.engine, worker)
+        limit = job.limit
+        return found if limit is None else tuple(filter(limit.allows, found))
+
     def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
         """Return the least time in which any of `serving` could run the job's pending queries.
 
         0 if the engine is profiled on none of them.
         """
         engine = job.job.engine
-        fastest = self._fastest.get(engine)
-        if fastest is None:
-            fastest = self._fastest[engine] = self._pareto_front(engine, serving)
+        if job.limit is not None:
+            fastest = self._fastest_within(job.limit, job, serving)
+        elif (known := self._fastest.get(engine)) is not None:
+            fastest = known
+        else:
+            found = [e for worker in serving if (e := self.estimate(engine, worker)) is not None]
+            fastest = self._fastest[engine] = _pareto_front(found)
         queries, with_tensors = job.pending.total, job.job.with_tensors
         if len(fastest) == 1:
             return fastest[0].seconds(queries, with_tensors=with_tensors)
         return min((e.seconds(queries, with_tensors=with_tensors) for e in fastest), default=0.0)
 
-    def _pareto_front(self, engine: EngineName, serving: Sequence[WorkerRecord]) -> list[Estimate]:
-        """Return the estimates that no other estimate dominates."""
-        found = [e for worker in serving if (e := self.estimate(engine, worker)) is not None]
-        if len(found) == 1:
-            return found
-        found.sort(key=lambda e: (e.setup_s, e.per_query_s))
-        kept: list[Estimate] = []
-        compute_s = total_s = math.inf
-        for e in found:
-            if e.per_query_s < compute_s or e.per_query_s + e.transfer_s < total_s:
-                kept.append(e)
-                compute_s = min(compute_s, e.per_query_s)
-                total_s = min(total_s, e.per_query_s + e.transfer_s)
-        return kept
+    def _fastest_within(
+        self, limit: Limit, job: JobRecord, serving: Sequence[WorkerRecord]
+    ) -> list[Estimate]:
+        known = self._fastest_limited.setdefault(job.job.engine, {})
+        fastest = known.get(limit)
+        if fastest is None:
+            if len(known) >= _MAX_LIMITS:
+                known.clear()
+            found = [e for worker in serving for e in self.for_job(job, worker)[:1]]
+            fastest = known[limit] = _pareto_front(found)
+        return fastest
 
     def _compute(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
         row = self._dictionary.row(engine, worker.worker.worker_class)
         entries = [row[c] for c in worker.configurations(engine) if c in row]
         entries.sort(key=lambda entry: -entry.planned_qps)
         pace, transfer_s = self._pace_and_transfer_s(engine, worker)
+        declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
         found: list[Estimate] = []
         for entry in entries:
             session = Session(engine, entry.configuration)
+            variant = entry.configuration.variant
+            measured = entry.accuracy_samples > 0
             found.append(
                 Estimate(
                     entry.configuration,
@@ -108,6 +125,7 @@ class Estimator:
                     entry.watts / entry.qps if entry.watts > 0 else math.inf,
                     entry,
                     session,
+                    entry.accuracy if measured else declared.get(variant, 0.0),
                 )
             )
         return tuple(found)
@@ -124,7 +142,10 @@ class Estimator:
         if mode and worker.power_mode is not None and worker.power_mode != mode:
             seconds += self._switch.get(worker.id, self._settings.mode_switch_s)
         if not self._resident(session, worker):
-            seconds += entry.t_pre_s * self._setup.get((worker.id, entry.engine), 1.0)
+            started = bool(entry.configuration.variant) and _sibling_resident(session, worker)
+            # Variants share a host, and the samples in it.
+            load_s = entry.model_load_s if started else entry.t_pre_s
+            seconds += load_s * self._setup.get((worker.id, entry.engine), 1.0)
         return seconds
 
     @staticmethod
@@ -218,6 +239,7 @@ class Estimator:
 
     def _invalidate(self, worker: WorkerRecord, engine: EngineName) -> None:
         before = worker.estimates.pop(engine, None)
+        worker.fronts.pop(engine, None)
         self._invalidate_fastest(worker, engine, before)
 
     def _refresh(self, worker: WorkerRecord, engine: EngineName) -> None:
@@ -235,6 +257,8 @@ class Estimator:
         self, worker: WorkerRecord, engine: EngineName, before: tuple[Estimate, ...] | None
     ) -> None:
         """Drop the cached Pareto front if the worker's change may affect it."""
+        if self._fastest_limited:
+            self._fastest_limited.pop(engine, None)
         fastest = self._fastest.get(engine)
         if fastest is None:
             return
@@ -253,13 +277,39 @@ class Estimator:
     def invalidate_worker(self, worker: WorkerRecord) -> None:
         """Drop cached estimates after the worker joined, left, or changed its mode or engines."""
         worker.estimates.clear()
+        worker.fronts.clear()
         for engine in worker.engines:
             self._fastest.pop(engine, None)
+            self._fastest_limited.pop(engine, None)
 
     def invalidate_profile(self, engine: EngineName, workers: Sequence[WorkerRecord]) -> None:
         """Drop cached estimates after the dictionary's entries for `engine` changed."""
         for worker in workers:
             self._invalidate(worker, engine)
+
+
+def _pareto_front(found: list[Estimate]) -> list[Estimate]:
+    """Return the estimates that no other estimate dominates."""
+    if len(found) == 1:
+        return found
+    found.sort(key=lambda e: (e.setup_s, e.per_query_s))
+    kept: list[Estimate] = []
+    compute_s = total_s = math.inf
+    for e in found:
+        if e.per_query_s < compute_s or e.per_query_s + e.transfer_s < total_s:
+            kept.append(e)
+            compute_s = min(compute_s, e.per_query_s)
+            total_s = min(total_s, e.per_query_s + e.transfer_s)
+    return kept
+
+
+def _sibling_resident(session: Session, worker: WorkerRecord) -> bool:
+    """Return whether another variant is loaded that runs in the same host."""
+    host = replace(session.configuration, variant="")
+    return any(
+        each.engine == session.engine and replace(each.configuration, variant="") == host
+        for each in worker.sessions
+    )
 
 
 def _blend(believed: float, seen: float, weight: float) -> float:

@@ -20,6 +20,7 @@ from synergai.domain import (
     JobId,
     Outcome,
     Session,
+    Variant,
     WorkerClass,
     WorkerId,
 )
@@ -39,6 +40,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         keeps_sessions: loaded sessions stay in memory; otherwise every assignment that does not
             continue the previous one pays for setup.
         unusable: engines with the configurations that it cannot run them in.
+        variants: the variants that it has of each engine; engines without any are left out.
     """
 
     id: WorkerId
@@ -49,6 +51,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     power_mode: str = ""
     keeps_sessions: bool = True
     unusable: frozenset[Session] = frozenset()
+    variants: dict[EngineName, tuple[Variant, ...]] = {}
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -104,10 +107,11 @@ class WorkerLeft(Struct, frozen=True):
 
 
 class EnginesChanged(Struct, frozen=True):
-    """The set of engines that the worker can run changed."""
+    """The set of engines that the worker can run changed, or their variants did."""
 
     worker_id: WorkerId
     engines: frozenset[EngineName]
+    variants: dict[EngineName, tuple[Variant, ...]] = {}
 
 
 class ConfigurationsUnusable(Struct, frozen=True):

@@ -49,6 +49,7 @@ class Fleet:
             set(),
             set(worker.sessions),
             set(worker.unusable),
+            dict(worker.variants),
             power_mode=worker.power_mode or None,
             idle_since=now,
         )

@@ -119,7 +119,7 @@ class Interleaver:
     ) -> Iterator[tuple[float, Interruption]]:
         """Yield where a request may run next, and the seconds until that worker turns to it."""
         for worker in self._view.serving(request.job.engine):
-            estimate = self._estimator.estimate(request.job.engine, worker)
+            estimate = next(iter(self._estimator.for_job(request, worker)), None)
             cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
             if worker.index in available and estimate is not None:
                 wait_s = worker.free_at(self._view.now) - self._view.now

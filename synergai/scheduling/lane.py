@@ -88,6 +88,10 @@ class Entries:
         """Return the first entry; there must be one."""
         return self._blocks[0].entries[0]
 
+    def leading(self, count: int) -> list[Entry]:
+        """Return up to `count` of the first entries; fewer if the first block is smaller."""
+        return self._blocks[0].entries[:count] if self._blocks else []
+
     def add(self, entry: Entry) -> None:
         """Insert an entry."""
         self._size += 1

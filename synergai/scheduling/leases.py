@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.policy import Assign, View
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, WorkerRecord
+    from synergai.scheduling.variants import Variants
     from synergai.scheduling.wait_queue import WaitQueue
 
 _EPOCH_SHIFT: Final = 40
@@ -61,6 +62,7 @@ class Leases:
         wait_queue: where jobs with pending queries wait.
         estimator: learns from reported progress.
         view: setup and per-query estimates.
+        variants: chooses variants.
         settings: scheduling options.
         commands: output; receives ``Dispatch`` and ``Stop`` in order.
         epoch: upper bits of the assignment ids, which therefore increase across restarts.
@@ -72,6 +74,7 @@ class Leases:
         wait_queue: WaitQueue,
         estimator: Estimator,
         view: View,
+        variants: Variants,
         settings: SchedulingSettings,
         commands: list[Command],
         epoch: int,
@@ -80,6 +83,7 @@ class Leases:
         self._wait_queue = wait_queue
         self._estimator = estimator
         self._view = view
+        self._variants = variants
         self._settings = settings
         self._commands = commands
         self._by_id: dict[AssignmentId, Lease] = {}
@@ -109,7 +113,10 @@ class Leases:
             RuntimeError: the job has no assignable queries.
         """
         job, worker, estimate = decision.job, decision.worker, decision.estimate
-        count = decision.count
+        wanted = count = decision.count
+        if estimate.configuration.variant and self._variants.is_on:
+            estimate, count = self._variants.choose(job, worker, estimate, count, now)
+            wanted = count
         leased_s = 0.0
         self._wait_queue.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
@@ -117,7 +124,7 @@ class Leases:
             cost = self._cost(job, worker, estimate, queries[1] - queries[0])
             lease = self._dispatch(job, worker, estimate.configuration, queries, cost, now)
             leased_s += lease.expected_s
-        if count == decision.count:
+        if count == wanted:
             raise RuntimeError(f"the policy assigned queries that job {job.job.id} does not have")
         self._wait_queue.charge(job, leased_s, now)
         self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
@@ -239,6 +246,8 @@ class Leases:
         if new and lease.estimate is not None:
             worker = self._fleet.workers[lease.assignment.worker_id]
             self._learn(lease, worker, observe(lease, new, compute_s, now))
+            if lease.job.is_request and lease.estimate.configuration.variant:
+                self._variants.answered(lease, now)
             lease.compute_s = max(lease.compute_s, compute_s)
             self._wait_queue.mark_drifted(lease.assignment.engine, now)
             if not lease.job.is_request:

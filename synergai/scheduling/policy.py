@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.variants import Variants
 
 
 class Assign(Struct, frozen=True):
@@ -81,13 +82,19 @@ class View:
     """
 
     def __init__(
-        self, queue: JobQueue, fleet: Fleet, estimator: Estimator, settings: SchedulingSettings
+        self,
+        queue: JobQueue,
+        fleet: Fleet,
+        estimator: Estimator,
+        variants: Variants,
+        settings: SchedulingSettings,
     ) -> None:
         self.queue = queue
         self.now = 0.0
         self.extended_at = -math.inf
         self._fleet = fleet
         self._estimator = estimator
+        self._variants = variants
         self.minimizes_energy = settings.objective == "energy"
 
     @property
@@ -141,17 +148,24 @@ class View:
         """
         if job.job.engine not in worker.engines or worker.withdrawn:
             return None
-        estimates = self._estimator.estimates(job.job.engine, worker)
+        estimates = self._estimator.for_job(job, worker)
         if not estimates:
             return None
         if not self.minimizes_energy:
-            return estimates[0]
+            return self._chosen(job, worker, estimates[0])
         budget_s = ENERGY_SLACK * (job.job.deadline - self.now)
         with_tensors = job.job.with_tensors
         in_time = [
             e for e in estimates if e.seconds(job.remaining, with_tensors=with_tensors) <= budget_s
         ]
         return min(in_time, key=_joules, default=estimates[0])
+
+    def _chosen(self, job: JobRecord, worker: WorkerRecord, fastest: Estimate) -> Estimate:
+        """Return the variant in which a job would run; that of a request is chosen when it does."""
+        variants = self._variants
+        if not (variants.is_on and fastest.configuration.variant) or job.is_request:
+            return fastest
+        return variants.choose_for_job(job, worker, fastest, self.now)[0]
 
     def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""
@@ -180,7 +194,7 @@ class View:
         for worker in workers:
             if engine not in worker.engines:
                 continue
-            estimates = self._estimator.estimates(engine, worker)
+            estimates = self._estimator.for_job(job, worker)
             if not self.minimizes_energy:
                 estimates = estimates[:1]
             free_at = worker.free_at(self.now)

@@ -254,6 +254,23 @@ class JobQueue:
                     seen.add(lane.engine)
                     yield part.first()[2]
 
+    def latest_starts(self, engines: Collection[EngineName], count: int) -> list[float]:
+        """Return when about the `count` most urgent jobs of some engines must start, ascending.
+
+        Those that are overdue are left out.
+        """
+        if (only := self._aside.record) is not None:
+            return [only.latest_start] if only.job.engine in engines else []
+        found = [
+            entry[2].latest_start
+            for engine, queue in self._by_engine.items()
+            if engine in engines
+            for lane in queue.lanes.values()
+            for entry in lane.in_time.leading(count)
+        ]
+        found.sort()
+        return found[:count]
+
     def next_rank(self, now: float) -> float:
         """Return the earliest rank after `now`; infinite if there is none.
 

@@ -25,12 +25,20 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         dict[str, str], Meta(description="Options of the scheduling policy.")
     ] = {}
     objective: Annotated[
-        Literal["latency", "energy"],
+        Literal["accuracy", "latency", "energy"],
         Meta(
-            description="Choice among assignments that meet the deadline: earliest completion, or "
-            "least energy by the dictionary's watts."
+            description="Choice among assignments that meet the deadline: earliest completion, with "
+            "the most accurate variants that load allows (accuracy) or with the fastest (latency), "
+            "or least energy by the dictionary's watts."
         ),
-    ] = "latency"
+    ] = "accuracy"
+    chooser: Annotated[
+        str,
+        Meta(
+            description="Rule that chooses the variants of engines with the objective accuracy; "
+            "those other than allowance are for comparison."
+        ),
+    ] = "allowance"
     infeasible: Annotated[
         Literal["defer", "reject"],
         Meta(

@@ -7,12 +7,25 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from msgspec.structs import replace
+
 from synergai.domain import Session
+from synergai.scheduling.fronts import Limit
 
 if TYPE_CHECKING:
-    from synergai.domain import AssignmentId, Configuration, EngineName, Job, WorkerId
+    from collections.abc import Iterable
+
+    from synergai.domain import (
+        AssignmentId,
+        Configuration,
+        EngineName,
+        Job,
+        Variant,
+        WorkerId,
+    )
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.events import Assignment, Worker
+    from synergai.scheduling.fronts import Front
     from synergai.scheduling.ranges import Ranges
     from synergai.scheduling.settings import SchedulingSettings
 
@@ -152,6 +165,7 @@ class JobRecord:
         copy_of: the late request that it repeats; see `hedging`.
         hedged: it is a request of which a copy was sent.
         is_request: it is a single request whose client waits for the answer.
+        limit: which variants of its engine it may use; None for all.
     """
 
     job: Job
@@ -175,9 +189,13 @@ class JobRecord:
     copy_of: JobRecord | None = None
     hedged: bool = False
     is_request: bool = field(init=False)
+    limit: Limit | None = None
 
     def __post_init__(self) -> None:
-        self.is_request = self.job.perishable and self.job.queries == 1
+        job = self.job
+        self.is_request = job.perishable and job.queries == 1
+        if job.variant or job.min_accuracy:
+            self.limit = Limit(job.variant, job.min_accuracy)
 
     @property
     def remaining(self) -> int:
@@ -213,6 +231,7 @@ class WorkerRecord:
         engines: what it can run.
         sessions: what is resident in its memory.
         unusable: engines with the configurations that it cannot run them in.
+        variants: the variants that it has of each engine with variants.
         power_mode: the mode after its current assignments; None if unknown.
         draining: it accepts no new assignments.
         leases: its assignments in execution order.
@@ -228,6 +247,7 @@ class WorkerRecord:
         interruptions: requests that interrupted its jobs since one of these made progress.
         interrupted_at: when a request last interrupted its jobs.
         estimates: cached engine costs.
+        fronts: cached variants that are worth using, by engine and who may use them.
         heard_at: when one of its leases last showed a sign of progress.
         silences_s: longest recent time between two such signs, by engine.
         lateness: multiple of its estimate after which a request is late here, by engine.
@@ -241,6 +261,7 @@ class WorkerRecord:
     engines: set[EngineName]
     sessions: set[Session]
     unusable: set[Session] = field(default_factory=set)
+    variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
     power_mode: str | None = None
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
@@ -255,6 +276,7 @@ class WorkerRecord:
     interrupted_at: float = -math.inf
     yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
+    fronts: dict[EngineName, dict[tuple[Limit | None, bool], Front]] = field(default_factory=dict)
     heard_at: float = -math.inf
     silences_s: dict[EngineName, float] = field(default_factory=dict)
     lateness: dict[EngineName, float] = field(default_factory=dict)
@@ -274,7 +296,9 @@ class WorkerRecord:
 
     def configurations(self, engine: EngineName) -> list[Configuration]:
         """Return the configurations that it can run `engine` in."""
-        every = self.worker.configurations
+        every: Iterable[Configuration] = self.worker.configurations
+        if variants := self.variants.get(engine):
+            every = [replace(each, variant=one.name) for each in every for one in variants]
         if not self.unusable:
             return list(every)
         return [each for each in every if Session(engine, each) not in self.unusable]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.policy import View
     from synergai.scheduling.probes import Probes
     from synergai.scheduling.state import WorkerRecord
+    from synergai.scheduling.variants import Variants
     from synergai.scheduling.wait_queue import WaitQueue
 
 WorkerChange: TypeAlias = (
@@ -53,6 +54,7 @@ class WorkerChanges:
         outliers: counts their reports as signs of progress.
         wait_queue: the waiting jobs, ranked by these costs.
         view: tells policies when more has become available to run on.
+        variants: which engines have variants.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class WorkerChanges:
         outliers: Outliers,
         wait_queue: WaitQueue,
         view: View,
+        variants: Variants,
     ) -> None:
         self._fleet = fleet
         self._estimator = estimator
@@ -72,10 +75,12 @@ class WorkerChanges:
         self._outliers = outliers
         self._wait_queue = wait_queue
         self._view = view
+        self._variants = variants
 
     def add(self, worker: Worker, now: float) -> None:
         """Add a worker that has joined."""
         record = self._fleet.add(worker, now)
+        self._variants.fleet_changed()
         self._view.extended_at = now
         self._estimator.invalidate_worker(record)
         self._probes.update_worker(record)
@@ -88,7 +93,8 @@ class WorkerChanges:
             case WorkerDraining():
                 worker.draining = True
                 self._fleet.update_availability(worker, now)
-            case EnginesChanged(_, engines):
+            case EnginesChanged(_, engines, variants):
+                worker.variants = dict(variants)
                 self.set_engines(worker, engines, now)
             case ConfigurationsUnusable(_, engine, configurations):
                 worker.unusable = {each for each in worker.unusable if each.engine != engine}
@@ -114,6 +120,7 @@ class WorkerChanges:
         self._estimator.invalidate_worker(worker)
         self._fleet.set_engines(worker, engines)
         self._estimator.invalidate_worker(worker)
+        self._variants.fleet_changed()
         self._probes.update_worker(worker)
         if not worker.engines <= before:
             self._view.extended_at = now

@@ -1,0 +1,132 @@
+"""Seconds of worker time that one query of an engine with variants may cost now.
+
+Worker time within a horizon is divided among the queries that have to be answered in it, so that the
+sum of their accuracies is the highest: a fractional knapsack. Every query starts with its fastest
+variant, and the step to a slower one with the most accuracy per second is taken next, whatever the
+engine. All engines thus pay the same price for a second. The mean that remains for an engine's query
+lies between two variants; `Credit` mixes them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ROUNDING: float = 1e-9
+
+
+class Demand(NamedTuple):
+    """Queries of one engine that have to be answered within the horizon.
+
+    Attributes:
+        queries: their number.
+        seconds: worker time per query by variant, ascending.
+        values: accuracy by variant, ascending; concave in the seconds.
+        most_s: most worker time that all of them can use.
+    """
+
+    queries: float
+    seconds: Sequence[float]
+    values: Sequence[float]
+    most_s: float
+
+
+def concave_hull(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the numbers of the points that no mixture of others beats.
+
+    Args:
+        points: seconds and accuracy of each variant.
+
+    Returns:
+        Numbers of points, by ascending seconds and accuracy; the gain in accuracy per second falls.
+        The first is the fastest point.
+    """
+    hull: list[int] = []
+    order = sorted(range(len(points)), key=lambda number: (points[number][0], -points[number][1]))
+    for number in order:
+        seconds, value = points[number]
+        if hull and value <= points[hull[-1]][1]:
+            continue
+        while len(hull) > 1:
+            (first_s, first), (last_s, last) = points[hull[-2]], points[hull[-1]]
+            if (last - first) * (seconds - last_s) > (value - last) * (last_s - first_s):
+                break
+            hull.pop()
+        hull.append(number)
+    return hull
+
+
+def allowances(demands: Sequence[Demand], budget_s: float) -> list[float]:
+    """Return the mean seconds that a query of each demand may cost.
+
+    Args:
+        demands: each with queries.
+        budget_s: worker time within the horizon.
+
+    Returns:
+        Seconds by demand: less than the fastest variant takes if the time is too short for all, more
+        than the slowest takes if time is left.
+    """
+    if len(demands) == 1:
+        queries, _, _, most_s = demands[0]
+        return [min(budget_s, most_s) / queries]
+    used_s = [demand.queries * demand.seconds[0] for demand in demands]
+    left_s = budget_s - sum(used_s)
+    if left_s <= 0.0:
+        share = budget_s / sum(used_s)
+        return [
+            min(share * demand.seconds[0], demand.most_s / demand.queries) for demand in demands
+        ]
+    steps = [
+        ((demand.values[at + 1] - demand.values[at]) / (seconds - demand.seconds[at]), number, at)
+        for number, demand in enumerate(demands)
+        for at, seconds in enumerate(demand.seconds[1:])
+    ]
+    steps.sort(key=lambda step: (-step[0], step[1], step[2]))
+    for _, number, at in steps:
+        queries, seconds, _, most_s = demands[number]
+        cost_s = min(queries * (seconds[at + 1] - seconds[at]), most_s - used_s[number], left_s)
+        if cost_s > 0.0:
+            used_s[number] += cost_s
+            left_s -= cost_s
+    # What is left after the slowest variants is reserve for all alike.
+    reserve = 1.0 + left_s / sum(used_s)
+    return [
+        min(reserve * used, demand.most_s) / demand.queries
+        for used, demand in zip(used_s, demands, strict=True)
+    ]
+
+
+class Credit:
+    """Chooses variants whose mean cost is an allowance that lies between two of them.
+
+    What a query leaves of its allowance is spent on a slower variant now and then. A query that has
+    to use a slower variant than its allowance pays for leaves a debt, which later ones pay back.
+    """
+
+    __slots__ = ("_balance",)
+
+    def __init__(self) -> None:
+        self._balance = 0.0
+
+    def choose(self, costs: Sequence[float], allowance: float, limit: float) -> int:
+        """Return the number of the variant for the next query.
+
+        Args:
+            costs: cost by variant, ascending; not empty.
+            allowance: mean cost of a query.
+            limit: most that this very query may cost; the fastest variant is chosen if it is less.
+        """
+        balance = self._balance
+        means = allowance + balance if balance < 0.0 else allowance
+        at = max(0, bisect_right(costs, means + _ROUNDING) - 1)
+        if balance > 0.0 and at + 1 < len(costs) and allowance + balance >= costs[at + 1]:
+            at += 1
+        while at and costs[at] > limit:
+            at -= 1
+        slowest = costs[-1]
+        self._balance = min(max(balance + min(allowance, slowest) - costs[at], -slowest), slowest)
+        return at

@@ -1,0 +1,75 @@
+"""The interface between the core and the rules that choose variants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from synergai.runtime.plugins import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from synergai.domain import EngineName
+    from synergai.scheduling.fronts import Front
+    from synergai.scheduling.state import WorkerRecord
+
+
+class Query(NamedTuple):
+    """A request that a worker runs next, in a variant to be chosen.
+
+    Attributes:
+        engine: its engine.
+        worker: where it runs.
+        front: the variants that it may use.
+        fastest_s: seconds of the engine's fastest variant on the worker; the unit of the front's
+            costs.
+        left_s: seconds from its start to its deadline; infinite if it has none.
+        limit_s: returns the most seconds that it may take so that it, and the requests that wait
+            behind it, keep their deadlines.
+        now: the instant of the event.
+    """
+
+    engine: EngineName
+    worker: WorkerRecord
+    front: Front
+    fastest_s: float
+    left_s: float
+    limit_s: Callable[[], float]
+    now: float
+
+
+class Load(Protocol):
+    """What a rule may know of the engines with variants that share workers."""
+
+    def allowance(self, engine: EngineName, now: float) -> float:
+        """Return what a query of the engine may cost on average, in times of its fastest variant."""
+
+    def arrivals_per_s(self, engine: EngineName, now: float) -> float:
+        """Return how many requests of the engine arrived within the last second."""
+
+    def deadline_s(self, engine: EngineName) -> float:
+        """Return the mean time that requests of the engine have; infinite if they have no deadline."""
+
+    def workers(self, engine: EngineName) -> Sequence[WorkerRecord]:
+        """Return the workers that have the engine."""
+
+
+class Chooser(Protocol):
+    """Chooses the variants of requests."""
+
+    def choose(self, query: Query) -> int:
+        """Return the number of a variant of the query's front."""
+
+
+CHOOSERS: Final = Registry[Chooser](
+    "synergai.choosers",
+    {
+        "allowance": "synergai.scheduling.variants:Allowance",
+        "largest": "synergai.simulator.accuracy.choosers:Largest",
+        "smallest": "synergai.simulator.accuracy.choosers:Smallest",
+        "chain": "synergai.simulator.accuracy.choosers:Chain",
+        "model-switching": "synergai.simulator.accuracy.choosers:ModelSwitching",
+        "slackfit": "synergai.simulator.accuracy.choosers:SlackFit",
+    },
+)
+"""Rules by name. All but the first are those of others, for comparison."""

@@ -1,0 +1,100 @@
+"""The variants of an engine that are worth using on a worker."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from synergai.scheduling.allowance import concave_hull
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.scheduling.estimate import Estimate
+
+REBUILT_EVERY_S: float = 1.0
+"""Age at which a front is built again, as transfer times drift."""
+
+
+class Limit(NamedTuple):
+    """Which variants a job may use.
+
+    Attributes:
+        variant: the only one; empty for any.
+        min_accuracy: lowest accuracy.
+    """
+
+    variant: str
+    min_accuracy: float
+
+    def allows(self, estimate: Estimate) -> bool:
+        """Return whether the job may use the variant of an estimate."""
+        if self.variant and estimate.configuration.variant != self.variant:
+            return False
+        return estimate.accuracy >= self.min_accuracy
+
+
+class Front(NamedTuple):
+    """Variants that no mixture of others beats, from the fastest to the most accurate.
+
+    Attributes:
+        places: number of each one's estimate among those of its engine on the worker.
+        costs: worker time per query by variant, in times of the engine's fastest variant.
+        values: accuracy by variant, relative to that of the engine's best.
+        built_at: when it was built.
+    """
+
+    places: tuple[int, ...]
+    costs: tuple[float, ...]
+    values: tuple[float, ...]
+    built_at: float
+
+
+def build_front(
+    estimates: Sequence[Estimate], limit: Limit | None, now: float, *, batched: bool
+) -> Front | None:
+    """Return the front of an engine on a worker; None if it may use no variant there.
+
+    A variant of unknown accuracy is used only if it is the fastest. A slower one whose accuracy is
+    higher by less than the standard error of the difference is no better for sure, and left out.
+
+    Args:
+        estimates: the engine's estimates on the worker, fastest first.
+        limit: which variants may be used; None for all.
+        now: the instant.
+        batched: whether queries come with tensors, and are computed in batches if that is faster.
+    """
+    places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
+    if not places:
+        return None
+    seconds = [capacity_s(each, batched=batched) for each in estimates]
+    fastest_s = min(seconds)
+    places.sort(key=lambda place: seconds[place])
+    kept: list[int] = []
+    for place in places:
+        if not kept or _is_better(estimates[place], estimates[kept[-1]]):
+            kept.append(place)
+    hull = concave_hull([(seconds[place], estimates[place].accuracy) for place in kept])
+    best = max(max(each.accuracy for each in estimates), 1e-9)
+    return Front(
+        tuple([kept[number] for number in hull]),
+        tuple([seconds[kept[number]] / fastest_s for number in hull]),
+        tuple([estimates[kept[number]].accuracy / best for number in hull]),
+        now,
+    )
+
+
+def capacity_s(estimate: Estimate, *, batched: bool) -> float:
+    """Return the worker time that a query takes when many wait."""
+    if not batched:
+        return estimate.per_query_s
+    alone_s = estimate.per_query_s + estimate.transfer_s
+    times = estimate.batch_times
+    if times is None:
+        return alone_s
+    return min(alone_s, times.seconds(times.max_rows) / times.max_rows)
+
+
+def _is_better(slower: Estimate, faster: Estimate) -> bool:
+    gain = slower.accuracy - faster.accuracy
+    return gain > math.hypot(slower.entry.accuracy_error, faster.entry.accuracy_error)

@@ -1,0 +1,227 @@
+"""Simulation of requests for engines with variants: the core in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    Variant,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    AssignmentEnded,
+    Dispatch,
+    Expire,
+    Finish,
+    JobArrived,
+    Stop,
+    TimePassed,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from synergai.domain import AssignmentId
+    from synergai.scheduling.events import Assignment, Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Engines with variants, and the workers that serve them.
+
+    Attributes:
+        name: what it is called.
+        fronts: seconds and accuracy by variant and engine.
+        layout: engines by worker.
+        deadline_s: time that each request has.
+        error: standard deviation of the logarithm of actual over profiled times.
+    """
+
+    name: str
+    fronts: Mapping[EngineName, Mapping[str, tuple[float, float]]]
+    layout: Sequence[frozenset[EngineName]]
+    deadline_s: float = 0.4
+    error: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request.
+
+    Attributes:
+        engine: its engine.
+        arrival: when it arrived.
+        variant: the variant that answered; empty if it was not answered in time.
+        accuracy: that variant's accuracy; 0 if it was not answered in time.
+    """
+
+    engine: EngineName
+    arrival: float
+    variant: str
+    accuracy: float
+
+
+def simulate(
+    scenario: Scenario,
+    arrivals: Sequence[tuple[float, EngineName]],
+    seed: int,
+    *,
+    chooser: str = "allowance",
+    policy: str = "malleable",
+) -> list[Answer]:
+    """Run requests to their end.
+
+    Args:
+        scenario: engines and workers.
+        arrivals: time and engine of each request, ascending.
+        seed: seed of the deviations from the profile.
+        chooser: rule that chooses variants.
+        policy: scheduling policy.
+    """
+    return _Simulation(scenario, seed, chooser, policy).run(arrivals)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """Runs assignments one after another."""
+
+    queue: deque[Assignment] = field(default_factory=deque)
+    running: Assignment | None = None
+    seconds: float = 0.0
+
+
+class _Simulation:
+    def __init__(self, scenario: Scenario, seed: int, chooser: str, policy: str) -> None:
+        self._scenario = scenario
+        self._random = np.random.default_rng(seed)
+        settings = SchedulingSettings(policy=policy, chooser=chooser, stuck_s=float("inf"))
+        name = WorkerClass("server")
+        entries = [
+            ProfileEntry(
+                engine=engine,
+                worker_class=name,
+                configuration=Configuration(variant=variant),
+                qps=1.0 / seconds,
+                accuracy=accuracy,
+                accuracy_samples=10_000,
+            )
+            for engine, front in scenario.fronts.items()
+            for variant, (seconds, accuracy) in front.items()
+        ]
+        self._core = SchedulerCore(settings, ConfigurationDictionary(entries))
+        self._workers: dict[WorkerId, _Worker] = {}
+        self._timers: list[tuple[float, int, WorkerId]] = []
+        self._count = itertools.count()
+        self._jobs: dict[JobId, tuple[EngineName, float]] = {}
+        self._variants: dict[JobId, str] = {}
+        self._answers: list[Answer] = []
+        for number, engines in enumerate(scenario.layout):
+            worker = Worker(
+                id=WorkerId(f"worker-{number}"),
+                worker_class=name,
+                engines=engines,
+                configurations=(Configuration(),),
+                sessions=frozenset(
+                    Session(engine, Configuration(variant=variant))
+                    for engine in engines
+                    for variant in scenario.fronts[engine]
+                ),
+                variants={
+                    engine: tuple(Variant(name=variant) for variant in scenario.fronts[engine])
+                    for engine in engines
+                },
+            )
+            self._workers[worker.id] = _Worker()
+            self._handle(WorkerJoined(worker), 0.0)
+
+    def run(self, arrivals: Sequence[tuple[float, EngineName]]) -> list[Answer]:
+        """Run requests to their end."""
+        coming = deque(enumerate(arrivals))
+        while coming or self._jobs or self._timers:
+            next_arrival = coming[0][1][0] if coming else float("inf")
+            next_end = self._timers[0][0] if self._timers else float("inf")
+            wakeup = self._core.wakeup()
+            if wakeup is not None and wakeup < min(next_arrival, next_end):
+                self._handle(TimePassed(), wakeup)
+            elif next_end <= next_arrival:
+                at, _, worker_id = heapq.heappop(self._timers)
+                self._end(worker_id, at)
+            else:
+                number, (at, engine) = coming.popleft()
+                job = Job(
+                    id=JobId(str(number)),
+                    engine=engine,
+                    queries=1,
+                    arrival=at,
+                    deadline=at + self._scenario.deadline_s,
+                    perishable=True,
+                    with_tensors=True,
+                )
+                self._jobs[job.id] = engine, at
+                self._handle(JobArrived(job, 1), at)
+        return self._answers
+
+    def _handle(self, event: Event, now: float) -> None:
+        for command in self._core.handle(event, now):
+            match command:
+                case Dispatch(assignment):
+                    worker = self._workers[assignment.worker_id]
+                    worker.queue.append(assignment)
+                    if worker.running is None:
+                        self._start(assignment.worker_id, now)
+                case Finish(job_id):
+                    engine, arrival = self._jobs.pop(job_id)
+                    variant = self._variants.pop(job_id)
+                    accuracy = self._scenario.fronts[engine][variant][1]
+                    self._answers.append(Answer(engine, arrival, variant, accuracy))
+                case Expire(job_id):
+                    engine, arrival = self._jobs.pop(job_id)
+                    self._answers.append(Answer(engine, arrival, "", 0.0))
+                case Stop(assignment_id, worker_id):
+                    self._stop(worker_id, assignment_id, now)
+
+    def _start(self, worker_id: WorkerId, now: float) -> None:
+        worker = self._workers[worker_id]
+        worker.running = worker.queue.popleft() if worker.queue else None
+        if worker.running is not None:
+            running = worker.running
+            seconds, _ = self._scenario.fronts[running.engine][running.configuration.variant]
+            seconds *= float(np.exp(self._scenario.error * self._random.standard_normal()))
+            worker.seconds = seconds
+            heapq.heappush(self._timers, (now + seconds, next(self._count), worker_id))
+
+    def _end(self, worker_id: WorkerId, now: float) -> None:
+        worker = self._workers[worker_id]
+        ended = worker.running
+        if ended is None:
+            return
+        seconds = worker.seconds
+        self._variants[ended.job_id] = ended.configuration.variant
+        self._start(worker_id, now)
+        self._handle(AssignmentEnded(ended.id, 1, Outcome.COMPLETED, compute_s=seconds), now)
+        self._variants.pop(ended.job_id, None)
+
+    def _stop(self, worker_id: WorkerId, assignment_id: AssignmentId, now: float) -> None:
+        """Take back an assignment that has not started; one that runs ends by itself."""
+        worker = self._workers[worker_id]
+        if any(each.id == assignment_id for each in worker.queue):
+            worker.queue = deque(each for each in worker.queue if each.id != assignment_id)
+            self._handle(AssignmentEnded(assignment_id, 0, Outcome.STOPPED), now)
