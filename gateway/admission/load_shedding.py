@@ -29,7 +29,9 @@ class LoadShedder:
 
     The queue's throughput is observed as the time between successive dispatches while requests
     wait, whatever the number of workers and their other work. Scheduling policies differ in their
-    order; this one favours a new request the most, so none that could be in time is rejected.
+    order; this one favours a new request the most, so none that could be in time is rejected. For
+    the same reason, times are those of the engine's fastest variant: which one runs is chosen, and
+    becomes faster as the queue grows.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class LoadShedder:
         self._samples = 0
         self._last_sample_at = -math.inf
         self._interval_began_at: float | None = None
+        self._fastest_share = 1.0
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -77,17 +80,19 @@ class LoadShedder:
         """Add a queued request."""
         insort(self._queued, (-job.priority, job.deadline))
 
-    def dispatch(self, job: Job, run_s: float, now: float) -> None:
+    def dispatch(self, job: Job, run_s: float, now: float, fastest_share: float = 1.0) -> None:
         """Remove a request that was dispatched to a worker.
 
         Args:
             job: the request.
             run_s: its estimated seconds to completion.
             now: current time in monotonic seconds.
+            fastest_share: share of its time that the engine's fastest variant would take.
         """
-        self._run_s = run_s
+        self._run_s = run_s * fastest_share
         if self._interval_began_at is not None:
-            self._observe(now - self._interval_began_at, now)
+            self._observe((now - self._interval_began_at) * self._fastest_share, now)
+        self._fastest_share = fastest_share
         self.remove(job)
         if self._queued:
             self._interval_began_at = now

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Configuration,
         Engine,
         EngineName,
+        Variant,
         WorkerClass,
         WorkerId,
     )
@@ -193,6 +194,15 @@ class ConnectedWorker:
         """Names of the engines without a fault."""
         return frozenset(name for name, engine in self.engines.items() if not engine.fault)
 
+    @property
+    def variants(self) -> dict[EngineName, tuple[Variant, ...]]:
+        """Variants of the engines without a fault that have any."""
+        return {
+            name: engine.variants
+            for name, engine in self.engines.items()
+            if engine.variants and not engine.fault
+        }
+
     def usable(self, engine: EngineName) -> list[Configuration]:
         """Return the configurations that it can run `engine` in, with each of its variants."""
         every: Iterable[Configuration] = self.configurations
@@ -215,6 +225,7 @@ class ConnectedWorker:
             sessions=frozenset(self.sessions),
             power_mode=self.power.mode,
             unusable=frozenset(self.unusable),
+            variants=self.variants,
         )
 
     def record_completed(self, completed: CompletedQueries) -> None:

@@ -346,7 +346,7 @@ class Hub:
             if engine.fault and not worker.distrusted:  # which is logged once, not by engine
                 _log.warning("worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
             worker.engines[engine.name] = engine
-            changed = EnginesChanged(worker.id, worker.usable_engines)
+            changed = EnginesChanged(worker.id, worker.usable_engines, worker.variants)
             self._dispatcher.tell(changed, source=worker)
             self._dispatcher.log_unprofiled(worker, [engine.name])
 
@@ -395,7 +395,8 @@ class Hub:
         changed = ConfigurationsUnusable(worker.id, engine, configurations)
         self._dispatcher.tell(changed, source=worker)
         # What could run in no configuration may be able to now.
-        self._dispatcher.tell(EnginesChanged(worker.id, worker.usable_engines), source=worker)
+        engines = EnginesChanged(worker.id, worker.usable_engines, worker.variants)
+        self._dispatcher.tell(engines, source=worker)
 
     def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
         switch_s = checked_seconds(message.switch_s, "switching")

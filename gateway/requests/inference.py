@@ -105,7 +105,7 @@ class Request:
         """Record the dispatch and its estimate."""
         if self.dispatched_at is None:
             self.dispatched_at = now
-            self._shedder.dispatch(self.job, assignment.estimate_s, now)
+            self._shedder.dispatch(self.job, assignment.estimate_s, now, assignment.fastest_share)
             self.metrics.requests.queue.observe(now - self.job.arrival)
         if not assignment.hedge:
             self.estimate_s = assignment.estimate_s

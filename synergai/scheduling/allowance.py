@@ -1,21 +1,21 @@
 """Seconds of worker time that one query of an engine with variants may cost now.
 
-Worker time within a horizon is divided among the queries that have to be answered in it, so that the
-sum of their accuracies is the highest: a fractional knapsack. Every query starts with its fastest
-variant, and the step to a slower one with the most accuracy per second is taken next, whatever the
-engine. All engines thus pay the same price for a second. The mean that remains for an engine's query
-lies between two variants; `Credit` mixes them.
+Worker time within a horizon is divided among the queries that have to be answered in it, so that
+the sum of their accuracies is the highest: a fractional knapsack. Every query starts with its
+fastest variant, and the step to a slower one with the most accuracy per second is taken next,
+whatever the engine. All engines thus pay the same price for a second. The mean that remains for an
+engine's query lies between two variants; `Credit` mixes them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ROUNDING: float = 1e-9
+_ROUNDING: Final = 1e-9
 
 
 class Demand(NamedTuple):
@@ -67,8 +67,8 @@ def allowances(demands: Sequence[Demand], budget_s: float) -> list[float]:
         budget_s: worker time within the horizon.
 
     Returns:
-        Seconds by demand: less than the fastest variant takes if the time is too short for all, more
-        than the slowest takes if time is left.
+        Seconds by demand: less than the fastest variant takes if the time is too short for all,
+        more than the slowest takes if time is left.
     """
     if len(demands) == 1:
         queries, _, _, most_s = demands[0]

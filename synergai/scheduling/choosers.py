@@ -42,13 +42,13 @@ class Load(Protocol):
     """What a rule may know of the engines with variants that share workers."""
 
     def allowance(self, engine: EngineName, now: float) -> float:
-        """Return what a query of the engine may cost on average, in times of its fastest variant."""
+        """Return the mean cost that a query may have, in times of the fastest variant."""
 
     def arrivals_per_s(self, engine: EngineName, now: float) -> float:
         """Return how many requests of the engine arrived within the last second."""
 
     def deadline_s(self, engine: EngineName) -> float:
-        """Return the mean time that requests of the engine have; infinite if they have no deadline."""
+        """Return the mean time that requests have; infinite if they have no deadlines."""
 
     def workers(self, engine: EngineName) -> Sequence[WorkerRecord]:
         """Return the workers that have the engine."""

@@ -384,6 +384,8 @@ class SchedulerCore:
         """Charge a failure to the job or the worker; fail the job once its retries are used up."""
         engine = lease.assignment.engine
         worker = self._fleet.workers.get(lease.assignment.worker_id)
+        if fault is Fault.ENGINE_BROKEN and worker is not None and self._has_others(worker, lease):
+            fault = Fault.CONFIGURATION_UNUSABLE
         leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)
         if leaves_worker and worker is not None:
             self._workers.set_engines(worker, worker.engines - {engine}, self._now)
@@ -404,6 +406,15 @@ class SchedulerCore:
             self._commands.append(Fail(job.job.id, detail, fault))
         elif counted and not leaves_worker and self._retries.hold(job, self._now):
             self._wait_queue.withdraw(job)
+
+    @staticmethod
+    def _has_others(worker: WorkerRecord, lease: Lease) -> bool:
+        """Return whether the worker has variants left if the one of an assignment is broken."""
+        session = lease.session
+        return bool(session.configuration.variant) and any(
+            configuration.variant != session.configuration.variant
+            for configuration in worker.configurations(session.engine)
+        )
 
     def _learn_profile(self, lease: Lease) -> None:
         """Store a profile measured in service if it is the first or better than the known one."""

@@ -67,6 +67,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         hedge: it is a copy of a late request that another worker has; the first answer counts.
         batch_times: batch latencies, if it may be batched with other assignments.
         compute_by: latest completion of a batch that includes it.
+        fastest_share: share of `query_s` that the fastest variant which the job may use would take.
     """
 
     id: AssignmentId
@@ -83,6 +84,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     hedge: bool = False
     batch_times: BatchTimes | None = None
     compute_by: float = math.inf
+    fastest_share: float = 1.0
 
 
 # --- events -----------------------------------------------------------------------------

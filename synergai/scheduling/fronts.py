@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.allowance import concave_hull
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from synergai.scheduling.estimate import Estimate
 
-REBUILT_EVERY_S: float = 1.0
+REBUILT_EVERY_S: Final = 1.0
 """Age at which a front is built again, as transfer times drift."""
 
 

@@ -41,6 +41,7 @@ class _Cost(NamedTuple):
         total_s: setup and all queries; infinite if unknown.
         batch_times: batch latencies, if it may be batched.
         compute_by: latest completion of a batch that includes it.
+        fastest_share: share of the seconds per query that the fastest variant would take.
     """
 
     estimate: Estimate | None
@@ -49,6 +50,7 @@ class _Cost(NamedTuple):
     total_s: float
     batch_times: BatchTimes | None
     compute_by: float
+    fastest_share: float = 1.0
 
 
 _UNKNOWN_COST: Final = _Cost(None, 0.0, 0.0, math.inf, None, math.inf)
@@ -114,19 +116,23 @@ class Leases:
         """
         job, worker, estimate = decision.job, decision.worker, decision.estimate
         wanted = count = decision.count
+        fastest_share = 1.0
         if estimate.configuration.variant and self._variants.is_on:
             estimate, count = self._variants.choose(job, worker, estimate, count, now)
             wanted = count
+            fastest_share = decision.estimate.per_query_s / estimate.per_query_s
         leased_s = 0.0
         self._wait_queue.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
             count -= queries[1] - queries[0]
-            cost = self._cost(job, worker, estimate, queries[1] - queries[0])
+            cost = self._cost(job, worker, estimate, queries[1] - queries[0], fastest_share)
             lease = self._dispatch(job, worker, estimate.configuration, queries, cost, now)
             leased_s += lease.expected_s
         if count == wanted:
             raise RuntimeError(f"the policy assigned queries that job {job.job.id} does not have")
         self._wait_queue.charge(job, leased_s, now)
+        if self._variants.engines and job.is_request and not estimate.configuration.variant:
+            self._variants.charge(worker, leased_s, now)
         self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
         if job.pending.total:
             self._wait_queue.enqueue(job)
@@ -154,7 +160,14 @@ class Leases:
         self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
         return lease
 
-    def _cost(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, count: int) -> _Cost:
+    def _cost(
+        self,
+        job: JobRecord,
+        worker: WorkerRecord,
+        estimate: Estimate,
+        count: int,
+        fastest_share: float = 1.0,
+    ) -> _Cost:
         """Return what `count` of the job's queries cost as the worker's next assignment."""
         setup_s = self._view.setup_s(job, worker, estimate)
         per_query_s = self._view.per_query_s(job, worker, estimate)
@@ -167,7 +180,9 @@ class Leases:
             if worker.joins_batch(estimate.session):
                 per_query_s = batch_times.seconds(batch_times.max_rows) / batch_times.max_rows
         total_s = setup_s + count * per_query_s
-        return _Cost(estimate, setup_s, per_query_s, total_s, batch_times, compute_by)
+        return _Cost(
+            estimate, setup_s, per_query_s, total_s, batch_times, compute_by, fastest_share
+        )
 
     def _dispatch(
         self,
@@ -196,6 +211,7 @@ class Leases:
             hedge=job.copy_of is not None,
             batch_times=cost.batch_times,
             compute_by=cost.compute_by,
+            fastest_share=cost.fastest_share,
         )
         self._next_id += 1
         lease = Lease(assignment, job, cost.estimate, cost.total_s, now)

@@ -27,7 +27,7 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     objective: Annotated[
         Literal["accuracy", "latency", "energy"],
         Meta(
-            description="Choice among assignments that meet the deadline: earliest completion, with "
+            description="Choice among assignments that meet the deadline: earliest completion with "
             "the most accurate variants that load allows (accuracy) or with the fastest (latency), "
             "or least energy by the dictionary's watts."
         ),

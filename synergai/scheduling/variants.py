@@ -1,7 +1,7 @@
 """Choice among the variants of an engine, when its queries are assigned.
 
-Policies plan with the fastest variant that a job may use: a job is late, or infeasible, only if that
-one is too slow. Which variant runs is decided when queries are assigned to a worker: the most
+Policies plan with the fastest variant that a job may use: a job is late, or infeasible, only if
+that one is too slow. Which variant runs is decided when queries are assigned to a worker: the most
 accurate that worker time pays for (see `allowance`) and that lets this query and those behind it
 keep their deadlines.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
 
-RHO: Final = 0.85
+RHO: Final = 0.95
 """Share of the workers' time that is planned; the rest absorbs bursts."""
 HORIZON: Final = 2.5
 """Time that is planned ahead, in times that requests have on average."""
@@ -47,10 +47,13 @@ _BEHIND: Final = 16
 """Waiting requests that are looked at to see whether they keep their deadlines."""
 _OTHERS: Final = 8
 """Other workers that are looked at for the same purpose."""
+_CHARGED_FOR_S: Final = 2.0
+"""Time over which the worker time of engines without variants is averaged."""
 _DEADLINE_WEIGHT: Final = 0.05
-_QUANTILE: Final = 0.99
+_QUANTILE: Final = 0.998
+"""Share of requests whose times are within the margin that is kept for them."""
 _SPREAD_STEP: Final = 0.02
-_FIRST_SPREAD: Final = 1.1
+_FIRST_SPREAD: Final = 1.3
 _MAX_SPREAD: Final = 3.0
 
 
@@ -129,6 +132,7 @@ class Variants:
         self._families: dict[EngineName, _Family] = {}
         self._pools: dict[EngineName, _Pool] = {}
         self._spread: dict[tuple[WorkerId, EngineName], float] = {}
+        self._charged: dict[WorkerId, tuple[float, float]] = {}
         self._chooser = CHOOSERS.get(settings.chooser)(self)
 
     # --- changes ------------------------------------------------------------------------
@@ -136,9 +140,12 @@ class Variants:
     def fleet_changed(self) -> None:
         """Look again which engines have variants, as a worker or its engines changed."""
         self._pools.clear()
+        workers = self._fleet.workers
+        self._charged = {each: used for each, used in self._charged.items() if each in workers}
+        self._spread = {key: each for key, each in self._spread.items() if key[0] in workers}
         self.engines = frozenset(
             engine
-            for worker in self._fleet.workers.values()
+            for worker in workers.values()
             for engine in worker.variants
             if engine in worker.engines
         )
@@ -161,6 +168,12 @@ class Variants:
         if (family := self._families.get(job.job.engine)) is not None:
             family.jobs.pop(job.sequence, None)
 
+    def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
+        """Count worker time of a request for an engine without variants."""
+        known_s, at = self._charged.get(worker.id, (0.0, now))
+        known_s *= math.exp((at - now) / _CHARGED_FOR_S)
+        self._charged[worker.id] = known_s + seconds, now
+
     def answered(self, lease: Lease, now: float) -> None:
         """Learn from a request's assignment by how much times exceed their estimates."""
         head_at = lease.head_at
@@ -179,7 +192,7 @@ class Variants:
         return self._family(engine).arrivals.per_s(now)
 
     def deadline_s(self, engine: EngineName) -> float:
-        """Return the mean time that requests of the engine have; infinite if they have no deadline."""
+        """Return the mean time that requests have; infinite if they have no deadlines."""
         return self._family(engine).deadline_s
 
     def workers(self, engine: EngineName) -> Sequence[WorkerRecord]:
@@ -187,7 +200,7 @@ class Variants:
         return self._fleet.serving(engine)
 
     def allowance(self, engine: EngineName, now: float) -> float:
-        """Return what a query of the engine may cost on average, in times of its fastest variant."""
+        """Return the mean cost that a query may have, in times of the fastest variant."""
         pool = self._pools.get(engine)
         if pool is None or now - pool.found_at > _POOLED_FOR_S:
             pool = self._find_pool(engine, now)
@@ -336,6 +349,10 @@ class Variants:
         to keep their deadlines as well.
         """
         spread = self._spread.get((worker.id, engine), _FIRST_SPREAD)
+        if (head := worker.head) is not None and math.isfinite(head.expected_s):
+            late_s = (spread - 1.0) * head.expected_s  # by which it may start later
+            starts_at += late_s
+            left_s -= late_s
         limit_s = left_s / spread
         behind = self._queue.latest_starts(worker.engines, _BEHIND)
         if len(behind) < 2:
@@ -372,11 +389,11 @@ class Variants:
     def _allow(self, pool: _Pool, horizon_s: float, now: float) -> None:
         """Divide the pool's worker time among its engines."""
         pool.allowed_at = now
-        backlog_s = sum(worker.free_at(now) - now for worker in pool.workers if worker.leases)
+        taken_s = sum(self._taken_s(worker, horizon_s, now) for worker in pool.workers)
         demands, members = [], []
         for member in pool.members:
             family = self._family(member.engine)
-            queries = self._queue.with_deadlines(member.engine)
+            queries = float(self._queue.with_deadlines(member.engine))
             queries += family.arrivals.per_s(now) * horizon_s
             for job in family.jobs.values():
                 left_s = _JOB_SHARE * max(job.job.deadline - now, horizon_s)
@@ -390,11 +407,19 @@ class Variants:
         if not demands:
             pool.allowed = {}
             return
-        budget_s = max(RHO * len(pool.workers) * horizon_s - backlog_s, 1e-9)
+        budget_s = max(RHO * len(pool.workers) * horizon_s - taken_s, 1e-9)
         pool.allowed = {
             member.engine: seconds / member.fastest_s
             for member, seconds in zip(members, allowances(demands, budget_s), strict=True)
         }
+
+    def _taken_s(self, worker: WorkerRecord, horizon_s: float, now: float) -> float:
+        """Return the part of the horizon that the worker's other work takes."""
+        seconds, at = self._charged.get(worker.id, (0.0, now))
+        taken_s = seconds * math.exp((at - now) / _CHARGED_FOR_S) / _CHARGED_FOR_S * horizon_s
+        if worker.head is not None and worker.head.job.is_request:  # a job yields to requests
+            taken_s += worker.free_at(now) - now
+        return min(taken_s, horizon_s)
 
     def _find_pool(self, engine: EngineName, now: float) -> _Pool:
         """Collect the engines with variants that share workers with an engine."""

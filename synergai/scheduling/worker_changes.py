@@ -94,8 +94,12 @@ class WorkerChanges:
                 worker.draining = True
                 self._fleet.update_availability(worker, now)
             case EnginesChanged(_, engines, variants):
+                renewed = worker.variants != variants
                 worker.variants = dict(variants)
                 self.set_engines(worker, engines, now)
+                if renewed:
+                    for engine in sorted(worker.engines & self._variants.engines):
+                        self._wait_queue.rerank(engine)
             case ConfigurationsUnusable(_, engine, configurations):
                 worker.unusable = {each for each in worker.unusable if each.engine != engine}
                 worker.unusable |= {Session(engine, each) for each in configurations}

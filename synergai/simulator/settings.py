@@ -46,25 +46,40 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _one_of(name: str, names: list[str], kind: str) -> str:
+def one_of(name: str, names: list[str], kind: str) -> str:
+    """Return `name` if it is one of `names`.
+
+    Args:
+        name: what was given.
+        names: what there is.
+        kind: what they are names of, for the error message.
+
+    Raises:
+        InvalidInput: it is not.
+    """
     if name not in names:
         raise InvalidInput(f"there is no {kind} {name!r}; there are: {', '.join(names)}")
     return name
 
 
 def _checked_policy(name: str) -> str:
-    return _one_of(name, POLICIES.names(), "policy")
+    return one_of(name, POLICIES.names(), "policy")
 
 
 def _checked_experiment(name: str) -> str:
-    return _one_of(name, list(EXPERIMENTS), "experiment")
+    return one_of(name, list(EXPERIMENTS), "experiment")
 
 
 PolicyName: TypeAlias = Annotated[str, AfterValidator(_checked_policy)]
 ExperimentName: TypeAlias = Annotated[str, AfterValidator(_checked_experiment)]
 
 
-def _checked_seeds(text: str) -> str:
+def checked_seeds(text: str) -> str:
+    """Return `text` if `parse_seeds` accepts it.
+
+    Raises:
+        InvalidInput: it does not.
+    """
     parse_seeds(text)
     return text
 
@@ -112,7 +127,7 @@ class SweepSettings(WorkloadSettings):
     policies: tuple[PolicyName, ...] = Field(
         default=DEFAULT_POLICIES, min_length=1, description="Scheduling policies to compare."
     )
-    seeds: Annotated[str, AfterValidator(_checked_seeds)] = Field(
+    seeds: Annotated[str, AfterValidator(checked_seeds)] = Field(
         default="0-29", description="One run per seed; all policies get the same jobs."
     )
     sessions: Sessions = Field(

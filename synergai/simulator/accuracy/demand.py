@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
-from synergai.loadgen.traces.arrivals import Recorded, arrivals
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -34,8 +32,9 @@ def draw_arrivals(shape: Shape, mean: float, seconds: int, seed: int) -> list[fl
     """
     random = np.random.default_rng(seed)
     rates = _SHAPES[shape](seconds, random)
-    rates *= mean / rates.mean()
-    return list(arrivals(Recorded(rates.tolist()), seed))
+    counts = random.poisson(rates * (mean / rates.mean()))
+    at = np.repeat(np.arange(seconds), counts) + random.uniform(size=int(counts.sum()))
+    return [float(each) for each in np.sort(at)]
 
 
 def _constant(seconds: int, _: np.random.Generator) -> NDArray[np.float64]:
@@ -45,7 +44,7 @@ def _constant(seconds: int, _: np.random.Generator) -> NDArray[np.float64]:
 def _linear(seconds: int, _: np.random.Generator) -> NDArray[np.float64]:
     """Rise by equal steps, and fall in the same way."""
     step = np.floor(np.arange(seconds) * 2 * _STEPS / seconds)
-    return np.minimum(step, 2 * _STEPS - 1 - step) + 1.0
+    return np.asarray(np.minimum(step, 2 * _STEPS - 1 - step) + 1.0, np.float64)
 
 
 def _exponential(seconds: int, _: np.random.Generator) -> NDArray[np.float64]:

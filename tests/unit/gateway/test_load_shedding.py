@@ -147,3 +147,16 @@ def test_every_added_request_is_removed_once(
         else:
             shedder.dispatch(job, 0.0, float(now))
     assert len(shedder) == 0
+
+
+def test_pace_is_that_of_the_fastest_variant() -> None:
+    shedder = LoadShedder()
+    shedder.add(request(1e9))
+    for step in range(SMOOTHING, -1, -1):
+        job = request(1e8)
+        shedder.add(job)
+        shedder.dispatch(job, 0.01, -step * 0.01, 0.1)
+    enqueue(shedder, 100, deadline=0.05)
+    shedder.check(0, 0.25, 0.0)  # 101 ms, although these took ten times as long
+    with pytest.raises(Overloaded):
+        shedder.check(0, 0.1, 0.0)

@@ -96,7 +96,8 @@ def test_settings_keep_their_names_in_the_file(tmp_path: Path) -> None:
     head = json.loads((tmp_path / "log").read_text())
     assert head["settings"] == {
         "policy": "malleable",
-        "objective": "latency",
+        "objective": "accuracy",
+        "chooser": "allowance",
         "infeasible": "defer",
         "fair_burst_s": 60.0,
         "fair_half_life_s": 300.0,

@@ -1,0 +1,280 @@
+"""Choice among the variants of an engine."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Fault,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    Variant,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    Command,
+    Dispatch,
+    EnginesChanged,
+    JobArrived,
+    Reject,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+
+FAMILY, PLAIN = EngineName("fashion"), EngineName("digits")
+CLASS = WorkerClass("server")
+VARIANTS = {"large": (0.2, 0.90), "medium": (0.05, 0.88), "small": (0.01, 0.80)}
+"""Seconds and accuracy."""
+
+
+class Fleet:
+    """A core with workers that have an engine with three variants, all loaded."""
+
+    def __init__(
+        self,
+        workers: int = 1,
+        *,
+        policy: str = "malleable",
+        objective: str = "accuracy",
+        infeasible: str = "defer",
+        resident: tuple[str, ...] = tuple(VARIANTS),
+        samples: int = 10_000,
+    ) -> None:
+        entries = [
+            ProfileEntry(
+                engine=FAMILY,
+                worker_class=CLASS,
+                configuration=Configuration(variant=name),
+                qps=1.0 / seconds,
+                accuracy=accuracy if samples else 0.0,
+                accuracy_samples=samples,
+                backend_start_s=0.3,
+                model_load_s=0.01,
+            )
+            for name, (seconds, accuracy) in VARIANTS.items()
+        ]
+        plain = ProfileEntry(
+            engine=PLAIN, worker_class=CLASS, configuration=Configuration(), qps=100.0
+        )
+        settings = SchedulingSettings(
+            policy=policy,
+            objective=objective,  # type: ignore[arg-type]  # one of the literals
+            infeasible=infeasible,  # type: ignore[arg-type]  # likewise
+        )
+        self.core = SchedulerCore(settings, ConfigurationDictionary([*entries, plain]))
+        self.now = 0.0
+        self._jobs = 0
+        self.running: list[Assignment] = []
+        for number in range(workers):
+            worker = Worker(
+                id=WorkerId(f"worker-{number}"),
+                worker_class=CLASS,
+                engines=frozenset({FAMILY, PLAIN}),
+                configurations=(Configuration(),),
+                sessions=frozenset(
+                    Session(FAMILY, Configuration(variant=name)) for name in resident
+                ),
+                variants={FAMILY: tuple(Variant(name=name) for name in VARIANTS)},
+            )
+            self.core.handle(WorkerJoined(worker), self.now)
+
+    def submit(
+        self,
+        *,
+        qos: float = 0.5,
+        queries: int = 1,
+        floor: float = 0.0,
+        variant: str = "",
+        perishable: bool = True,
+    ) -> list[Command]:
+        """Submit a request or job, and return the commands."""
+        self._jobs += 1
+        job = Job(
+            id=JobId(str(self._jobs)),
+            engine=FAMILY,
+            queries=queries,
+            arrival=self.now,
+            deadline=self.now + qos,
+            perishable=perishable,
+            with_tensors=perishable,
+            min_accuracy=floor,
+            variant=variant,
+        )
+        return self._note(self.core.handle(JobArrived(job, queries), self.now))
+
+    def end(self, assignment: Assignment, *, fault: Fault | None = None) -> list[Command]:
+        """Let an assignment end after its expected time, and return the commands."""
+        self.running.remove(assignment)
+        if fault is not None:
+            ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, fault, "crashed")
+        else:
+            seconds = assignment.count * assignment.query_s
+            self.now += seconds
+            ended = AssignmentEnded(
+                assignment.id, assignment.count, Outcome.COMPLETED, compute_s=seconds
+            )
+        return self._note(self.core.handle(ended, self.now))
+
+    def _note(self, commands: list[Command]) -> list[Command]:
+        self.running += [each.assignment for each in commands if isinstance(each, Dispatch)]
+        return commands
+
+
+def variants_of(assignments: list[Assignment]) -> list[str]:
+    """Return the variants of assignments."""
+    return [assignment.configuration.variant for assignment in assignments]
+
+
+def test_a_lone_request_gets_the_best_variant_that_meets_its_deadline() -> None:
+    for qos, variant in ((0.5, "large"), (0.15, "medium"), (0.03, "small"), (math.inf, "large")):
+        fleet = Fleet()
+        fleet.submit(qos=qos)
+        assert variants_of(fleet.running) == [variant], qos
+
+
+def test_other_objectives_choose_the_fastest_variant() -> None:
+    fleet = Fleet(objective="latency")
+    fleet.submit()
+    assert variants_of(fleet.running) == ["small"]
+
+
+@pytest.mark.parametrize("policy", ["malleable", "synergai", "edf", "rr"])
+def test_a_burst_gets_faster_variants_until_it_is_over(policy: str) -> None:
+    fleet = Fleet(policy=policy)
+    for _ in range(20):
+        fleet.submit(qos=0.5)
+    used = []
+    while fleet.running:
+        used += variants_of(fleet.running[:1])
+        fleet.end(fleet.running[0])
+    assert len(used) == 20
+    assert fleet.now < 0.5
+    assert used.count("small") > 10
+    fleet.now += 2.0
+    fleet.submit(qos=0.5)
+    assert variants_of(fleet.running) == ["large"]
+
+
+def test_requests_behind_keep_their_deadlines() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=math.inf, variant="small")
+    fleet.submit(qos=10.0)
+    fleet.submit(qos=0.1)
+    while fleet.running:
+        first = fleet.running[0]
+        if first.job_id == JobId("3"):
+            assert fleet.now + first.query_s <= 0.1
+        fleet.end(first)
+
+
+def test_a_floor_holds_under_load() -> None:
+    fleet = Fleet()
+    for number in range(30):
+        fleet.submit(qos=5.0, floor=0.85 if number % 3 == 0 else 0.0)
+    used: dict[int, str] = {}
+    while fleet.running:
+        assignment = fleet.running[0]
+        used[int(assignment.job_id) - 1] = assignment.configuration.variant
+        fleet.end(assignment)
+    assert len(used) == 30
+    assert "small" in used.values()
+    assert all(used[number] != "small" for number in range(0, 30, 3))
+
+
+def test_a_pinned_variant_is_used() -> None:
+    fleet = Fleet()
+    fleet.submit(variant="medium")
+    fleet.submit(variant="small", qos=math.inf)
+    assert fleet.running[0].configuration.variant == "medium"
+    fleet.end(fleet.running[0])
+    assert fleet.running[0].configuration.variant == "small"
+
+
+def test_only_what_the_fastest_allowed_variant_cannot_do_is_rejected() -> None:
+    fleet = Fleet(infeasible="reject")
+    assert not any(isinstance(each, Reject) for each in fleet.submit(queries=30, qos=0.4))
+    fleet = Fleet(infeasible="reject")
+    commands = fleet.submit(queries=30, qos=0.4, floor=0.85, perishable=False)
+    assert any(isinstance(each, Reject) for each in commands)
+
+
+def test_a_variant_of_unknown_accuracy_is_not_preferred() -> None:
+    fleet = Fleet(samples=0)
+    fleet.submit()
+    assert variants_of(fleet.running) == ["small"]
+    fleet = Fleet(samples=0)
+    fleet.submit(floor=0.1)
+    assert fleet.running == []
+
+
+def test_a_difference_within_the_error_is_none() -> None:
+    fleet = Fleet(samples=100)  # large and medium differ by 2 points, with an error of 4
+    fleet.submit()
+    assert variants_of(fleet.running) == ["medium"]
+
+
+def test_a_variant_that_is_not_loaded_is_not_waited_for() -> None:
+    fleet = Fleet(resident=("small", "medium"))
+    fleet.submit(qos=0.5)
+    assert variants_of(fleet.running) == ["medium"]
+    assert fleet.running[0].setup_s == 0.0
+
+
+def test_a_broken_variant_leaves_the_others_in_service() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=5.0)
+    fleet.end(fleet.running[0], fault=Fault.ENGINE_BROKEN)
+    assert variants_of(fleet.running) == ["medium"]
+    fleet.end(fleet.running[0])
+    fleet.submit(qos=5.0)
+    assert variants_of(fleet.running) == ["medium"]
+
+
+def test_a_variant_may_be_removed_while_it_is_used() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=5.0)
+    left: dict[EngineName, tuple[Variant, ...]] = {FAMILY: (Variant(name="small"),)}
+    changed = EnginesChanged(WorkerId("worker-0"), frozenset({FAMILY, PLAIN}), left)
+    fleet.core.handle(changed, fleet.now)
+    fleet.end(fleet.running[0])
+    fleet.submit(qos=5.0)
+    assert variants_of(fleet.running) == ["small"]
+
+
+def test_a_job_mixes_the_variants_that_its_rate_needs() -> None:
+    fleet = Fleet()
+    fleet.submit(queries=100, qos=15.0, perishable=False)
+    used: dict[str, int] = {}
+    while fleet.running:
+        assignment = fleet.running[0]
+        variant = assignment.configuration.variant
+        used[variant] = used.get(variant, 0) + assignment.count
+        fleet.end(assignment)
+    assert sum(used.values()) == 100
+    assert fleet.now <= 15.0
+    assert used["large"] >= 20
+    assert used.get("small", 0) == 0
+
+
+def test_a_job_without_deadline_uses_the_best_variant() -> None:
+    fleet = Fleet()
+    fleet.submit(queries=10, qos=math.inf, perishable=False)
+    assert variants_of(fleet.running) == ["large"]
+
+
+def test_the_door_is_told_what_the_fastest_variant_would_take() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=0.5)
+    assert fleet.running[0].fastest_share == pytest.approx(0.05)
