@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from synergai.cli import engine_store, served_engines, variant_fronts
+from synergai.cli import engine_store, served_engines, variant_fronts, variants
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
@@ -289,6 +289,7 @@ def add(
 
 served_engines.register(app)
 engine_store.register(app)
+variants.register(app)
 variant_fronts.register(app)
 
 

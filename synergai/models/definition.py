@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from synergai.domain import MAX_BATCH
 from synergai.errors import InvalidInput
 from synergai.models.definition_values import choice_of, fraction, quote, sha256_digest, string
-from synergai.models.formats.model_files import DEFINITION_FILE, find_models
+from synergai.models.formats.model_files import DEFINITION_FILE, find_models, is_version
 from synergai.models.variants import parse_variants
 from synergai.models.warmup import parse_warmup
 
@@ -129,6 +129,25 @@ def read_shared_keys(path: Path) -> dict[str, Any]:
         return {}
     read_definition(path)
     return {key: each for key, each in _read_table(path).items() if key not in _MODEL_KEYS}
+
+
+def read_other_keys(folder: Path) -> dict[str, Any]:
+    """Return the keys of an engine's folder that are not about its models, as in the file.
+
+    Args:
+        folder: the engine's folder, or that of a version, which may share the engine.toml of its
+            engine.
+
+    Raises:
+        InvalidInput: The file is not TOML, or a key is unknown or invalid.
+        OSError: The file cannot be read.
+    """
+    own = folder / DEFINITION_FILE
+    if not own.exists():
+        return read_shared_keys(folder.parent / DEFINITION_FILE) if is_version(folder.name) else {}
+    read_definition(own)
+    of_models = ("file", "sha256", "accuracy", "variants")
+    return {key: each for key, each in _read_table(own).items() if key not in of_models}
 
 
 def _read_table(path: Path) -> dict[str, Any]:

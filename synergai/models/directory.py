@@ -81,6 +81,7 @@ class EngineDefinition:
         name: The engine's folder, and the version's in it.
         backend: A name in the registry of backends.
         file: The model file or SavedModel folder; the engine's folder if there is no valid model.
+        folder: The folder of the engine, or of this version of it; None if that was not read.
         samples: The sample set's file, if there is one.
         sha256: The required digest of the model, hexadecimal; empty if unknown.
         inputs: Input tensors of a frozen graph; empty to leave the choice to the backend.
@@ -104,6 +105,7 @@ class EngineDefinition:
     name: EngineName
     backend: str = ""
     file: Path
+    folder: Path | None = None
     samples: Path | None = None
     sha256: str = ""
     inputs: tuple[str, ...] = ()
@@ -325,6 +327,7 @@ class ModelDirectory:
             name=name,
             backend=backend,
             file=file,
+            folder=folder,
             samples=samples if samples.is_file() else None,
             sha256=keys.sha256,
             inputs=keys.inputs,

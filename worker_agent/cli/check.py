@@ -1,19 +1,24 @@
-"""Self-check of an engine for ``synergai engines add``, which loads it as an agent does."""
+"""Self-checks of engines for ``synergai engines``, which loads them as an agent does."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.models.descriptions import Description
 from synergai.runtime.text import printable
+from synergai.zoo.variants import Checked
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _TIMEOUT_S: Final = 300.0
+_ACCURACY_S: Final = 60.0
+"""Time after which no further samples are run to measure an accuracy."""
+_CHUNK: Final = 100
 
 
 def check_engine(models: Path, name: str) -> Description:
@@ -34,3 +39,34 @@ def check_engine(models: Path, name: str) -> Description:
     except Unavailable as error:
         raise EngineUnusable(f"engine {name!r} cannot be loaded: {error}") from None
     return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
+
+
+def check_variant(models: Path, name: str, variant: str) -> Checked:
+    """Load a variant of an engine once, and run the engine's samples.
+
+    Raises:
+        BackendMissing: its backend is not installed here.
+        EngineUnusable: it cannot be loaded or run.
+    """
+    session = Session(EngineName(name), Configuration(1, variant=variant))
+    labelled = correct = 0
+    give_up_at = time.monotonic() + _ACCURACY_S
+    try:
+        with HostClient(models, session, timeout=_TIMEOUT_S) as host:
+            ready = host.ready
+            count = 0 if ready.unverified else ready.samples
+            for first in range(0, count, _CHUNK):
+                tally = host.run_samples(first, min(_CHUNK, count - first)).tally
+                labelled += tally.labelled
+                correct += tally.correct
+                if not tally.labelled or time.monotonic() > give_up_at:
+                    break
+    except Unavailable as error:
+        raise EngineUnusable(f"variant {variant!r} of {name!r} cannot be run: {error}") from None
+    return Checked(
+        inputs=ready.inputs,
+        outputs=ready.outputs,
+        unverified=printable(ready.unverified),
+        labelled=labelled,
+        correct=correct,
+    )

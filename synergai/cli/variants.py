@@ -1,0 +1,115 @@
+"""``synergai engines variants``: makes variants of an engine."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+
+from synergai.cli.options import AsJson
+from synergai.cli.output import format_percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from synergai.models.directory import EngineDefinition
+    from synergai.models.variants import VariantDefinition
+
+_MODELS: Final = Path("models")
+
+
+def variants(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An engine, or NAME/N.")],
+    models: Annotated[
+        Path, typer.Option("--models", metavar="DIR", help="The model directory.")
+    ] = _MODELS,
+    int8: Annotated[
+        bool, typer.Option("--int8/--no-int8", help="Make an 8-bit variant of each other one.")
+    ] = True,
+    prune: Annotated[
+        str,
+        typer.Option(
+            metavar="SHARE,…",
+            help="Also make variants with these shares of the channels, such as 0.5,0.25; for "
+            "engines that the zoo trains.",
+        ),
+    ] = "",
+    again: Annotated[
+        bool, typer.Option("--again", help="Make those again that are there.")
+    ] = False,
+    remove: Annotated[str, typer.Option(metavar="VARIANT", help="Remove a variant instead.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make variants of an engine: smaller and faster ones, with the same inputs and outputs.
+
+    Static 8-bit integers are calibrated on the engine's samples. Each variant is loaded as an
+    agent does, and its accuracy measured if the samples have labels. The engine can be used
+    meanwhile; agents notice the new variants.
+    """
+    from synergai.zoo.variants import Wanted, make_variants, remove_variant
+
+    if remove:
+        definition = remove_variant(models, name, remove)
+    else:
+        console = Console(stderr=True)
+        # Part of a program, which the library does not import.
+        check = import_module("worker_agent.cli.check").check_variant
+        definition = make_variants(
+            models,
+            name,
+            Wanted(int8=int8, shares=_shares(prune), again=again),
+            check,
+            lambda text: console.print(text, markup=False, highlight=False),
+        )
+    if as_json:
+        print_json([_facts(each) for each in definition.variants])
+    else:
+        _print(definition)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``synergai engines``."""
+    example = "Example: [bold]synergai engines variants onnx_digits[/bold]"
+    app.command(epilog=example)(variants)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    from synergai.errors import InvalidInput
+
+    try:
+        shares = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        shares = (0.0,)
+    if not all(0.01 <= share < 1 for share in shares):
+        raise InvalidInput(
+            f"--prune {text}: give shares of the channels to keep, from 0.01 to below 1, separated "
+            "by commas"
+        )
+    return shares
+
+
+def _facts(variant: VariantDefinition) -> dict[str, object]:
+    return {
+        "name": variant.name,
+        "file": str(variant.file),
+        "sha256": variant.sha256,
+        "accuracy": variant.accuracy,
+        "origin": None if variant.accuracy is None else variant.origin.value,
+    }
+
+
+def _print(definition: EngineDefinition) -> None:
+    print_table(
+        ("variant", "size", "accuracy", "origin"),
+        (
+            (
+                each.name,
+                decimal(each.file.stat().st_size),
+                format_percent(each.accuracy),
+                "" if each.accuracy is None else each.origin.value,
+            )
+            for each in definition.variants
+        ),
+    )

@@ -1,0 +1,373 @@
+"""Making of variants of an engine: pruned ones where the zoo can, and 8-bit ones of ONNX models.
+
+New variants are made in a hidden copy of the engine and checked there in engine hosts. Their files
+are moved into the folder ``variants`` of the engine before its engine.toml names them, so that the
+engine can be loaded at every instant, and an interruption leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.domain import MAX_VARIANTS, EngineName, Origin, split_version
+from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models.definition import read_definition, read_other_keys
+from synergai.models.directory import ModelDirectory
+from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
+from synergai.models.installation import write_definition
+from synergai.models.int8 import quantise
+from synergai.models.samples import load_samples
+from synergai.models.staging import staging_folder
+from synergai.models.variants import VariantKeys
+from synergai.zoo.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from synergai.domain import TensorSpec
+    from synergai.models.directory import EngineDefinition
+    from synergai.zoo.recipes import Recipe
+
+FULL: Final = "full"
+"""Name of an engine's only model once it has variants."""
+INT8: Final = "int8"
+FOLDER: Final = "variants"
+"""Folder in the engine's, in which readers of the model directory look for no model."""
+_SUFFIX: Final = ".onnx"
+_DIGEST_CHARS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What running a variant has found out.
+
+    Attributes:
+        inputs: its inputs.
+        outputs: its outputs.
+        unverified: why it is not known to work; empty if it is.
+        labelled: number of labelled samples that it was run on.
+        correct: number of these that it answered correctly.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    unverified: str = ""
+    labelled: int = 0
+    correct: int = 0
+
+
+class Check(Protocol):
+    """Runs a variant on the engine's samples, in an engine host."""
+
+    def __call__(self, models: Path, name: str, variant: str) -> Checked:
+        """Run a variant of an engine in a model directory.
+
+        Raises:
+            EngineUnusable: it cannot be loaded or run.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Variants to make.
+
+    Attributes:
+        int8: whether to make an 8-bit variant of each other one.
+        shares: shares of the channels that pruned variants keep.
+        again: whether to make those again that are there.
+    """
+
+    int8: bool = True
+    shares: tuple[float, ...] = ()
+    again: bool = False
+
+
+def make_variants(
+    models: Path,
+    name: str,
+    wanted: Wanted,
+    check: Check,
+    say: Callable[[str], object] = lambda _: None,
+) -> EngineDefinition:
+    """Add variants to an engine; return it.
+
+    Args:
+        models: the model directory.
+        name: the engine, or a version of it.
+        wanted: what to make.
+        check: checks each variant.
+        say: called with what is being done.
+
+    Raises:
+        NotFound: there is no such engine, or a package that is needed is not installed.
+        EngineUnusable: it has a fault, or a variant cannot be run.
+        InvalidInput: nothing can be made of it, or the directory is not writable.
+    """
+    definition, folder = _find(models, name)
+    try:
+        with staging_folder(models, split_version(name)[0]) as staging:
+            workshop = _Workshop(definition, folder, staging, check, say)
+            workshop.make(wanted)
+            _install(workshop.folder, folder)
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
+    return ModelDirectory(models).get(name)
+
+
+def remove_variant(models: Path, name: str, variant: str) -> EngineDefinition:
+    """Remove a variant of an engine, and its file if it was made here; return the engine.
+
+    Raises:
+        NotFound: there is no such engine.
+        EngineUnusable: it has a fault, or no such variant.
+        InvalidInput: it is the only one, or the directory is not writable.
+    """
+    definition, folder = _find(models, name)
+    if variant not in definition.lacking:
+        definition.of_variant(variant)  # raises an error if there is none
+    if not any(each.name != variant for each in definition.variants):
+        raise InvalidInput(f"{variant!r} is the only variant of engine {name!r}")
+    kept = [each for each in _variants(definition, folder) if each.name != variant]
+    try:
+        with staging_folder(models, split_version(name)[0]) as staging:
+            _write(folder, staging, kept)
+            _install(staging, folder)
+    except OSError as error:
+        raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
+    return ModelDirectory(models).get(name)
+
+
+class _Workshop:
+    """Makes variants in a copy of an engine.
+
+    Args:
+        definition: the engine.
+        original: its folder.
+        staging: an empty folder, which becomes the model directory of the copy.
+        check: checks each variant.
+        say: called with what is being done.
+
+    Attributes:
+        folder: folder of the copy.
+    """
+
+    def __init__(
+        self,
+        definition: EngineDefinition,
+        original: Path,
+        staging: Path,
+        check: Check,
+        say: Callable[[str], object],
+    ) -> None:
+        self._definition = definition
+        self._original = original
+        self._staging = staging
+        self._name = split_version(definition.name)[0]
+        self.folder = staging / self._name
+        self._check = check
+        self._say = say
+        self._variants = _variants(definition, original)
+        self._made: list[str] = []
+
+    def make(self, wanted: Wanted) -> None:
+        """Make what is wanted, check it, and describe it in the copy's engine.toml."""
+        sources = self._definition.variants or (self._definition,)
+        if not any(each.file.suffix == _SUFFIX for each in sources):
+            raise InvalidInput(
+                f"engine {self._definition.name!r} is not an ONNX model: variants can be made of "
+                "ONNX models only"
+            )
+        self._copy()
+        first = self._definition.of_variant("").variant or FULL
+        like = self._measure(first)
+        if wanted.shares:
+            self._prune(wanted, first)
+        if wanted.int8:
+            self._quantise(wanted, like)
+        if not self._made:
+            known = ", ".join(each.name for each in self._variants)
+            raise InvalidInput(
+                f"engine {self._definition.name!r} has these variants already: {known}; make them "
+                "again with --again"
+            )
+        self._write()
+        for name in self._made:
+            _check_alike(name, self._measure(name), like)
+        self._write()
+
+    def _copy(self) -> None:
+        """Give the copy the files of the engine, as links where possible."""
+        (self.folder / FOLDER).mkdir(parents=True)
+        files = {self._original / each.file: each.file for each in self._variants}
+        if self._definition.samples is not None:
+            files[self._definition.samples] = SAMPLES_FILE
+        for given in self._definition.warmup:
+            if given.file is not None:
+                files[given.file] = given.file.name
+        for file, name in files.items():
+            if file.is_file():
+                _link(file, self.folder / name)
+        self._write()
+
+    def _measure(self, name: str) -> Checked:
+        """Check a variant, and set its accuracy if there are labels."""
+        self._say(f"checking {name}")
+        checked = self._check(self._staging, self._name, name)
+        if checked.labelled:
+            place = self._place(name)
+            self._variants[place] = replace(
+                self._variants[place],
+                accuracy=round(checked.correct / checked.labelled, 6),
+                origin=Origin.MEASURED,
+            )
+        return checked
+
+    def _prune(self, wanted: Wanted, first: str) -> None:
+        recipe = _prunable(self._definition)
+        names = {share: f"p{round(share * 100)}" for share in wanted.shares}
+        shares = [share for share in wanted.shares if wanted.again or not self._has(names[share])]
+        if not shares:
+            return
+        from synergai.zoo.builders.onnx_graph import write_model
+
+        self._say(f"pruning {first}")
+        source = self.folder / self._variants[self._place(first)].file
+        pruned = recipe.load_pruner()(source, shares, lambda _: None, **recipe.options)
+        for name, model in pruned:
+            self._say(f"pruned and tuned {name}")
+            file = self.folder / FOLDER / f"{name}{_SUFFIX}"
+            write_model(file, model)
+            self._add(name, file)
+
+    def _quantise(self, wanted: Wanted, like: Checked) -> None:
+        if self._definition.samples is None:
+            raise InvalidInput(
+                f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
+                "integers on; provide one"
+            )
+        samples = load_samples(self._definition, like.inputs).inputs
+        refused: InvalidInput | None = None
+        for each in [each for each in self._variants if not _is_int8(each.name)]:
+            name = INT8 if each.name == FULL else f"{each.name}-{INT8}"
+            source = self.folder / each.file
+            is_there = self._has(name) and not wanted.again and each.name not in self._made
+            if is_there or source.suffix != _SUFFIX or not source.is_file():
+                continue
+            self._say(f"quantising {each.name}")
+            file = self.folder / FOLDER / f"{name}{_SUFFIX}"
+            try:
+                quantise(source, file, samples)
+            except InvalidInput as error:  # such as one that is quantised already
+                refused = refused or error
+            else:
+                self._add(name, file)
+        if refused is not None and not self._made and len(self._variants) == 1:
+            raise refused
+
+    def _add(self, name: str, file: Path) -> None:
+        """Add a variant, or replace the one of this name; its file is named by its digest."""
+        found = digest(file)
+        target = file.with_name(f"{name}-{found[:_DIGEST_CHARS]}{_SUFFIX}")
+        file.replace(target)
+        keys = VariantKeys(name=name, file=f"{FOLDER}/{target.name}", sha256=found)
+        if self._has(name):
+            self._variants[self._place(name)] = keys
+        elif len(self._variants) < MAX_VARIANTS:
+            self._variants.append(keys)
+        else:
+            raise InvalidInput(f"an engine has at most {MAX_VARIANTS} variants")
+        self._made.append(name)
+
+    def _has(self, name: str) -> bool:
+        return any(each.name == name for each in self._variants)
+
+    def _place(self, name: str) -> int:
+        return [each.name for each in self._variants].index(name)
+
+    def _write(self) -> None:
+        _write(self._original, self.folder, self._variants)
+
+
+def _find(models: Path, name: str) -> tuple[EngineDefinition, Path]:
+    """Return a usable engine and its folder."""
+    definition = ModelDirectory(models).get(name)
+    if definition.fault or definition.folder is None:
+        raise EngineUnusable(f"engine {name!r}: {definition.fault}")
+    return definition, definition.folder
+
+
+def _variants(definition: EngineDefinition, folder: Path) -> list[VariantKeys]:
+    """Return the variants of an engine; if it has none, its only model as one."""
+    if not definition.variants:
+        return [
+            VariantKeys(
+                name=FULL,
+                file=definition.file.relative_to(folder).as_posix(),
+                sha256=definition.verified_digest(),
+                accuracy=definition.accuracy,
+            )
+        ]
+    own = folder / DEFINITION_FILE
+    return list(read_definition(own if own.exists() else folder.parent / DEFINITION_FILE).variants)
+
+
+def _prunable(definition: EngineDefinition) -> Recipe:
+    recipe = RECIPES.get(EngineName(split_version(definition.name)[0]))
+    if recipe is None or not recipe.pruner:
+        known = ", ".join(name for name, each in RECIPES.items() if each.pruner)
+        raise InvalidInput(
+            f"engine {definition.name!r} cannot be pruned here: that needs a network that the zoo "
+            f"knows, and its training data, as for {known}"
+        )
+    return recipe
+
+
+def _write(original: Path, folder: Path, variants: Sequence[VariantKeys]) -> None:
+    """Write an engine.toml with the variants, and otherwise the keys of the original folder."""
+    keys = read_other_keys(original)
+    write_definition(folder, keys | {"variants": [each.to_table() for each in variants]})
+
+
+def _install(staged: Path, folder: Path) -> None:
+    """Move new files, and then engine.toml, into an engine's folder; remove unused files."""
+    variants = folder / FOLDER
+    made = sorted((staged / FOLDER).glob(f"*{_SUFFIX}"))
+    if made:
+        variants.mkdir(exist_ok=True)
+    for file in made:
+        if not (variants / file.name).exists():
+            file.replace(variants / file.name)
+    (staged / DEFINITION_FILE).replace(folder / DEFINITION_FILE)
+    used = {folder / each.file for each in read_definition(folder / DEFINITION_FILE).variants}
+    for file in variants.glob(f"*{_SUFFIX}"):
+        if file not in used:
+            file.unlink()
+
+
+def _is_int8(name: str) -> bool:
+    return name == INT8 or name.endswith(f"-{INT8}")
+
+
+def _check_alike(name: str, checked: Checked, like: Checked) -> None:
+    """Check that a new variant can serve as its engine.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    for what in ("inputs", "outputs"):
+        if getattr(checked, what) != getattr(like, what):
+            raise InvalidInput(f"variant {name!r} was made with other {what} than its engine's")
+    if checked.unverified and not like.unverified:
+        raise InvalidInput(f"variant {name!r} does not work: {checked.unverified}")
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)
