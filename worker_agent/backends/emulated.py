@@ -3,6 +3,8 @@
 It allows experiments with fleets that are not available; everything but the computation is real.
 The model file is TOML, with times in seconds::
 
+    model = "model.onnx"  # optional: computes the answers, faster than the times below
+
     [[configurations]]
     threads = 4          # threads of the session; 0 with a provider
     provider = ""        # name of the session's execution provider; empty for the CPU
@@ -12,6 +14,9 @@ The model file is TOML, with times in seconds::
 An optional file ``paces.txt`` next to it scales the durations of single jobs, in lines of the form
 ``JOB FACTOR``. If the file exists, the engine waits briefly for the line of an unlisted job: the
 submitter learns the id of a job only when it may already be running.
+
+Without ``model``, the engine echoes its input. With it, the answers are those of this ONNX model,
+beside the file, and computing them is part of the duration of a query.
 
 The job that a setup belongs to is known only after the setup. The difference between the job's
 scaled setup time and the actual one, positive or negative, is applied to the job's first queries.
@@ -23,6 +28,7 @@ import math
 import os
 import time
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +38,7 @@ from synergai.errors import EngineUnusable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from worker_agent.backends import Array
+    from worker_agent.backends import Array, Backend
     from worker_agent.providers.choice import ProviderChoice
 
 PACES_FILE: Final = "paces.txt"
@@ -47,11 +53,17 @@ _INPUT: Final = TensorSpec("x", "FP32", (1,))
 _OUTPUT: Final = TensorSpec("y", "FP32", (1,))
 
 
-def _age_s() -> float:
-    """Return the seconds since this process was started."""
+@cache
+def _first_age_s() -> float:
+    """Return the seconds since this process was started, as of the first call."""
     fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
     started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
+
+
+def _age_s() -> float:
+    """Return the age of the process; 0 for all models but the first one, which began later."""
+    return 0.0 if _first_age_s.cache_info().currsize else _first_age_s()
 
 
 class EmulatedBackend:
@@ -65,14 +77,11 @@ class EmulatedBackend:
         provider: the execution provider; None for the CPU.
         clock: a monotonic clock.
         sleep: sleeps for the given number of seconds.
-        age_s: returns the age of the process in seconds, which counts as setup.
+        age_s: returns the seconds since the setup began; by default, with the process.
 
     Raises:
         EngineUnusable: on construction, if the file is invalid or lacks the configuration.
     """
-
-    inputs: tuple[TensorSpec, ...] = (_INPUT,)
-    outputs: tuple[TensorSpec, ...] = (_OUTPUT,)
 
     def __init__(
         self,
@@ -84,7 +93,11 @@ class EmulatedBackend:
         sleep: Callable[[float], None] = time.sleep,
         age_s: Callable[[], float] = _age_s,
     ) -> None:
-        self._query_s, self._setup_s = _times(path, threads, provider)
+        table = _read(path)
+        self._query_s, self._setup_s = _times(table, path, threads, provider)
+        self._model = _load_model(table, path)
+        self.inputs = (_INPUT,) if self._model is None else self._model.inputs
+        self.outputs = (_OUTPUT,) if self._model is None else self._model.outputs
         self._paces_file = path.parent / PACES_FILE
         self._paces: dict[str, float] = {}
         self._clock = clock
@@ -108,13 +121,17 @@ class EmulatedBackend:
         self._setup_job_until = now
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Wait for the duration of the query and return its input as every output."""
+        """Return the model's outputs, or the input as every output, after the query's duration."""
+        if self._model is None:
+            array = inputs[_INPUT.name]
+            answer = [array for _ in outputs]
+        else:
+            answer = self._model.run(inputs, outputs)
         self._due += self._per_query_s
         ahead_s = self._due - self._clock()
         if ahead_s >= LEAD_S:
             self._sleep(ahead_s)
-        array = inputs[_INPUT.name]
-        return [array for _ in outputs]
+        return answer
 
     def _pace(self, job: str) -> float:
         """Return the factor on the durations of the job's queries."""
@@ -128,17 +145,38 @@ class EmulatedBackend:
         return self._paces.get(job, 1.0)
 
 
-def _times(path: Path, threads: int, provider: ProviderChoice | None) -> tuple[float, float]:
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise EngineUnusable(f"{path.name} is not a valid emulated model: {error}") from error
+
+
+def _load_model(table: Mapping[str, Any], path: Path) -> Backend | None:
+    """Return the model that computes the answers; None if the input is echoed."""
+    name = table.get("model")
+    if name is None:
+        return None
+    if not isinstance(name, str) or Path(name).name != name:
+        raise EngineUnusable(f"{path.name}: model must name an ONNX file in the same folder")
+    # Imported here, because echoing needs no runtime.
+    from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
+
+    return OnnxRuntimeBackend(path.parent / name, threads=1)
+
+
+def _times(
+    table: Mapping[str, Any], path: Path, threads: int, provider: ProviderChoice | None
+) -> tuple[float, float]:
     """Return the durations of a query and of the setup in seconds."""
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
         for configuration in table["configurations"]:
             named = configuration.get("provider", "")
             if named != ("" if provider is None else provider.name):
                 continue
             if provider is not None or configuration["threads"] == threads:
                 return _seconds(configuration["query_s"]), _seconds(configuration["setup_s"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise EngineUnusable(
             f"{path.name} is not a valid emulated model: each [[configurations]] table needs "
             "threads, query_s and setup_s"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from synergai.errors import EngineUnusable
 from worker_agent.backends import JobAware
@@ -208,3 +210,32 @@ def test_invalid_paces_file_is_refused(model: Path, clock: Clock) -> None:
     engine = backend(model, clock)
     with pytest.raises(EngineUnusable, match=PACES_FILE):
         engine.begin("job")
+
+
+def test_answers_of_a_model_take_the_configured_time(tmp_path: Path, clock: Clock) -> None:
+    save_negation(tmp_path / "negation.onnx")
+    path = tmp_path / "model.toml"
+    path.write_text('model = "negation.onnx"\n' + MODEL)
+    engine = backend(path, clock)
+    began = clock.now
+    (answer,) = engine.run(INPUTS, [engine.outputs[0].name])
+    assert answer.tolist() == [-1.5]
+    assert clock.now - began == pytest.approx(0.004)
+
+
+@pytest.mark.parametrize("model", ["'../negation.onnx'", "7"])
+def test_model_outside_the_folder_is_refused(tmp_path: Path, clock: Clock, model: str) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(f"model = {model}\n{MODEL}")
+    with pytest.raises(EngineUnusable, match="in the same folder"):
+        backend(path, clock)
+
+
+def save_negation(path: Path) -> None:
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])], "negation", tensors[:1], tensors[1:]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), path
+    )
