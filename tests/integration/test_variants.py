@@ -1,0 +1,139 @@
+"""An engine with variants, profiled and served by real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import synergai
+from synergai.profiles.files import load_dictionary
+from synergai.testing import LocalFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENGINE = "family"
+WORKER_CLASS = f"variants-{os.getpid()}"
+"""Of this run alone: a second profiler of a worker class on the machine is refused."""
+LAYERS = {"large": 6, "medium": 2, "small": 0}
+"""Layers of each variant, of which the first answers class 0, the second 1, and the third 2."""
+LABELS = [0] * 12 + [1] * 6 + [2] * 2
+WIDTH = 256
+DEADLINE_S = 30.0
+
+
+def save_variant(path: Path, answer: int, layers: int) -> None:
+    """Save a model whose answer is always the same class, after some layers that do not matter."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in "xy")
+    weights = np.random.default_rng(0)
+    nodes, constants = [], []
+    hidden, width = "x", 3
+    for layer in range(layers):
+        matrix = weights.random((width, WIDTH), np.float32)
+        constants.append(numpy_helper.from_array(matrix, f"w{layer}"))
+        nodes.append(helper.make_node("MatMul", [hidden, f"w{layer}"], [f"h{layer}"]))
+        hidden, width = f"h{layer}", WIDTH
+    constants += [
+        numpy_helper.from_array(np.zeros((width, 3), np.float32), "none"),
+        numpy_helper.from_array(np.eye(3, dtype=np.float32)[[answer]], "class"),
+    ]
+    nodes += [
+        helper.make_node("MatMul", [hidden, "none"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "class"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "constant", [x], [y], constants)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), path
+    )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    models = tmp_path_factory.mktemp("models")
+    folder = models / ENGINE
+    folder.mkdir()
+    for answer, (name, layers) in enumerate(LAYERS.items()):
+        save_variant(folder / f"{name}.onnx", answer, layers)
+    inputs = np.zeros((len(LABELS), 3), np.float32)
+    np.savez(folder / "samples.npz", x=inputs, labels=np.array(LABELS))
+    (folder / "engine.toml").write_text(
+        "".join(f'[[variants]]\nname = "{name}"\nfile = "{name}.onnx"\n' for name in LAYERS)
+    )
+    return models
+
+
+@pytest.fixture(scope="module")
+def dictionary(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dictionary with a short profile of all variants."""
+    folder = tmp_path_factory.mktemp("profile")
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
+            *("--dictionary", str(folder / "d.db"), "--output", str(folder / "logs")),
+            # Other tests have workers on this machine.
+            *("--while-serving", "--worker-class", WORKER_CLASS, "--threads", "1"),
+            *("--queries", "20", "--min-duration", "0", "--power", "none"),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    return folder / "d.db"
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    models: Path, dictionary: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalFleet]:
+    with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
+        fleet.start_gateway(["--dictionary", str(dictionary)])
+        fleet.start_agent(
+            "w1", models=models, worker_class=WORKER_CLASS, options=["--threads", "1"]
+        )
+        fleet.wait_for_workers(1)
+        yield fleet
+
+
+def test_unmodified_tritonclient_pins_asks_for_accuracy_and_leaves_the_choice(
+    fleet: LocalFleet,
+) -> None:
+    script = Path(__file__).with_name("variants_triton_script.py")
+    done = subprocess.run(
+        [sys.executable, str(script), fleet.address], capture_output=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_accuracy_through_the_gateway_is_that_of_the_profile(
+    fleet: LocalFleet, dictionary: Path
+) -> None:
+    profiled = {each.configuration.variant: each for each in load_dictionary(dictionary)}
+    with synergai.SyncClient(fleet.address) as client:
+        for answer, name in enumerate(LAYERS):
+            job = client.submit(ENGINE, queries=len(LABELS), version=f"1.{name}")
+            status = job.wait()
+            assert status.accuracy == profiled[name].accuracy == LABELS.count(answer) / len(LABELS)
+            assert {each.configuration.variant for each in status.executions} == {name}
+
+
+def test_rest_names_variants_like_versions(fleet: LocalFleet) -> None:
+    url = f"http://{fleet.http_address}/v2/models/{ENGINE}/versions/1.small"
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0, 0, 0]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    with urllib.request.urlopen(f"{url}/infer", body, timeout=DEADLINE_S) as response:
+        answer = json.load(response)
+    assert (answer["model_version"], answer["outputs"][0]["data"]) == ("1.small", [0, 0, 1])
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=5) as response:
+        metrics = response.read().decode()
+    assert f'synergai_variant_queries_total{{engine="{ENGINE}",variant="small"}}' in metrics
+    assert f'synergai_floor_violations_total{{engine="{ENGINE}"}} 0.0' in metrics
