@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NewType
 from msgspec import Meta, Struct
 
 from synergai.errors import InvalidInput
+from synergai.names import validate_name as validate_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,28 +31,9 @@ AssignmentId = NewType("AssignmentId", int)
 
 _QUOTED: Final = 256
 """Characters of an invalid name that an error quotes; it may be as long as a message."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 FIRST_VERSION: Final = "1"
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 """Versions are positive 64-bit integers in the Open Inference Protocol's implementations."""
-
-
-def validate_name(text: str, kind: str) -> str:
-    """Return `text` if it is a valid name, safe in paths and on terminals.
-
-    Args:
-        text: the name.
-        kind: the kind of object that it names, for the error message.
-
-    Raises:
-        InvalidInput: it is empty, too long, or has characters other than letters, digits, ``._-``.
-    """
-    if not _NAME.fullmatch(text):
-        raise InvalidInput(
-            f"{text[:_QUOTED]!r} is not a valid {kind}: use at most 128 letters, digits, '.', '_' "
-            "and '-', beginning with a letter or digit"
-        )
-    return text
 
 
 def validate_version(text: str) -> str:

@@ -37,6 +37,7 @@ ORDER = {
         "v1",
         "oip",
         "errors",
+        "names",
         "domain",
         "jobs",
         "runtime",
@@ -142,7 +143,7 @@ APART = {
 }
 """Parts of the library that stand side by side, whatever their order."""
 
-PURE = {"errors", "domain", "jobs", "profiles", "scheduling"}
+PURE = {"errors", "names", "domain", "jobs", "profiles", "scheduling"}
 IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
 

@@ -21,7 +21,7 @@ MIN_QUOTA_US: Final = 1_000
 _MOUNT: Final = "/sys/fs/cgroup"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CpuLimit:
     """CPU time and cores that a cgroup may use.
 
@@ -76,7 +76,7 @@ class Hierarchy(Protocol):
         """Return the limit in force, as far as this directory holds it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _CgroupV1:
     files: Files
     cpu: str
@@ -121,7 +121,7 @@ class _CgroupV1:
         return CpuLimit(cpus=max(0, quota) / period)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _CgroupV2:
     files: Files
     own: str

@@ -19,7 +19,7 @@ _UNCAPPED_MHZ: Final = 10_000.0
 """A mode without a cap is faster than those with one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class PowerMode:
     """A power mode of the machine.
 
@@ -50,7 +50,7 @@ class PowerMode:
         return self.cores * self.share * clock_mhz, self.budget_w
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reading:
     """The machine's mode, read back from its own files.
 
@@ -63,7 +63,7 @@ class Reading:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SwitchResult:
     """A switch that was verified by reading back.
 

@@ -60,7 +60,7 @@ class CpuFrequencyController:
         """Return the mode that matches the online cores and their clock caps."""
         try:
             online = parse_cpus(self._files.read(f"{_CPU}/online"))
-            caps = [self._cap(core) for core in online]
+            caps = {core: self._cap(core) for core in online}
         except (OSError, ValueError) as error:
             return Reading("", f"cannot read the state of the cores: {error}")
         near = [
@@ -69,13 +69,15 @@ class CpuFrequencyController:
             if mode.cores == len(online)
             and all(
                 abs(cap / 1000 - self._expected(core, mode)) <= _TOLERANCE_MHZ
-                for core, cap in zip(online, caps, strict=True)
+                for core, cap in caps.items()
             )
         ]
         if near:
-            highest = max(caps) / 1000
+            highest = max(caps.values()) / 1000
             return Reading(min(near, key=lambda mode: abs(mode.max_mhz - highest)).name)
-        return Reading("", f"{len(online)} cores are online, at up to {max(caps) / 1000:.0f} MHz")
+        return Reading(
+            "", f"{len(online)} cores are online, at up to {max(caps.values()) / 1000:.0f} MHz"
+        )
 
     def switch(self, mode: str) -> SwitchResult:
         """Set the clock caps and the online cores; see `PowerController.switch`."""

@@ -65,20 +65,19 @@ class DelegatedController:
         reply = self._request(wanted)
         reading = self.read()
         message = str(reply.get("message", "the helper gave no reason"))
-        match reply.get("error"):
-            case None if reading.mode == wanted:
-                return SwitchResult(wanted, float(reply.get("seconds", 0.0)))
-            case None:
-                detail = reading.detail or f"it is {reading.mode}"
-                raise SwitchFailed(
-                    f"the helper reported power mode {wanted} in force, but {detail}", reading
-                )
-            case "refused":
-                raise ModeRefused(message)
-            case "unknown":
-                raise InvalidInput(message)
-            case _:
-                raise SwitchFailed(message, reading)
+        error = reply.get("error")
+        if error == "refused":
+            raise ModeRefused(message)
+        if error == "unknown":
+            raise InvalidInput(message)
+        if error is not None:
+            raise SwitchFailed(message, reading)
+        if reading.mode != wanted:
+            detail = reading.detail or f"it is {reading.mode}"
+            raise SwitchFailed(
+                f"the helper reported power mode {wanted} in force, but {detail}", reading
+            )
+        return SwitchResult(wanted, float(reply.get("seconds", 0.0)))
 
     def close(self) -> None:
         """Leave the machine in its mode."""

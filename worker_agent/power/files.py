@@ -20,7 +20,7 @@ _MAX_CPUS: Final = 8192
 """Maximum that Linux supports; bounds the size of a parsed list."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Files:
     """Small text files of the kernel and the board, addressed by absolute paths.
 

@@ -2,7 +2,8 @@
 
 systemd starts one process per connection to its socket (``Accept=yes``). The process reads the
 name of one mode, switches to it if root's list allows it, replies with one line of JSON and
-exits. It opens no port, reads no other input, and imports neither gRPC nor a model.
+exits. It opens no port, reads no other input, and imports the standard library only; it and what it
+imports also run on the Python 3.8 of boards, whose packages the distribution keeps up to date.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput, SynergaiError
+from synergai.names import validate_name
 from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.files import Files
-from worker_agent.power.selection import AUTO, CONTROLLERS, open_controller
+from worker_agent.power.selection import AUTO, open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("mode", nargs="?", help="read from standard input if omitted")
     parser.add_argument("--allow", default=ALLOWED, metavar="FILE", help="one mode per line")
-    parser.add_argument("--controller", default=AUTO, choices=[AUTO, *CONTROLLERS.names()])
+    parser.add_argument("--controller", default=AUTO)
     parser.add_argument("--root", type=Path, default=Path("/"), help="directory instead of /")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)

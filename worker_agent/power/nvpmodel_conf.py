@@ -20,7 +20,7 @@ _HEADER: Final = re.compile(r"<\s+(PARAM|POWER_MODEL|PM_CONFIG|FAN_CONFIG)\s+(.*
 _BUDGET: Final = re.compile(r"(?:^|_)(\d+)W(?:_|$)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parameter:
     """A ``PARAM`` section.
 
@@ -33,7 +33,7 @@ class Parameter:
     arguments: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
     """One line of a ``POWER_MODEL`` section: the value of an argument of a parameter."""
 
@@ -50,7 +50,7 @@ class Setting:
             return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PowerModel:
     """A ``POWER_MODEL`` section, one mode of the board.
 
@@ -69,7 +69,7 @@ class PowerModel:
         """Whether a core is online, for each core that the mode sets."""
         found = {}
         for setting in self.settings:
-            core = setting.argument.removeprefix("CORE_")
+            _, _, core = setting.argument.partition("CORE_")
             if setting.parameter == "CPU_ONLINE" and core.isdecimal():
                 found[int(core)] = setting.value == "1"
         return found
@@ -109,7 +109,7 @@ class PowerModel:
         return float(found[1]) if found else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BoardModes:
     """Content of the file.
 

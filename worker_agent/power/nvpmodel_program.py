@@ -28,7 +28,7 @@ class ProgramFailed(Exception):
     """A program could not be started, failed, or timed out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BoardPrograms:
     """Runs the board's programs.
 

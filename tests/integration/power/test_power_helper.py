@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import pytest
@@ -20,7 +22,6 @@ from worker_agent.power.nvpmodel import NvpmodelController
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from worker_agent.emulated_board.board import EmulatedBoard
 
@@ -54,6 +55,19 @@ def ask(board: EmulatedBoard, request: bytes) -> Answer:
 def board(agx: EmulatedBoard) -> EmulatedBoard:
     agx.set(helper.ALLOWED, ALLOWED)
     return agx
+
+
+def test_python_of_boards_switches_as_well(board: EmulatedBoard) -> None:
+    python = shutil.which("python3.8")
+    if python is None:
+        pytest.skip("python3.8 is not installed; it is what JetPack 5 has")
+    switched = subprocess.run(
+        [python, "-S", *command(board, "MODE_15W")[1:]],
+        env={"PYTHONPATH": str(Path(helper.__file__).parents[2])},
+        capture_output=True,
+        check=False,
+    )
+    assert json.loads(switched.stdout)["mode"] == "MODE_15W", switched.stderr
 
 
 @pytest.fixture

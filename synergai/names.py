@@ -1,0 +1,33 @@
+"""Names that are safe in paths and on terminals.
+
+Imports the standard library only, because the power helper, which runs as root, needs it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from synergai.errors import InvalidInput
+
+_QUOTED: Final = 256
+"""Characters of an invalid name that an error quotes; it may be as long as a message."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def validate_name(text: str, kind: str) -> str:
+    """Return `text` if it is a valid name, safe in paths and on terminals.
+
+    Args:
+        text: the name.
+        kind: the kind of object that it names, for the error message.
+
+    Raises:
+        InvalidInput: it is empty, too long, or has characters other than letters, digits, ``._-``.
+    """
+    if not _NAME.fullmatch(text):
+        raise InvalidInput(
+            f"{text[:_QUOTED]!r} is not a valid {kind}: use at most 128 letters, digits, '.', '_' "
+            "and '-', beginning with a letter or digit"
+        )
+    return text
