@@ -73,7 +73,8 @@ class Plan:
         per_query_s: mean latency of the probe queries.
         fastest_s: lowest latency of the probe queries.
         max_batch: largest batch size to measure.
-        labelled: number of samples to measure the accuracy on; 0 if they have no labels.
+        labelled: number of samples to measure the accuracy on, if that does not take too long; 0
+            if they have no labels.
     """
 
     queries: int
@@ -109,13 +110,12 @@ class Plan:
             taken.append(time.monotonic() - started)
         per_query_s = sum(taken) / len(taken)
         samples = host.ready.samples if accuracy and labelled else 0
-        labelled = min(samples, max(1, int(ACCURACY_S / min(taken))))
-        return cls(queries, min_duration_s, per_query_s, min(taken), max_batch, labelled)
+        return cls(queries, min_duration_s, per_query_s, min(taken), max_batch, samples)
 
     @property
     def accuracy_s(self) -> float:
         """Expected duration of the measurement of the accuracy in seconds."""
-        return self.labelled * self.fastest_s
+        return min(ACCURACY_S, self.labelled * self.fastest_s)
 
     @property
     def single_stream_s(self) -> float:
@@ -229,7 +229,7 @@ def _measure(
         for size in batch_sizes(plan.max_batch):
             in_batches = measure_ranges(host, plan, reporter, batch=size)
             batch_qps.append(in_batches.queries / in_batches.seconds)
-    right = measure_accuracy(host, plan, reporter)
+    right = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
     return Measured(
         **asdict(monitor.conditions),
         backend_start_s=ready.backend_start_s,
@@ -329,23 +329,31 @@ def measure_ranges(
     return Ranges(queries, seconds, standard_error(rates))
 
 
-def measure_accuracy(host: HostClient, plan: Plan, reporter: Reporter) -> Answers:
+def measure_accuracy(
+    host: HostClient, plan: Plan, reporter: Reporter, per_query_s: float
+) -> Answers:
     """Run the labelled samples once, or as many of them as time permits, evenly spread.
 
     They run one at a time, like those of jobs, so that the answers are the same.
+
+    Args:
+        host: the engine host.
+        plan: extent of the measurement.
+        reporter: is told the progress.
+        per_query_s: time per query in ranges.
     """
-    samples = host.ready.samples
+    samples, count = plan.labelled, ACCURACY_CHUNK
+    firsts: Sequence[int] = range(0, samples, count)
+    if samples * per_query_s > ACCURACY_S:
+        affordable, count = max(1, int(ACCURACY_S / per_query_s)), 1
+        firsts = [index * samples // affordable for index in range(affordable)]
     labelled = correct = 0
-    if plan.labelled == samples:
-        chunks = [(first, ACCURACY_CHUNK) for first in range(0, samples, ACCURACY_CHUNK)]
-    else:
-        chunks = [(index * samples // plan.labelled, 1) for index in range(plan.labelled)]
-    for first, count in chunks:
+    for done, first in enumerate(firsts):
         tally = host.run_samples(first, min(count, samples - first)).tally
         labelled += tally.labelled
         correct += tally.correct
-        before_s = plan.total_s - plan.accuracy_s
-        reporter.progress((before_s + labelled * plan.fastest_s) / plan.total_s, time.monotonic())
+        left_s = (1 - (done + 1) / len(firsts)) * plan.accuracy_s
+        reporter.progress(1 - left_s / plan.total_s, time.monotonic())
     return Answers(labelled, correct)
 
 

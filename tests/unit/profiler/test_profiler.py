@@ -232,10 +232,9 @@ class LabelledHost:
         return RunEnded(1, Outcome.COMPLETED, Tally(count, len(labelled), right))
 
 
-def accuracy_of(host: LabelledHost, plan: Plan) -> tuple[int, int]:
+def accuracy_of(host: LabelledHost, plan: Plan, per_query_s: float = 1e-3) -> tuple[int, int]:
     reporter = create_autospec(Reporter, instance=True)
-    tally = measure_accuracy(cast("HostClient", host), plan, reporter)
-    return tally.labelled, tally.correct
+    return measure_accuracy(cast("HostClient", host), plan, reporter, per_query_s)
 
 
 def test_accuracy_is_measured_on_each_labelled_sample_once() -> None:
@@ -249,9 +248,9 @@ def test_accuracy_is_measured_on_each_labelled_sample_once() -> None:
 
 def test_accuracy_of_a_slow_engine_is_measured_on_samples_spread_evenly() -> None:
     host = LabelledHost(samples=1000, labelled=1000)
-    plan = Plan(10, 1.0, per_query_s=3.0, fastest_s=3.0, labelled=20)
+    plan = Plan(10, 1.0, per_query_s=3.0, fastest_s=3.0, labelled=1000)
     assert plan.accuracy_s == ACCURACY_S
-    labelled, correct = accuracy_of(host, plan)
+    labelled, correct = accuracy_of(host, plan, per_query_s=3.0)
     assert (labelled, host.asked) == (20, list(range(0, 1000, 50)))
     assert correct == sum(index % 3 != 0 for index in host.asked)
 
