@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OPSET: Final = 13
 """The first one whose quantised models have a scale per channel."""
 INPUT: Final = "image"
-OUTPUT: Final = "probabilities"
+OUTPUT: Final = "logits"
 BRIGHTEST: Final = 255.0
 """Maximum pixel value."""
 _GRAPH: Final = "strided_cnn"
@@ -187,14 +187,18 @@ class StridedCnn:
         return StridedCnn(replace(self.shape, channels=channels), weights)
 
     def to_onnx(self) -> onnx.ModelProto:
-        """Return the model: pixels uint8 [batch, 1, size, size] in, probabilities out."""
+        """Return the model: pixels uint8 [batch, 1, size, size] in, logits out.
+
+        There is no operator that is not needed: in a network of microseconds each one counts. The
+        first convolution also scales the pixels.
+        """
         graph = OnnxGraph(_GRAPH, OPSET)
         value = graph.cast(INPUT, TensorProto.FLOAT)
-        value = graph.node("Mul", [value, graph.constant(1 / BRIGHTEST)])
         inputs = 1
         for name, stride in zip(self._layers, self.shape.strides, strict=True):
             kernel = self.weights[name].reshape(_KERNEL, _KERNEL, inputs, -1)
-            graph.weight(name, kernel.transpose(3, 2, 0, 1))
+            scale = np.float32(1 / BRIGHTEST if name == self._layers[0] else 1)
+            graph.weight(name, kernel.transpose(3, 2, 0, 1) * scale)
             graph.weight(f"{name}_bias", self.weights[f"{name}_bias"])
             value = graph.node(
                 "Conv",
@@ -211,8 +215,7 @@ class StridedCnn:
         dense = self.weights["dense"].reshape(size, size, inputs, -1)  # Flatten has channels first
         graph.weight("dense", dense.transpose(2, 0, 1, 3).reshape(-1, self.shape.classes))
         graph.weight("dense_bias", self.weights["dense_bias"])
-        value = graph.node("Gemm", [value, "dense", "dense_bias"], "dense/product")
-        graph.node("Softmax", [value], OUTPUT, axis=1)
+        graph.node("Gemm", [value, "dense", "dense_bias"], OUTPUT)
         image = ValueInfo(
             shape=["batch", 1, self.shape.size, self.shape.size], element=TensorProto.UINT8
         )
@@ -246,6 +249,7 @@ class StridedCnn:
         weights = {name: np.array(each) for name, each in arrays.items() if name.endswith("_bias")}
         for index, kernel in enumerate(kernels):
             weights[f"conv{index}"] = kernel.transpose(2, 3, 1, 0).reshape(-1, len(kernel)).copy()
+        weights["conv0"] *= np.float32(BRIGHTEST)
         last = shape.last_size
         dense = arrays["dense"].reshape(shape.channels[-1], last, last, shape.classes)
         weights["dense"] = dense.transpose(1, 2, 0, 3).reshape(-1, shape.classes).copy()

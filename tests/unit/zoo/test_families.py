@@ -94,7 +94,7 @@ def test_fine_tuning_recovers_accuracy(trained: StridedCnn) -> None:
 def test_network_is_read_from_its_model(trained: StridedCnn) -> None:
     read = StridedCnn.from_onnx(trained.to_onnx())
     assert read.shape == SHAPE
-    assert all(np.array_equal(read.weights[name], each) for name, each in trained.weights.items())
+    assert all(np.allclose(read.weights[name], each) for name, each in trained.weights.items())
 
 
 def test_other_model_cannot_be_pruned() -> None:

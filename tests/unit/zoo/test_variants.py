@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHAPE = Shape(size=4, channels=(4, 4), strides=(1, 2), classes=2)
 RIGHT = Checked(
     inputs=(TensorSpec(INPUT, "UINT8", (-1, 1, 4, 4)),),
-    outputs=(TensorSpec("probabilities", "FP32", (-1, 2)),),
+    outputs=(TensorSpec("logits", "FP32", (-1, 2)),),
     labelled=8,
     correct=6,
 )
@@ -110,7 +110,7 @@ def test_variant_with_other_tensors_or_that_fails_changes_nothing(
 ) -> None:
     before = {path: path.read_bytes() for path in (models / "net").iterdir()}
     faults: tuple[Checked | Exception, ...] = (
-        replace(RIGHT, outputs=(TensorSpec("probabilities", "FP32", (-1, 3)),)),
+        replace(RIGHT, outputs=(TensorSpec("logits", "FP32", (-1, 3)),)),
         replace(RIGHT, unverified="the model fails on its samples.npz"),
         EngineUnusable("it crashed"),
     )
