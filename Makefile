@@ -27,6 +27,9 @@ demo: install  ## build, profile, serve and measure on this machine; see README
 example: install  ## one machine emulates three heterogeneous workers; see examples/README.md
 	$(BIN)/python -m examples.heterogeneous_fleet
 
+variants: install  ## an engine with variants under a changing load; see examples/README.md
+	$(BIN)/python -m examples.accuracy_scaling
+
 proto: install  ## regenerate the stubs from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. \
 	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
@@ -62,4 +65,4 @@ wheel: install  ## build the wheel into dist/
 clean:  ## remove caches and wheels; .venv, models and runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo example proto format lint type test acceptance bench bench-peers wheel clean
+.PHONY: help install demo example variants proto format lint type test acceptance bench bench-peers wheel clean
