@@ -156,6 +156,13 @@ RECIPES: Final = {
         ),
         _family("onnx_digits_family", "digits", "handwritten digits", "scikit-learn's digits"),
         _family("onnx_fashion", "fashion", "clothes in ten classes", "Fashion-MNIST"),
+        Recipe(
+            name=EngineName("onnx_efficientnet_lite"),
+            title="EfficientNet-Lite 0 to 2, 260 x 260, opset 13",
+            backend="onnxruntime",
+            builder="synergai.zoo.builders.efficientnet_lite:build",
+            source="trained on ImageNet by Google, packages efficientnet-lite0 to 2-pytorch-model",
+        ),
         # Last, so that all others are built even if TensorFlow is not installed.
         _tensorflow("tf_resnet50", "resnet50", "saved_model"),
         _tensorflow("tf_mobilenet", "mobilenet", "saved_model"),
