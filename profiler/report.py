@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.output import (
+    format_accuracy,
     format_joules,
     format_rate,
     format_seconds,
@@ -88,13 +89,6 @@ class _Column(NamedTuple):
     is_shown: Callable[[ProfileEntry], object] | None = None
 
 
-def _accuracy(measurement: Measurement) -> str:
-    entry = measurement.entry
-    if not entry.accuracy_samples:
-        return ""
-    return f"{entry.accuracy:.2%} ± {entry.accuracy_error:.2%}"
-
-
 def _others(measurement: Measurement) -> Text:
     return Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else "")
 
@@ -118,7 +112,11 @@ _COLUMNS: Final = (
         lambda entry: entry.configuration.execution_provider,
     ),
     _Column("QPS", lambda each: format_rate(each.entry.qps)),
-    _Column("accuracy", _accuracy, lambda entry: entry.accuracy_samples),
+    _Column(
+        "accuracy",
+        lambda each: format_accuracy(each.entry),
+        lambda entry: entry.accuracy_samples,
+    ),
     _Column("T_pre", lambda each: format_seconds(each.entry.t_pre_s)),
     _Column("p50", lambda each: format_seconds(each.entry.latency_p50_s)),
     _Column("p90", lambda each: format_seconds(each.entry.latency_p90_s)),

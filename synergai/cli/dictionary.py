@@ -11,6 +11,7 @@ import typer
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, TlsCa, TokenFile
 from synergai.cli.output import (
+    format_accuracy,
     format_age,
     format_count,
     format_joules,
@@ -121,7 +122,12 @@ def show(
     metered = any(entry.watts for entry in shown)
     energy = ("power", "per query") if metered else ()
     errors = any(entry.error for entry in shown)
-    figures = ("QPS", *(("error",) if errors else ()), "T_pre", "p50", *energy)
+    labelled = any(entry.accuracy_samples for entry in shown)
+    figures = (
+        *("QPS", *(("error",) if errors else ())),
+        *(("accuracy",) if labelled else ()),
+        *("T_pre", "p50", *energy),
+    )
     origins = EngineOrigins(models)
     columns = ("engine", "class", "configuration", *figures, "queries", "label", "age")
     paced = ("pace",) if target is not None else ()
@@ -135,6 +141,7 @@ def show(
                     now,
                     metered=metered,
                     errors=errors,
+                    labelled=labelled,
                     stale=bool(entry.digest or entry.runtime) and origins.is_stale(entry),
                 ),
                 *(_pace_text(_paces(entry, workers)) for _ in paced),
@@ -307,7 +314,7 @@ def _pace_text(paces: Mapping[str, float]) -> str:
 
 
 def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileEntry]:
-    """Return the fastest entry of each engine and worker class, or those on its front.
+    """Return the fastest entry of each engine, variant and worker class, or those on its front.
 
     The front of a row of which not all power is known is its fastest entry.
     """
@@ -316,9 +323,10 @@ def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileE
     def figures(entry: ProfileEntry) -> tuple[float, float]:
         return entry.planned_qps, entry.planned_qps / entry.watts
 
-    rows: dict[tuple[str, str], list[ProfileEntry]] = {}
+    rows: dict[tuple[str, str, str], list[ProfileEntry]] = {}
     for entry in entries:
-        rows.setdefault((entry.engine, entry.worker_class), []).append(entry)
+        key = entry.engine, entry.worker_class, entry.configuration.variant
+        rows.setdefault(key, []).append(entry)
     chosen = []
     for row in rows.values():
         if on_front and all(entry.watts for entry in row):
@@ -352,7 +360,13 @@ def _label(entry: ProfileEntry, *, stale: bool) -> str:
 
 
 def _row(
-    entry: ProfileEntry, now: datetime, *, metered: bool, errors: bool, stale: bool
+    entry: ProfileEntry,
+    now: datetime,
+    *,
+    metered: bool,
+    errors: bool,
+    labelled: bool,
+    stale: bool,
 ) -> tuple[str, ...]:
     return (
         entry.engine,
@@ -360,6 +374,7 @@ def _row(
         str(entry.configuration),
         format_rate(entry.qps),
         *((f"{entry.error:.1%}" if entry.error else "",) if errors else ()),
+        *((format_accuracy(entry),) if labelled else ()),
         format_seconds(entry.t_pre_s),
         format_seconds(entry.latency_p50_s or None),
         *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),

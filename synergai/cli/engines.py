@@ -335,8 +335,9 @@ def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
     if row.unverified:
         facts["unverified"] = f"{row.unverified}; {ADVICE}"
     for name, value in facts.items():
-        if value not in (None, ""):
-            yield name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value)
+        if value not in (None, "", []):
+            text = f"{value:,}" if isinstance(value, int) else str(value)
+            yield name.replace("_", " "), ", ".join(value) if isinstance(value, list) else text
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:

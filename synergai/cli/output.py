@@ -22,6 +22,8 @@ from synergai.runtime.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from synergai.profiles.dictionary import ProfileEntry
+
 _MAX_WIDTH: Final = 1000
 """Columns of a table that is not written to a terminal."""
 _MIN_COLUMN_WIDTH: Final = 9
@@ -115,6 +117,13 @@ def format_count(value: int | None) -> str:
 def format_percent(share: float | None) -> str:
     """Format a share from 0 to 1; empty for None."""
     return "" if share is None else f"{share:.2%}"
+
+
+def format_accuracy(entry: ProfileEntry) -> str:
+    """Format the accuracy of a dictionary entry with its standard error; empty if not measured."""
+    if not entry.accuracy_samples:
+        return ""
+    return f"{entry.accuracy:.2%} ± {entry.accuracy_error:.2%}"
 
 
 def format_seconds(value: float | None) -> str:

@@ -27,10 +27,13 @@ def is_built(name: str, models: Path) -> bool:
     if not (models / name / DEFINITION_FILE).exists():
         return False
     try:
-        ModelDirectory(models).get(name).verified_digest()
+        definition = ModelDirectory(models).get(name)
+        definition.verified_digest()
+        for variant in definition.variants:
+            definition.of_variant(variant.name).verified_digest()
     except EngineUnusable:
         return False
-    return True
+    return not definition.lacking
 
 
 def build(

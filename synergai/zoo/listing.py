@@ -42,6 +42,8 @@ class EngineListing:
         published_map: Likewise for detection: mean average precision on COCO.
         source: The weights' origin.
         samples: The sample set's file; None if there is none.
+        variants: Names of its variants whose file is there; the size is that of all of them.
+        lacking: Names of those whose file is missing.
     """
 
     name: str
@@ -59,6 +61,8 @@ class EngineListing:
     version: str = ""
     file: str | None = None
     samples: str | None = None
+    variants: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
     sha256: str = ""
     preprocess: str = ""
     postprocess: str = ""
@@ -98,6 +102,8 @@ def list_present(
         version=definition.version,
         file=str(definition.file),
         samples=str(definition.samples) if definition.samples else None,
+        variants=tuple(variant.name for variant in definition.variants),
+        lacking=definition.lacking,
         sha256=definition.sha256,
         preprocess=definition.preprocess,
         postprocess=definition.postprocess,
@@ -131,6 +137,7 @@ def _size(definition: EngineDefinition) -> int | None:
     if definition.fault:
         return None
     try:
-        return size_bytes(definition.file)
+        models = [variant.file for variant in definition.variants] or [definition.file]
+        return sum(map(size_bytes, models))
     except (InvalidInput, OSError):  # changed after it was listed
         return None

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from profiler.background import DISTURBED_SHARE
@@ -20,9 +21,13 @@ from profiler.measurement import measure
 from profiler.settings import ProfilerSettings
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
+from synergai.models.installation import write_definition
+from synergai.models.samples import write_samples
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.profiles.files import load_dictionary
 from synergai.zoo import build as zoo
+from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
+from worker_agent.cli.check import check_variant
 
 if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
@@ -134,6 +139,40 @@ def test_engine_that_cannot_be_measured_does_not_end_the_profile_of_all(
 
     one = command(tmp_path / "models", tmp_path, *few, "--engines", "a_broken_one")
     assert subprocess.run(one, capture_output=True, check=False, timeout=60).returncode == 1
+
+
+def test_variant_that_cannot_be_measured_costs_only_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "family"
+    put_family(folder)
+    (folder / "broken.onnx").write_bytes(b"no model")
+    few = ("--queries", "1", "--min-duration", "0", "--engines", "family")
+
+    done = subprocess.run(
+        command(tmp_path / "models", tmp_path, *few), capture_output=True, check=True, timeout=60
+    )
+
+    assert b"cannot measure family with threads=1,variant=broken" in b" ".join(done.stderr.split())
+    (entry,) = load_dictionary(tmp_path / "d.db")
+    assert entry.configuration == Configuration(threads=1, variant="full")
+    # The labels of samples 0 and 3 are wrong.
+    assert (entry.accuracy, entry.accuracy_samples) == (0.6, 5)
+    checked = check_variant(tmp_path / "models", "family", "full")
+    assert (checked.correct, checked.labelled) == (3, 5)
+    with pytest.raises(EngineUnusable, match="broken"):
+        check_variant(tmp_path / "models", "family", "broken")
+
+
+def put_family(folder: Path) -> None:
+    """Write an engine that returns its input, with labelled samples and a variant without file."""
+    folder.mkdir(parents=True)
+    graph = OnnxGraph("same", 11)
+    graph.node("Identity", ["x"], "y")
+    tensor = ValueInfo(shape=["n", 3])
+    write_model(folder / "full.onnx", graph.model({"x": tensor}, {"y": tensor}))
+    inputs = np.eye(3, dtype=np.float32)[[0, 1, 2, 0, 1]]
+    write_samples(folder, {"x": inputs, "labels": np.array([1, 1, 2, 2, 1])})
+    tables = [{"name": name, "file": f"{name}.onnx"} for name in ("full", "broken")]
+    write_definition(folder, {"variants": tables})
 
 
 def test_profiled_qps_leaves_out_what_issuing_a_query_costs(models: Path, tmp_path: Path) -> None:
