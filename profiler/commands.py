@@ -329,7 +329,9 @@ def summarise(configurations: int, measured: int, predicted: int, known: int) ->
     """Return what a search has done, and what to do with it."""
     before = f", {known} were measured before" if known else ""
     hint = "'synergai dictionary show --best' lists the fastest ones"
-    if predicted:
+    if not measured + known:
+        hint = "a larger --budget gives it time"
+    elif predicted:
         hint += "; predictions give way to what service shows, or to a profile of all"
     return (
         f"of {configurations} configurations, {measured} were measured and {predicted} "

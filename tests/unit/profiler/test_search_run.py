@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from profiler.commands import put_predictions
+from profiler.commands import put_predictions, summarise
 from profiler.generators.generator import Draft, Machine
 from profiler.measurement import Measurement
 from profiler.search_run import SearchRun, make_plan
@@ -265,3 +265,13 @@ def test_what_the_dictionary_has_is_not_measured_again(strategy: str) -> None:
     again.run(follow, nothing)
     known = {entry.configuration for entry in list(dictionary)[1:]}
     assert known.isdisjoint(session.configuration for session, _ in measurer.asked)
+
+
+def test_summary_counts_and_says_what_to_do_next() -> None:
+    text = summarise(configurations=12, measured=5, predicted=6, known=1)
+    assert text.startswith(
+        "of 12 configurations, 5 were measured and 6 predicted, 1 were measured before; "
+    )
+    assert "synergai dictionary show --best" in text
+    assert "--budget" in summarise(configurations=2, measured=0, predicted=0, known=0)
+    assert "predictions" not in summarise(configurations=2, measured=2, predicted=0, known=0)
