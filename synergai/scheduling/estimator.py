@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import Session
+from synergai.domain import Session, largest_configuration
 from synergai.scheduling.estimate import Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from synergai.domain import EngineName, WorkerId
+    from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.fronts import Limit
     from synergai.scheduling.observation import Observation
@@ -74,6 +74,28 @@ class Estimator:
         found = self.estimates(job.job.engine, worker)
         limit = job.limit
         return found if limit is None else tuple(filter(limit.allows, found))
+
+    def to_measure(self, job: JobRecord, worker: WorkerRecord) -> Configuration | None:
+        """Return the configuration in which a job's queries would measure its engine on `worker`.
+
+        The largest one; with variants, the first that the job may use and that is not profiled, by
+        the accuracy that the engine's folder declares. None if there is none.
+        """
+        engine, limit = job.job.engine, job.limit
+        usable = worker.configurations(engine)
+        variants = worker.variants.get(engine)
+        if not variants:
+            may_use = limit is None or limit.admits("", 0.0)
+            return largest_configuration(usable) if usable and may_use else None
+        profiled = {each.configuration.variant for each in self.estimates(engine, worker)}
+        for variant in variants:
+            if variant.name in profiled:
+                continue
+            if limit is None or limit.admits(variant.name, variant.accuracy):
+                found = [each for each in usable if each.variant == variant.name]
+                if found:
+                    return largest_configuration(found)
+        return None
 
     def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
         """Return the least time in which any of `serving` could run the job's pending queries.

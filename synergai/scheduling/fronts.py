@@ -29,9 +29,11 @@ class Limit(NamedTuple):
 
     def allows(self, estimate: Estimate) -> bool:
         """Return whether the job may use the variant of an estimate."""
-        if self.variant and estimate.configuration.variant != self.variant:
-            return False
-        return estimate.accuracy >= self.min_accuracy
+        return self.admits(estimate.configuration.variant, estimate.accuracy)
+
+    def admits(self, variant: str, accuracy: float) -> bool:
+        """Return whether the job may use a variant with an accuracy."""
+        return self.variant in ("", variant) and accuracy >= self.min_accuracy
 
 
 class Front(NamedTuple):

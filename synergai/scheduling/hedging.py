@@ -184,7 +184,7 @@ class Hedging:
         for worker in idle:
             if job.engine not in worker.engines:
                 continue
-            for estimate in self._estimator.estimates(job.engine, worker):
+            for estimate in self._estimator.for_job(lease.job, worker):
                 seconds = estimate.seconds(1, with_tensors=job.with_tensors)
                 if estimate.session not in worker.sessions or estimate.setup_s > 0.0:
                     continue

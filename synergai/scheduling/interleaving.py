@@ -120,6 +120,8 @@ class Interleaver:
         """Yield where a request may run next, and the seconds until that worker turns to it."""
         for worker in self._view.serving(request.job.engine):
             estimate = next(iter(self._estimator.for_job(request, worker)), None)
+            if estimate is None and self._estimator.to_measure(request, worker) is None:
+                continue  # it has no variant that the request may use
             cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
             if worker.index in available and estimate is not None:
                 wait_s = worker.free_at(self._view.now) - self._view.now

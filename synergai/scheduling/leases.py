@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.domain import AssignmentId, largest_configuration
+from synergai.domain import AssignmentId
 from synergai.scheduling.events import Assignment, Command, Dispatch, Stop
 from synergai.scheduling.observation import observe
 from synergai.scheduling.state import Lease
@@ -138,12 +138,14 @@ class Leases:
             self._wait_queue.enqueue(job)
 
     def probe(self, job: JobRecord, worker: WorkerRecord, now: float) -> Lease:
-        """Lease a few queries to measure their engine in the worker's largest configuration.
+        """Lease a few queries to measure their engine; see `Estimator.to_measure`.
 
         Raises:
-            RuntimeError: the job has no assignable queries.
+            RuntimeError: the job has no assignable queries, or cannot measure it there.
         """
-        configuration = largest_configuration(worker.configurations(job.job.engine))
+        configuration = self._estimator.to_measure(job, worker)
+        if configuration is None:
+            raise RuntimeError(f"job {job.job.id} may not measure its engine on {worker.id}")
         self._wait_queue.withdraw(job)
         queries = job.pending.take(self._settings.probe_queries, job.ready)
         if queries is None:

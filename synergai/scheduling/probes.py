@@ -32,6 +32,8 @@ WORTH_S: Final = 2.0
 SLOWER: Final = 10.0
 """Nor is one that would wait for a probe on a worker that is this many times slower than they are,
 and takes twice as long to load the engine."""
+_TRIED: Final = 64
+"""Waiting jobs among which one is searched that may measure its engine."""
 _SEARCHED: Final = 64
 """Workers that are searched for a running job with which to probe another worker."""
 
@@ -49,14 +51,20 @@ class Probes:
         self._queries = queries
         self._unprofiled: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._unprofiled_counts: Counter[EngineName] = Counter()
+        # Engines of which some variants are profiled, and others are not.
+        self._partly: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._in_flight: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
         self._changed: set[WorkerId] = set()
         self._stopped_for: dict[JobId, set[WorkerId]] = {}
 
     def are_needed(self, queue: JobQueue) -> bool:
-        """Return whether a queued job's engine is unprofiled on some worker."""
+        """Return whether a queued job's engine is unprofiled on some worker, or a variant of it."""
         unprofiled = self._unprofiled_counts.keys()
-        return bool(unprofiled) and not unprofiled.isdisjoint(queue.engines())
+        if unprofiled and not unprofiled.isdisjoint(queue.engines()):
+            return True
+        return bool(self._partly) and any(
+            not engines.isdisjoint(queue.engines()) for _, engines in self._partly.values()
+        )
 
     def unprofiled(self, worker: WorkerRecord) -> set[EngineName]:
         """Return the worker's engines that are not profiled on its class."""
@@ -71,10 +79,20 @@ class Probes:
             self._unprofiled[worker.id] = (worker, unprofiled)
             self._unprofiled_counts.update(unprofiled)
             self._changed.add(worker.id)
+        partly = {engine for engine in worker.variants if self._is_partly_profiled(engine, worker)}
+        if partly:
+            self._partly[worker.id] = (worker, partly)
+
+    def _is_partly_profiled(self, engine: EngineName, worker: WorkerRecord) -> bool:
+        """Return whether some variants of an engine have a profile on a worker, and others not."""
+        profiled = {e.configuration.variant for e in self._estimator.estimates(engine, worker)}
+        known = {each.variant for each in worker.configurations(engine)}
+        return engine in worker.engines and bool(profiled) and not known <= profiled
 
     def remove_worker(self, worker: WorkerRecord) -> None:
         """Forget the worker."""
         self._changed.discard(worker.id)
+        self._partly.pop(worker.id, None)
         _, unprofiled = self._unprofiled.pop(worker.id, (worker, ()))
         for engine in unprofiled:
             self._unprofiled_counts[engine] -= 1
@@ -87,7 +105,9 @@ class Probes:
 
     def refresh(self) -> None:
         """Recompute the unprofiled engines of all workers after a profile change."""
-        for worker, _ in list(self._unprofiled.values()):
+        found = {worker.id: worker for worker, _ in self._unprofiled.values()}
+        found |= {worker.id: worker for worker, _ in self._partly.values()}
+        for worker in found.values():
             self.update_worker(worker)
 
     def is_in_flight(self, engine: EngineName, worker_class: WorkerClass) -> bool:
@@ -107,6 +127,25 @@ class Probes:
         for worker, engine in self._missing_pairs(view):
             if not any(self._estimator.estimates(engine, one) for one in view.serving(engine)):
                 yield from self._candidates(view, worker, engine)
+        if self._partly:
+            yield from self._for_unprofiled_variants(view)
+
+    def _for_unprofiled_variants(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes of variants without a profile, with jobs that may use no other."""
+        waited_for = view.queue.engines()
+        for worker in view.available():
+            _, partly = self._partly.get(worker.id, (worker, frozenset()))
+            for engine in sorted(partly & waited_for):
+                if self.is_in_flight(engine, worker.worker.worker_class):
+                    continue
+                for job in islice(view.queue.in_order({engine}), _TRIED):
+                    if job.limit is None or self._estimator.to_measure(job, worker) is None:
+                        continue
+                    if any(self._estimator.for_job(job, one) for one in view.serving(engine)):
+                        continue
+                    if math.isfinite(worker.free_at(view.now)):
+                        yield job, worker
+                        break
 
     def for_unplannable_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes with parts of jobs, for idle workers that no policy could give work to.
@@ -192,9 +231,12 @@ class Probes:
     ) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         if self.is_in_flight(engine, worker.worker.worker_class):
             return
-        job = next(view.queue.in_order({engine}), None)
-        if job is not None and math.isfinite(worker.free_at(view.now)):
-            yield job, worker
+        if not math.isfinite(worker.free_at(view.now)):
+            return
+        for job in islice(view.queue.in_order({engine}), _TRIED):
+            if self._estimator.to_measure(job, worker) is not None:
+                yield job, worker
+                return
 
     @staticmethod
     def measured_profile(

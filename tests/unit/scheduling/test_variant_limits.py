@@ -1,0 +1,162 @@
+"""Floors and pinned variants hold where an engine is measured in service, and for copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Session,
+    Variant,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentStarted,
+    Dispatch,
+    JobArrived,
+    TimePassed,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.scheduling.events import Command
+
+FAMILY, PLAIN = EngineName("fashion"), EngineName("digits")
+CLASS = WorkerClass("server")
+DECLARED = {"large": 0.9, "medium": 0.85, "small": 0.0}
+"""Accuracies; that of the last one is not known."""
+
+
+def make_entry(variant: str, qps: float = 10.0) -> ProfileEntry:
+    return ProfileEntry(
+        engine=FAMILY,
+        worker_class=CLASS,
+        configuration=Configuration(1, variant=variant),
+        qps=qps,
+    )
+
+
+def make_core(
+    *profiled: str, workers: int = 1, hedge_share: float = 0.0, other: bool = False
+) -> SchedulerCore:
+    """Return a core with workers that have the family loaded, of which some variants are profiled.
+
+    The last one is the fastest.
+
+    Args:
+        profiled: names of the profiled variants.
+        workers: number of workers.
+        hedge_share: share of requests that may be copied.
+        other: whether they have a profiled engine without variants as well.
+    """
+    entries = [make_entry(name, 10.0 * (1 + number)) for number, name in enumerate(profiled)]
+    if other:
+        entries.append(replace(make_entry(""), engine=PLAIN))
+    settings = SchedulingSettings(hedge_share=hedge_share)
+    core = SchedulerCore(settings, ConfigurationDictionary(entries))
+    variants = tuple(Variant(name=name, accuracy=value) for name, value in DECLARED.items())
+    for number in range(workers):
+        worker = Worker(
+            id=WorkerId(f"worker-{number}"),
+            worker_class=CLASS,
+            engines=frozenset({FAMILY, PLAIN} if other else {FAMILY}),
+            configurations=(Configuration(1), Configuration(2)),
+            sessions=frozenset(
+                Session(FAMILY, Configuration(1, variant=name)) for name in DECLARED
+            ),
+            variants={FAMILY: variants},
+        )
+        core.handle(WorkerJoined(worker), 0.0)
+    return core
+
+
+def submit(
+    core: SchedulerCore, variant: str = "", floor: float = 0.0, deadline: float = 100.0
+) -> list[Assignment]:
+    job = Job(
+        id=JobId(f"{variant}-{floor}"),
+        engine=FAMILY,
+        queries=1,
+        arrival=0.0,
+        deadline=deadline,
+        perishable=True,
+        with_tensors=True,
+        variant=variant,
+        min_accuracy=floor,
+    )
+    return dispatched(core.handle(JobArrived(job, 1), 0.0))
+
+
+def dispatched(commands: Sequence[Command]) -> list[Assignment]:
+    return [command.assignment for command in commands if isinstance(command, Dispatch)]
+
+
+@pytest.mark.parametrize(
+    ("variant", "floor", "expected"),
+    [("", 0.0, "large"), ("small", 0.0, "small"), ("", 0.87, "large"), ("medium", 0.8, "medium")],
+)
+def test_engine_is_measured_in_a_variant_that_the_request_may_use(
+    variant: str, floor: float, expected: str
+) -> None:
+    [probe] = submit(make_core(), variant, floor)
+    assert probe.probe
+    assert probe.configuration == Configuration(2, variant=expected)
+
+
+@pytest.mark.parametrize(("variant", "floor"), [("tiny", 0.0), ("", 0.95), ("small", 0.1)])
+def test_engine_is_not_measured_by_a_request_that_may_use_no_variant(
+    variant: str, floor: float
+) -> None:
+    core = make_core()
+    assert submit(core, variant, floor) == []
+    [probe] = submit(core)
+    assert probe.job_id == "-0.0"
+
+
+@pytest.mark.parametrize(("variant", "floor"), [("large", 0.0), ("", 0.87)])
+def test_variant_without_a_profile_is_measured_when_it_is_needed(
+    variant: str, floor: float
+) -> None:
+    core = make_core("small")
+    [probe] = submit(core, variant, floor)
+    assert probe.probe
+    assert probe.configuration.variant == "large"
+
+
+def test_request_that_may_use_a_profiled_variant_measures_no_other() -> None:
+    [assignment] = submit(make_core("medium", "small"), floor=0.8)
+    assert not assignment.probe
+    assert assignment.configuration.variant == "medium"
+
+
+@pytest.mark.parametrize(("variant", "floor"), [("large", 0.0), ("", 0.87)])
+def test_copy_of_a_late_request_keeps_to_what_it_may_use(variant: str, floor: float) -> None:
+    core = make_core("large", "medium", "small", workers=2, hedge_share=1.0)
+    [first] = submit(core, variant, floor)
+    due = core.wakeup()
+    assert due is not None
+    [copy] = dispatched(core.handle(TimePassed(), due))
+    assert copy.hedge
+    assert copy.configuration.variant == first.configuration.variant == "large"
+
+
+def test_request_that_may_measure_nothing_interrupts_no_job() -> None:
+    core = make_core(other=True)
+    job = Job(id=JobId("job"), engine=PLAIN, queries=10_000, arrival=0.0)
+    [running] = dispatched(core.handle(JobArrived(job, 10_000), 0.0))
+    core.handle(AssignmentStarted(running.id, 0.0), 0.0)
+    assert submit(core, floor=0.95) == []
