@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pytest
 
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
 from synergai.errors import NotFound, SynergaiError
+from synergai.models.installation import write_definition
 from synergai.models.package import pack
 from synergai.testing import LocalFleet
 from synergai.zoo import build
+from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,3 +137,26 @@ def test_worker_of_serve_fetches_from_its_own_gateway(tmp_path: Path, engine: Pa
             push(client, engine, "onnx_identity", 3)
             until(lambda: workers_of(client, "onnx_identity/3") == {"own"})
             assert client.infer("onnx_identity", {"x": [1.0]}).outputs
+
+
+def test_pushed_engine_is_served_with_all_its_variants(client: SyncClient, tmp_path: Path) -> None:
+    tables = []
+    for name, operator in (("same", "Identity"), ("negative", "Neg")):
+        graph = OnnxGraph(name, 11)
+        graph.node(operator, ["x"], "y")
+        tensor = ValueInfo(shape=["n"])
+        write_model(tmp_path / f"{name}.onnx", graph.model({"x": tensor}, {"y": tensor}))
+        tables.append({"name": name, "file": f"{name}.onnx"})
+    write_definition(tmp_path, {"variants": tables})
+
+    push(client, tmp_path, "family", 1, "label=at-*")
+
+    until(lambda: workers_of(client, "family") == {"edge", "cloud"})
+    for worker in client.workers():
+        [family] = [engine for engine in worker.engines if engine.name == "family"]
+        assert [variant.name for variant in family.variants] == ["same", "negative"]
+    for variant, answer in (("same", 3.0), ("negative", -3.0)):
+        result = client.infer("family", {"x": np.array([3.0], np.float32)}, version=f"1.{variant}")
+        assert [array.tolist() for array in result.outputs.values()] == [[answer]]
+    client.remove_engine("family", 1)
+    until(lambda: workers_of(client, "family") == set())
