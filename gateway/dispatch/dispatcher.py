@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
 from synergai.domain import Fault, JobState
+from synergai.protocol.converters import session_to_proto
 from synergai.scheduling.events import (
     AssignmentsRevoked,
     CheckArrived,
@@ -27,22 +28,26 @@ from synergai.scheduling.events import (
     JobArrived,
     JobCancelled,
     Learned,
+    Load,
     ProgressChecked,
     Reject,
     Revoke,
+    SessionDropped,
     Stop,
     TimePassed,
+    Unload,
     WorkerDraining,
     WorkerJoined,
     WorkerLeft,
 )
+from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
+    from synergai.domain import AssignmentId, EngineName, Job, JobId, Session, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
     from synergai.scheduling.core import SchedulerCore
@@ -81,6 +86,7 @@ class Dispatcher:
 
     Attributes:
         ejections: how often a worker was ejected, as it made no progress.
+        unloaded: engines that an operator has unloaded; none of them is loaded ahead.
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class Dispatcher:
         self._progress_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.ejections = 0
+        self.unloaded: Collection[EngineName] = ()
 
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""
@@ -316,6 +323,12 @@ class Dispatcher:
                     worker.orders.put(StopAssignment(assignment_id))
             case Revoke(assignment_id, worker_id):
                 self._revoke(assignment_id, worker_id)
+            case Load(worker_id, session):
+                self._load_ahead(worker_id, session)
+            case Unload(worker_id, session):
+                if (worker := self._workers.get(worker_id)) is not None:
+                    order = hub_pb2.UnloadEngine(session=session_to_proto(session))
+                    worker.control.put(hub_pb2.GatewayControl(unload=order))
             case Eject(worker_id, pause_s):
                 self.ejections += 1
                 _log.warning("worker %s makes no progress: nothing for %g s", worker_id, pause_s)
@@ -340,6 +353,17 @@ class Dispatcher:
         worker.orders.put(RunAssignment(assignment, requests, handler.inputs_follow))
         handler.on_dispatched(worker, assignment, now)
         self._watch_progress()
+
+    def _load_ahead(self, worker_id: WorkerId, session: Session) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            return
+        if session.engine in self.unloaded:
+            dropped = partial(self.tell, SessionDropped(worker_id, session), source=worker)
+            asyncio.get_running_loop().call_soon(dropped)
+            return
+        order = hub_pb2.LoadEngine(session=session_to_proto(session))
+        worker.control.put(hub_pb2.GatewayControl(load=order))
 
     def _revoke(self, assignment_id: AssignmentId, worker_id: WorkerId) -> None:
         """Stop an assignment that runs elsewhere from now on; its reports are stale."""

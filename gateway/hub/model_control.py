@@ -73,6 +73,7 @@ class ModelControl:
         journal: UnloadedEngines,
     ) -> None:
         self._dispatcher = dispatcher
+        dispatcher.unloaded = catalogue.unloaded
         self._catalogue = catalogue
         self._dictionary = dictionary
         self._journal = journal

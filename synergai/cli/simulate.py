@@ -119,6 +119,17 @@ def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> Non
     for metric in METRICS:
         columns = (metric.title, *settings.experiments, "sum")
         print_table(columns, rows(results, metric, settings.policies, settings.experiments))
+    if settings.load_ahead != "never":
+        columns = ("loads ahead, per run", "number", "unused (s)", "unused (kJ)")
+        print_table(columns, [_loads(results, policy) for policy in settings.policies])
+
+
+def _loads(results: Sequence[Result], policy: str) -> list[str]:
+    runs = [each for each in results if each.policy == policy]
+    loads = sum(each.loads or 0 for each in runs) / len(runs)
+    seconds = sum(each.useless_loads_s or 0.0 for each in runs) / len(runs)
+    joules = sum(each.useless_joules or 0.0 for each in runs) / len(runs)
+    return [policy, f"{loads:.1f}", f"{seconds:.0f}", f"{joules / 1000:.1f}"]
 
 
 def _plot(

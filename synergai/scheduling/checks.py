@@ -102,7 +102,7 @@ class Checks:
                 self._commands.append(Fail(check.record.job.id, "no other worker has the engine"))
                 continue
             serving = [worker for worker in idle if engine in worker.engines]
-            if len(serving) > 1 and (option := self._choose(engine, known, serving)):
+            if len(serving) > 1 and (option := self._choose(check.record, known, serving)):
                 worker, estimate = option
                 del self.waiting[check.record.job.id]
                 self._running[check.record.job.id] = check
@@ -125,17 +125,20 @@ class Checks:
             self._commands.append(Fail(job.job.id, reason))
 
     def _choose(
-        self, engine: EngineName, known: list[WorkerRecord], idle: list[WorkerRecord]
+        self, job: JobRecord, known: list[WorkerRecord], idle: list[WorkerRecord]
     ) -> tuple[WorkerRecord, Estimate] | None:
         """Return the first idle one of the known workers that fits, and the cost there."""
+        engine = job.job.engine
         loaded = any(s.engine == engine for worker in known for s in worker.sessions)
         for worker in known:
             if worker not in idle:
                 continue
-            for estimate in self._estimator.estimates(engine, worker):
+            for estimate in self._estimator.for_job(job, worker):
                 mode = estimate.configuration.power_mode
                 if estimate.session in worker.sessions and estimate.setup_s == 0.0:
                     return worker, estimate
+                if estimate.configuration.variant:
+                    continue  # not worth loading
                 if not loaded and mode in ("", worker.power_mode):
                     return worker, estimate
         return None

@@ -55,10 +55,12 @@ from synergai.scheduling.fleet import Fleet
 from synergai.scheduling.hedging import Hedging
 from synergai.scheduling.interleaving import Interleaver
 from synergai.scheduling.leases import Leases
+from synergai.scheduling.loads import Loads
 from synergai.scheduling.outliers import Outliers
 from synergai.scheduling.policy import POLICIES, Assign, Expect, Preempt, View
 from synergai.scheduling.probes import Probes
 from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.residency import Residency
 from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.retries import Retries
 from synergai.scheduling.state import JobRecord
@@ -95,12 +97,13 @@ class SchedulerCore:
         self._settings = settings
         self._policy = POLICIES.create(settings.policy, settings.policy_options)
         self._dictionary = dictionary
-        self._estimator = Estimator(dictionary, settings)
+        self._loads = Loads()
+        self._estimator = Estimator(dictionary, self._loads, settings)
         self._fleet = Fleet(settings)
         self._wait_queue = WaitQueue(self._policy, self._estimator, self._fleet, settings)
         self._queue = self._wait_queue.queue
         self._probes = Probes(self._estimator, settings.probe_queries)
-        self._variants = Variants(self._estimator, self._fleet, self._queue, settings)
+        self._variants = Variants(self._estimator, self._fleet, self._queue, self._loads, settings)
         self._view = View(self._queue, self._fleet, self._estimator, self._variants, settings)
         self._jobs: dict[JobId, JobRecord] = {}
         self._commands: list[Command] = []
@@ -110,6 +113,7 @@ class SchedulerCore:
             self._estimator,
             self._view,
             self._variants,
+            self._loads,
             settings,
             self._commands,
             epoch,
@@ -129,6 +133,15 @@ class SchedulerCore:
             self._wait_queue,
             self._view,
             self._variants,
+            self._loads,
+        )
+        self._residency = Residency(
+            self._fleet,
+            self._estimator,
+            self._variants,
+            self._loads,
+            self._commands,
+            settings,
         )
         self._retries = Retries()
         self._checks = Checks(self._fleet, self._estimator, self._leases, self._commands)
@@ -152,7 +165,7 @@ class SchedulerCore:
             event: what happened.
             now: when it happened, in monotonic seconds; never earlier than the previous event.
         """
-        self._now = now
+        self._now = self._estimator.now = now
         self._apply(event)
         if self._retries.held:
             for job in self._retries.due(now):
@@ -166,6 +179,8 @@ class SchedulerCore:
             self._hedging.place(self._queue.engines(), now)
         if self._checks.waiting:
             self._checks.place(self._queue.engines(), now)
+        if self._residency.due:
+            self._residency.plan(now)
         commands = self._commands.copy()
         self._commands.clear()
         return commands
@@ -177,9 +192,12 @@ class SchedulerCore:
             instant = min(instant, self._retries.next_due())
         if self._hedging.is_on:
             instant = min(instant, self._hedging.next_due())
+        if self._residency.due:
+            instant = min(instant, self._residency.next_due())
         if self._queue:
             instant = min(
                 instant,
+                self._loads.next_expiry(self._now),
                 self._wait_queue.wakeup(self._now),
                 self._fleet.next_available_at(self._now),
             )
@@ -281,6 +299,7 @@ class SchedulerCore:
                 if existing := self._fleet.workers.get(worker.id):
                     self._remove_worker(existing)
                 self._workers.add(worker, self._now)
+                self._residency.due = self._residency.is_on
             case TimePassed():
                 pass
             case ProgressChecked():
@@ -295,6 +314,7 @@ class SchedulerCore:
             case _:
                 if record := self._fleet.workers.get(event.worker_id):
                     self._workers.apply(record, event, self._now)
+                    self._residency.due = self._residency.is_on
 
     def _add_job(self, event: JobArrived) -> None:
         job = event.job
@@ -309,6 +329,8 @@ class SchedulerCore:
         self._wait_queue.job_added(record, self._now)
         if job.engine in self._variants.engines:
             self._variants.arrived(record, self._now)
+        if self._residency.is_on:
+            self._residency.arrived(job.engine, self._now)
         if job.perishable and math.isfinite(job.deadline):
             self._expiries.add(record, len(self._jobs))
         if record.remaining == 0:
@@ -318,6 +340,7 @@ class SchedulerCore:
 
     def _remove_worker(self, worker: WorkerRecord) -> None:
         self._fleet.remove(worker)
+        self._loads.remove_worker(worker.id)
         self._variants.fleet_changed()
         self._resumption.discard_worker(worker)
         self._estimator.invalidate_worker(worker)
@@ -365,6 +388,8 @@ class SchedulerCore:
 
     def _release(self, lease: Lease) -> None:
         self._leases.release(lease, self._now)
+        if self._residency.is_on:
+            self._residency.due = True
         self._probes.finished(lease.assignment.id)
         if self._hedging.is_on:
             self._hedging.released(lease, self._now)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.fronts import Limit
+    from synergai.scheduling.loads import Loads
     from synergai.scheduling.observation import Observation
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
@@ -33,10 +34,18 @@ _TRANSFER_WEIGHT: Final = 0.08
 
 
 class Estimator:
-    """Cached cost estimates per engine and worker, updated by observations."""
+    """Cached cost estimates per engine and worker, updated by observations.
 
-    def __init__(self, dictionary: ConfigurationDictionary, settings: SchedulingSettings) -> None:
+    Attributes:
+        now: the instant of the event.
+    """
+
+    def __init__(
+        self, dictionary: ConfigurationDictionary, loads: Loads, settings: SchedulingSettings
+    ) -> None:
+        self.now = -math.inf
         self._dictionary = dictionary
+        self._loads = loads
         self._settings = settings
         self._pace: dict[tuple[WorkerId, EngineName], float] = {}
         self._setup: dict[tuple[WorkerId, EngineName], float] = {}
@@ -72,6 +81,8 @@ class Estimator:
     def for_job(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
         """Return the cost of a job's engine on `worker`, in variants that the job may use."""
         found = self.estimates(job.job.engine, worker)
+        if found and found[0].configuration.variant and self.waits_for_load(job.job.engine, worker):
+            return ()
         limit = job.limit
         return found if limit is None else tuple(filter(limit.allows, found))
 
@@ -96,6 +107,12 @@ class Estimator:
                 if found:
                     return largest_configuration(found)
         return None
+
+    def waits_for_load(self, engine: EngineName, worker: WorkerRecord) -> bool:
+        """Return whether a worker would load a variant while another one is being loaded."""
+        if engine not in worker.variants or not self._loads.is_loading(engine, self.now):
+            return False
+        return not any(session.engine == engine for session in worker.sessions)
 
     def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
         """Return the least time in which any of `serving` could run the job's pending queries.

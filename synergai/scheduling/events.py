@@ -41,6 +41,8 @@ class Worker(Struct, frozen=True, kw_only=True):
             continue the previous one pays for setup.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine; engines without any are left out.
+        memory_bytes: memory for its sessions; 0 if it is not known.
+        session_bytes: memory of a session by engine, as far as it is known.
     """
 
     id: WorkerId
@@ -52,6 +54,8 @@ class Worker(Struct, frozen=True, kw_only=True):
     keeps_sessions: bool = True
     unusable: frozenset[Session] = frozenset()
     variants: dict[EngineName, tuple[Variant, ...]] = {}
+    memory_bytes: int = 0
+    session_bytes: dict[EngineName, int] = {}
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -312,6 +316,20 @@ class Revoke(Struct, frozen=True):
     worker_id: WorkerId
 
 
+class Load(Struct, frozen=True):
+    """Load a session ahead of need; ``SessionLoaded`` or ``SessionDropped`` follows."""
+
+    worker_id: WorkerId
+    session: Session
+
+
+class Unload(Struct, frozen=True):
+    """Drop a session that no assignment uses, to make room; ``SessionDropped`` follows."""
+
+    worker_id: WorkerId
+    session: Session
+
+
 class Eject(Struct, frozen=True):
     """The worker made no progress and gets no assignments for `pause_s` seconds."""
 
@@ -352,4 +370,6 @@ class Learned(Struct, frozen=True):
     entry: ProfileEntry
 
 
-Command: TypeAlias = Dispatch | Stop | Revoke | Eject | Finish | Fail | Reject | Expire | Learned
+Command: TypeAlias = (
+    Dispatch | Stop | Revoke | Load | Unload | Eject | Finish | Fail | Reject | Expire | Learned
+)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.loads import Loads
     from synergai.scheduling.observation import Observation
     from synergai.scheduling.policy import Assign, View
     from synergai.scheduling.settings import SchedulingSettings
@@ -65,6 +66,7 @@ class Leases:
         estimator: learns from reported progress.
         view: setup and per-query estimates.
         variants: chooses variants.
+        loads: sessions that are being loaded.
         settings: scheduling options.
         commands: output; receives ``Dispatch`` and ``Stop`` in order.
         epoch: upper bits of the assignment ids, which therefore increase across restarts.
@@ -77,6 +79,7 @@ class Leases:
         estimator: Estimator,
         view: View,
         variants: Variants,
+        loads: Loads,
         settings: SchedulingSettings,
         commands: list[Command],
         epoch: int,
@@ -86,6 +89,7 @@ class Leases:
         self._estimator = estimator
         self._view = view
         self._variants = variants
+        self._loads = loads
         self._settings = settings
         self._commands = commands
         self._by_id: dict[AssignmentId, Lease] = {}
@@ -111,6 +115,8 @@ class Leases:
     def assign(self, decision: Assign, now: float) -> None:
         """Lease queries as the policy decided, one assignment per contiguous range.
 
+        Leases none if the worker would load a variant while another one is being loaded.
+
         Raises:
             RuntimeError: the job has no assignable queries.
         """
@@ -121,6 +127,10 @@ class Leases:
             estimate, count = self._variants.choose(job, worker, estimate, count, now)
             wanted = count
             fastest_share = decision.estimate.per_query_s / estimate.per_query_s
+            if worker.worker.keeps_sessions and estimate.session not in worker.sessions:
+                if self._loads.is_loading(job.job.engine, now):
+                    return  # one load of an engine at a time: it stays queued
+                self._loads.begin(worker.id, estimate.session, estimate.setup_s, now)
         leased_s = 0.0
         self._wait_queue.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
@@ -316,6 +326,7 @@ class Leases:
             worker.remove(lease, now)
             self._fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
+                self._loads.end(worker.id, lease.session)
                 self._estimator.invalidate_engine(worker, assignment.engine)
                 self._wait_queue.mark_drifted(assignment.engine, now)
         job = lease.job

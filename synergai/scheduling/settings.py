@@ -39,6 +39,14 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "those other than allowance are for comparison."
         ),
     ] = "allowance"
+    load_ahead: Annotated[
+        Literal["never", "requested", "all"],
+        Meta(
+            description="Engines that idle workers load before they are needed: none, those that "
+            "were requested lately, or all as far as memory suffices. Variants of an engine in use "
+            "are always loaded ahead."
+        ),
+    ] = "never"
     infeasible: Annotated[
         Literal["defer", "reject"],
         Meta(

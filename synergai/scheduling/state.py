@@ -232,6 +232,7 @@ class WorkerRecord:
         sessions: what is resident in its memory.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
+        most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
         power_mode: the mode after its current assignments; None if unknown.
         draining: it accepts no new assignments.
         leases: its assignments in execution order.
@@ -262,6 +263,7 @@ class WorkerRecord:
     sessions: set[Session]
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
+    most_sessions: float = math.inf
     power_mode: str | None = None
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.loads import Loads
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
@@ -111,6 +112,7 @@ class Variants:
         estimator: knows what variants cost.
         fleet: the workers.
         queue: the waiting requests and jobs.
+        loads: sessions that are being loaded.
         settings: scheduling options.
 
     Attributes:
@@ -122,11 +124,17 @@ class Variants:
     """
 
     def __init__(
-        self, estimator: Estimator, fleet: Fleet, queue: JobQueue, settings: SchedulingSettings
+        self,
+        estimator: Estimator,
+        fleet: Fleet,
+        queue: JobQueue,
+        loads: Loads,
+        settings: SchedulingSettings,
     ) -> None:
         self._estimator = estimator
         self._fleet = fleet
         self._queue = queue
+        self._loads = loads
         self.is_on = settings.objective == "accuracy"
         self.engines: frozenset[EngineName] = frozenset()
         self._families: dict[EngineName, _Family] = {}
@@ -209,6 +217,19 @@ class Variants:
             self._allow(pool, horizon_s, now)
         return pool.allowed.get(engine, math.inf)
 
+    def wanted(self, engine: EngineName, worker: WorkerRecord, now: float) -> list[Estimate]:
+        """Return the variants that are to be loaded on a worker, the most important first.
+
+        These are the fastest, the one that the load allows, and its neighbours.
+        """
+        estimates = self._estimator.estimates(engine, worker)
+        front = build_front(estimates, None, now, batched=True)
+        if front is None or not estimates[0].configuration.variant:
+            return []
+        at = max(0, bisect_right(front.costs, self.allowance(engine, now)) - 1)
+        order = dict.fromkeys((0, at, at + 1, at - 1))
+        return [estimates[front.places[n]] for n in order if 0 <= n < len(front.places)]
+
     # --- choice -------------------------------------------------------------------------
 
     def choose(
@@ -245,7 +266,7 @@ class Variants:
         at = self._chooser.choose(query)
         chosen = estimates[places[at]]
         if chosen.setup_s > 0.0:
-            chosen = self._resident(estimates, front, at, left_s) or chosen
+            chosen = self._resident(worker, estimates, front, at, left_s)
         return chosen, count
 
     def choose_for_job(
@@ -262,14 +283,14 @@ class Variants:
         left_s = job.job.deadline - now
         costs = front.costs
         if math.isinf(left_s):
-            return self._loaded(estimates, front, len(costs) - 1), count
+            return self._resident(worker, estimates, front, len(costs) - 1, left_s), count
         serving = self._fleet.serving(job.job.engine)
         fastest_s = estimates[front.places[0]].per_query_s / costs[0]
         remaining = max(1, job.pending.total)
         allowance = _JOB_SHARE * left_s * len(serving) / (remaining * fastest_s)
         allowance = min(allowance, self.allowance(job.job.engine, now))
         at = max(0, bisect_right(costs, allowance) - 1)
-        chosen = self._loaded(estimates, front, at)
+        chosen = self._resident(worker, estimates, front, at, left_s)
         if at + 1 < len(costs) and chosen is estimates[front.places[at]]:
             cheap = (costs[at + 1] - allowance) / (costs[at + 1] - costs[at])
             count = min(count, max(1, math.ceil(remaining * min(1.0, cheap))))
@@ -314,25 +335,20 @@ class Variants:
 
     @staticmethod
     def _resident(
-        estimates: Sequence[Estimate], front: Front, at: int, left_s: float
-    ) -> Estimate | None:
-        """Return the nearest faster variant that is loaded, or the one to load now."""
-        for place in reversed(front.places[:at]):
-            if estimates[place].setup_s == 0.0:
+        worker: WorkerRecord, estimates: Sequence[Estimate], front: Front, at: int, left_s: float
+    ) -> Estimate:
+        """Return the nearest variant that is loaded, or one to load now if none is.
+
+        Faster ones come first, then slower ones.
+        """
+        for place in (*reversed(front.places[: at + 1]), *front.places[at + 1 :]):
+            if estimates[place].session in worker.sessions:
                 return estimates[place]
         for place in reversed(front.places[: at + 1]):
             estimate = estimates[place]
             if estimate.setup_s + estimate.per_query_s <= _JOB_SHARE * left_s:
                 return estimate
         return estimates[front.places[0]]
-
-    @staticmethod
-    def _loaded(estimates: Sequence[Estimate], front: Front, at: int) -> Estimate:
-        """Return a variant for a job: one that is loaded already, if there is any as fast."""
-        for place in reversed(front.places[: at + 1]):
-            if estimates[place].setup_s == 0.0:
-                return estimates[place]
-        return estimates[front.places[at]]
 
     def _limit_s(
         self,

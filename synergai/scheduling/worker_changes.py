@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.events import Worker
     from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.loads import Loads
     from synergai.scheduling.outliers import Outliers
     from synergai.scheduling.policy import View
     from synergai.scheduling.probes import Probes
@@ -55,6 +56,7 @@ class WorkerChanges:
         wait_queue: the waiting jobs, ranked by these costs.
         view: tells policies when more has become available to run on.
         variants: which engines have variants.
+        loads: sessions that are being loaded.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class WorkerChanges:
         wait_queue: WaitQueue,
         view: View,
         variants: Variants,
+        loads: Loads,
     ) -> None:
         self._fleet = fleet
         self._estimator = estimator
@@ -76,6 +79,7 @@ class WorkerChanges:
         self._wait_queue = wait_queue
         self._view = view
         self._variants = variants
+        self._loads = loads
 
     def add(self, worker: Worker, now: float) -> None:
         """Add a worker that has joined."""
@@ -111,7 +115,12 @@ class WorkerChanges:
                 if entry := row.get(session.configuration):
                     self._estimator.observe_setup(worker, entry, setup_s)
             case SessionDropped(_, session):
+                was_resident = session in worker.sessions
                 worker.sessions.discard(session)
+                decided = self._loads.dropped(worker.id, session, now) and was_resident
+                if decided and (self._loads.worker_is_loading(worker.id) or _is_loading(worker)):
+                    # It made room for another one.
+                    worker.most_sessions = max(1, len(worker.sessions))
                 self._estimator.invalidate_engine(worker, session.engine)
                 self._wait_queue.rerank(session.engine)
             case ModeChanged(_, mode, switch_s):
@@ -138,8 +147,10 @@ class WorkerChanges:
 
     def add_session(self, worker: WorkerRecord, session: Session) -> None:
         """Record that a session is loaded."""
+        self._loads.end(worker.id, session)
         if session not in worker.sessions and worker.worker.keeps_sessions:
             worker.sessions.add(session)
+            worker.most_sessions = max(worker.most_sessions, len(worker.sessions))
             self._estimator.invalidate_engine(worker, session.engine)
             self._wait_queue.rerank(session.engine)
 
@@ -155,3 +166,8 @@ class WorkerChanges:
         self._estimator.invalidate_worker(worker)
         for engine in sorted(worker.engines):
             self._wait_queue.rerank(engine)
+
+
+def _is_loading(worker: WorkerRecord) -> bool:
+    """Return whether the worker loads what its first assignment needs."""
+    return worker.head is not None and worker.head.assignment.setup_s > 0.0

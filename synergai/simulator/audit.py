@@ -10,7 +10,7 @@ from synergai.domain import Session, WorkerClass
 from synergai.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from synergai.domain import Job, WorkerId
     from synergai.simulator.simulation import Run
@@ -28,8 +28,8 @@ def audit(run: Run) -> None:
 
     Raises:
         AuditFailed: a query ran twice or never, a worker did two things at once, a job ran before
-            it arrived or finished at another time than its last query, or a setup or query was
-            shorter than possible.
+            it arrived or finished at another time than its last query, a setup, load or query was
+            shorter than possible, or sessions exceeded the memory.
     """
     finding = next(_findings(run), None)
     if finding is not None:
@@ -46,6 +46,8 @@ def _findings(run: Run) -> Iterator[str]:
         by_worker.setdefault(span.worker_id, []).append(span)
     for job in run.workload.jobs:
         yield from _job_findings(job, by_job[job.id], run.finished.get(job.id))
+    yield from _load_findings(run, by_worker)
+    yield from _memory_findings(run)
     jobs = {job.id: job for job in run.workload.jobs}
     for spans in by_worker.values():
         spans.sort(key=lambda span: (span.started, span.ended))
@@ -79,8 +81,15 @@ def _with_session_state(run: Run, spans: list[Span]) -> Iterator[tuple[Span, boo
     """Yield each of a worker's spans, and whether its session was ready when it started."""
     loaded: set[Session] = set()
     before: Span | None = None
+    changes = [each for each in run.changes if spans and each.worker_id == spans[0].worker_id]
     for span in spans:
         session = Session(span.engine, span.configuration)
+        while changes and changes[0].at <= span.started:
+            change = changes.pop(0)
+            if not change.resident:
+                loaded.discard(change.session)
+            elif change.load is not None:
+                loaded.add(change.session)
         match run.workload.sessions:
             case "prewarmed":
                 yield span, True
@@ -91,6 +100,37 @@ def _with_session_state(run: Run, spans: list[Span]) -> Iterator[tuple[Span, boo
             case "cold":
                 yield span, before is not None and _continues(before, span)
         before = span
+
+
+def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[Span]]) -> Iterator[str]:
+    for change in run.changes:
+        load = change.load
+        if load is None:
+            continue
+        session = load.session
+        name = WorkerClass(load.worker_id)
+        least_s = run.workload.load_s(session.engine, name, session.configuration)
+        if load.spent_s < least_s - _TOLERANCE_S:
+            yield f"{load.worker_id} loaded {session.engine} ahead faster than possible"
+    for load in run.loads:
+        for began, ended in load.parts:
+            for span in by_worker.get(load.worker_id, ()):
+                if span.started < ended - _TOLERANCE_S and began < span.ended - _TOLERANCE_S:
+                    yield f"{load.worker_id} loaded ahead while it ran {span.job_id}"
+
+
+def _memory_findings(run: Run) -> Iterator[str]:
+    workload = run.workload
+    resident: dict[WorkerId, set[Session]] = {}
+    for change in run.changes:
+        sessions = resident.setdefault(change.worker_id, set())
+        if change.resident:
+            sessions.add(change.session)
+        else:
+            sessions.discard(change.session)
+        most = workload.memory_bytes.get(WorkerClass(change.worker_id), math.inf)
+        if len(sessions) * workload.session_bytes > most:
+            yield f"{change.worker_id} had {len(sessions)} sessions, more than fit into its memory"
 
 
 def _continues(before: Span, span: Span) -> bool:
@@ -107,5 +147,12 @@ def _time_findings(run: Run, job: Job, span: Span, is_resident: bool) -> Iterato
         return
     # With a proportional T_pre, at least the part for the queries that ran.
     setup_s = workload.setup_s(job, name, span.configuration, span.done)
+    session = Session(span.engine, span.configuration)
+    # A load ahead that had not ended was continued.
+    setup_s -= sum(
+        load.spent_s
+        for load in run.loads
+        if load.worker_id == span.worker_id and load.session == session
+    )
     if span.ready - span.started < setup_s - _TOLERANCE_S:
         yield f"{span.worker_id} did not pay the setup of job {job.id}"

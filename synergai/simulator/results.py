@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from synergai.simulator.outcomes import JobOutcome
     from synergai.simulator.simulation import Run
+
+
+WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
+"""Power of the thesis's machines under load: the processors' and modules' nominal ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,9 @@ class Result:
         decisions: number of decisions of the core.
         decision_p99_us: CPU microseconds per decision, 99th percentile.
         violations_at_least: lower bound on violations, if requested.
+        loads: sessions loaded ahead.
+        useless_loads_s: worker time of those that no job used.
+        useless_joules: energy of these, at each machine's usual power; see `WATTS`.
     """
 
     experiment: str
@@ -43,6 +50,9 @@ class Result:
     decisions: int
     decision_p99_us: float
     violations_at_least: int | None = None
+    loads: int | None = None
+    useless_loads_s: float | None = None
+    useless_joules: float | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the JSON form, without figures that were not requested."""
@@ -53,7 +63,16 @@ def summarize(run: Run) -> Result:
     """Compute the figures of a run."""
     workload = run.workload
     jobs = job_outcomes(workload.jobs, run.spans, run.finished)
-    return summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
+    result = summarize_jobs(workload.experiment, run.policy, workload.seed, jobs, run.decisions_s)
+    if not run.loads:
+        return result
+    useless = [load for load in run.loads if not load.used]
+    return replace(
+        result,
+        loads=len(run.loads),
+        useless_loads_s=sum(load.spent_s for load in useless),
+        useless_joules=sum(load.spent_s * WATTS.get(load.worker_id, 0.0) for load in useless),
+    )
 
 
 def summarize_jobs(

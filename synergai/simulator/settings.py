@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
-from synergai.runtime.settings import OptionName, Settings
+from synergai.runtime.settings import OptionName, Settings, field_of
 from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.settings import SchedulingOptions
 from synergai.simulator.workload import EXPERIMENTS, Sessions, TPre
 
 DEFAULT_POLICIES: Final = (
@@ -133,6 +134,15 @@ class SweepSettings(WorkloadSettings):
     sessions: Sessions = Field(
         default="cold",
         description="T_pre is paid at every start, once per session, or never.",
+    )
+    load_ahead: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "load_ahead")
+    memory: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={},
+        description="Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "
+        "limit for those left out.",
+    )
+    session_memory: float = Field(
+        default=1.0, gt=0, description="Memory of a session in GiB, all of them alike."
     )
     t_pre: TPre = Field(
         default="fixed", description="T_pre is as profiled, or proportional to a job's queries."

@@ -17,10 +17,12 @@ from synergai.scheduling.events import (
     Fail,
     Finish,
     JobArrived,
+    Load,
     QueriesDone,
     Reject,
     Stop,
     TimePassed,
+    Unload,
     Worker,
     WorkerJoined,
 )
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from synergai.domain import Job, JobId
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.events import Command, Event
-    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.virtual_worker import Loaded, SessionChange, Span
     from synergai.simulator.workload import Workload
 
 _MAX_STEPS: Final = 20_000
@@ -49,6 +51,8 @@ class Run:
         spans: every assignment as executed, by worker, then time.
         finished: completion times; rejected jobs are missing.
         decisions_s: CPU seconds of each decision.
+        loads: sessions that were loaded ahead.
+        changes: sessions that became resident or were dropped, by worker, then time.
     """
 
     workload: Workload
@@ -56,6 +60,8 @@ class Run:
     spans: tuple[Span, ...]
     finished: dict[JobId, float]
     decisions_s: tuple[float, ...]
+    loads: tuple[Loaded, ...] = ()
+    changes: tuple[SessionChange, ...] = ()
 
 
 def make_workers(workload: Workload) -> list[Worker]:
@@ -79,6 +85,8 @@ def make_workers(workload: Workload) -> list[Worker]:
             if workload.sessions == "prewarmed"
             else frozenset(),
             keeps_sessions=workload.sessions != "cold",
+            memory_bytes=workload.memory_bytes.get(name, 0),
+            session_bytes=dict.fromkeys(profile.engines, workload.session_bytes),
         )
         for name in profile.classes
     ]
@@ -153,7 +161,12 @@ class _Simulation:
             spans=tuple(span for worker in self.workers.values() for span in worker.spans),
             finished=self.finished,
             decisions_s=tuple(self.decisions_s),
+            loads=tuple(each for worker in self.workers.values() for each in worker.loads),
+            changes=tuple(each for worker in self.workers.values() for each in worker.changes),
         )
+
+    def _unload(self, worker_id: WorkerId, session: Session, now: float) -> None:
+        self.workers[worker_id].unload(session, now)
 
     def submit(self, job: Job, _: float) -> None:
         """Submit a job with all of its queries ready."""
@@ -190,6 +203,11 @@ class _Simulation:
             match command:
                 case Dispatch(assignment):
                     self.workers[assignment.worker_id].dispatch(assignment, self.now)
+                case Load(worker_id, session):
+                    self.workers[worker_id].load(session, self.now)
+                case Unload(worker_id, session):
+                    unloaded = partial(self._unload, worker_id, session)
+                    self.call_at(self.now, unloaded)
                 case Stop(assignment_id, worker_id):
                     self.workers[worker_id].stop(assignment_id, self.now)
                 case Finish(job_id):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
+from synergai.domain import WorkerClass
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.audit import audit
 from synergai.simulator.results import Result, summarize
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from synergai.simulator.simulation import Run
     from synergai.simulator.workload import Workload
 
+_GIB: Final = 1 << 30
 PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 
 
@@ -36,7 +40,7 @@ def make_workload(
     settings: SweepSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
     """Return the workload of one experiment and seed."""
-    return draw(
+    workload = draw(
         profile,
         EXPERIMENTS[experiment],
         seed,
@@ -44,15 +48,19 @@ def make_workload(
         t_pre=settings.t_pre,
         estimate_error=settings.estimate_error,
     )
+    return replace(
+        workload,
+        memory_bytes={WorkerClass(n): int(gib * _GIB) for n, gib in settings.memory.items()},
+        session_bytes=int(settings.session_memory * _GIB),
+    )
 
 
 def run(settings: SweepSettings, workload: Workload, policy: str) -> Run:
     """Simulate one policy and audit the run."""
     known = set(workload.profile.classes)
     options = {name: text for name, text in settings.predefined.items() if name in known}
-    ran = simulate(
-        workload, scheduling_settings(policy, options if policy in PROFILE_AGNOSTIC else None)
-    )
+    scheduling = scheduling_settings(policy, options if policy in PROFILE_AGNOSTIC else None)
+    ran = simulate(workload, structs.replace(scheduling, load_ahead=settings.load_ahead))
     audit(ran)
     return ran
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Outcome, Session
@@ -12,6 +12,7 @@ from synergai.scheduling.events import (
     AssignmentStarted,
     Event,
     QueriesDone,
+    SessionDropped,
     SessionLoaded,
 )
 
@@ -95,6 +96,51 @@ class _Running:
         return max(0, min(self.stop_after, int((now - self.ready) / self.per_query_s + 1e-9)))
 
 
+@dataclass(slots=True)
+class Loaded:
+    """A load ahead of need, as executed.
+
+    Attributes:
+        worker_id: the worker.
+        session: what it loads.
+        left_s: worker time that it still takes.
+        parts: when it ran; in between, assignments did.
+        since: when it last began or went on; None while assignments run.
+        used: whether an assignment ran in the session afterwards.
+    """
+
+    worker_id: WorkerId
+    session: Session
+    left_s: float
+    parts: list[tuple[float, float]] = field(default_factory=list)
+    since: float | None = None
+    used: bool = False
+
+    @property
+    def spent_s(self) -> float:
+        """Worker time that it took so far."""
+        return sum(ended - began for began, ended in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChange:
+    """A session that became resident, or was dropped.
+
+    Attributes:
+        at: when.
+        worker_id: the worker.
+        session: the session.
+        resident: whether it is resident from then on.
+        load: the load ahead that made it so; None if an assignment did, or it was dropped.
+    """
+
+    at: float
+    worker_id: WorkerId
+    session: Session
+    resident: bool
+    load: Loaded | None = None
+
+
 class VirtualWorker:
     """One simulated worker.
 
@@ -122,7 +168,10 @@ class VirtualWorker:
         self._notify = notify
         self._queue: deque[Assignment] = deque()
         self._running: _Running | None = None
-        self._sessions = set(worker.sessions)
+        self._sessions = dict.fromkeys(worker.sessions)  # least recently used first
+        self.loads: list[Loaded] = []
+        self.changes: list[SessionChange] = []
+        self._loading: Loaded | None = None
 
     def dispatch(self, assignment: Assignment, now: float) -> None:
         """Queue an assignment; it starts when those before it are over."""
@@ -145,7 +194,9 @@ class VirtualWorker:
 
     def _start_next(self, now: float) -> None:
         if not self._queue:
+            self._continue_loading(now)
             return
+        self._pause_loading(now)
         assignment = self._queue.popleft()
         name = self.worker.worker_class
         job = self._jobs[assignment.job_id]
@@ -153,6 +204,8 @@ class VirtualWorker:
         setup_s = 0.0
         if not self._is_set_up(assignment, now):
             setup_s = self._workload.setup_s(job, name, configuration, assignment.count)
+            setup_s = self._take_over(assignment, setup_s)
+        self._use(Session(assignment.engine, configuration))
         running = self._running = _Running(
             assignment,
             job,
@@ -177,6 +230,75 @@ class VirtualWorker:
             and before.configuration == assignment.configuration
         )
 
+    # --- loading ahead ------------------------------------------------------------------
+
+    def load(self, session: Session, now: float) -> None:
+        """Load a session while no assignment runs."""
+        name, configuration = self.worker.worker_class, session.configuration
+        seconds = self._workload.load_s(session.engine, name, configuration)
+        if self._loading is not None:  # which the scheduler has given up
+            self._pause_loading(now)
+        self._loading = Loaded(self.worker.id, session, seconds)
+        self.loads.append(self._loading)
+        if self._running is None:
+            self._continue_loading(now)
+
+    def unload(self, session: Session, now: float) -> None:
+        """Drop a session, unless an assignment runs in it."""
+        running = self._running
+        if running is not None and session == _session(running.assignment):
+            return
+        self._sessions.pop(session, None)
+        self.changes.append(SessionChange(now, self.worker.id, session, resident=False))
+        self._notify(SessionDropped(self.worker.id, session))
+
+    def _continue_loading(self, now: float) -> None:
+        loading = self._loading
+        if loading is not None and loading.since is None:
+            loading.since = now
+            self._call_at(now + loading.left_s, lambda at: self._load_done(loading, now, at))
+
+    def _pause_loading(self, now: float) -> None:
+        loading = self._loading
+        if loading is not None and loading.since is not None:
+            loading.left_s -= now - loading.since
+            loading.parts.append((loading.since, now))
+            loading.since = None
+
+    def _load_done(self, loading: Loaded, since: float, now: float) -> None:
+        if self._loading is not loading or loading.since != since:
+            return
+        self._pause_loading(now)
+        self._loading = None
+        self._add_session(loading.session, now, loading)
+        self._notify(SessionLoaded(self.worker.id, loading.session, loading.spent_s))
+
+    def _take_over(self, assignment: Assignment, setup_s: float) -> float:
+        """Return the setup left of an assignment whose session is being loaded ahead."""
+        loading = self._loading
+        if loading is None or loading.session != _session(assignment):
+            return setup_s
+        self._loading = None
+        return max(0.0, setup_s - loading.spent_s)
+
+    def _use(self, session: Session) -> None:
+        if session in self._sessions:
+            self._sessions[session] = self._sessions.pop(session)
+        for loaded in self.loads:
+            loaded.used |= loaded.session == session
+
+    def _add_session(self, session: Session, now: float, load: Loaded | None = None) -> None:
+        """Make a session resident; those used longest ago make room."""
+        size = self.worker.session_bytes.get(session.engine, 0)
+        budget = self.worker.memory_bytes
+        while budget and self._sessions and self._used_bytes() + size > budget:
+            self.unload(next(iter(self._sessions)), now)
+        self._sessions[session] = None
+        self.changes.append(SessionChange(now, self.worker.id, session, resident=True, load=load))
+
+    def _used_bytes(self) -> int:
+        return sum(self.worker.session_bytes.get(each.engine, 0) for each in self._sessions)
+
     def _setup_done(self, running: _Running) -> None:
         if self._running is not running or running.is_aborted:
             return
@@ -184,7 +306,7 @@ class VirtualWorker:
         setup_s = running.ready - running.started
         session = Session(assignment.engine, assignment.configuration)
         if self.worker.keeps_sessions and session not in self._sessions:
-            self._sessions.add(session)
+            self._add_session(session, running.ready)
             self._notify(SessionLoaded(self.worker.id, session, setup_s))
         self._notify(AssignmentStarted(assignment.id, setup_s))
         self._call_at(running.ready + REPORT_S, lambda now: self._report(running, now))
@@ -222,3 +344,7 @@ class VirtualWorker:
         outcome = Outcome.COMPLETED if whole else Outcome.STOPPED
         self._start_next(now)
         self._notify(AssignmentEnded(assignment.id, expected, outcome))
+
+
+def _session(assignment: Assignment) -> Session:
+    return Session(assignment.engine, assignment.configuration)

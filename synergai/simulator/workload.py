@@ -9,7 +9,7 @@ and deviations from the profile.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
@@ -19,7 +19,7 @@ from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from synergai.domain import Configuration
 
@@ -124,6 +124,8 @@ class Workload:
         t_pre: whether T_pre depends on the number of queries.
         jobs: in order of arrival.
         factors: actual over profiled times, by job and class.
+        memory_bytes: memory for sessions by class; without a limit if it is missing.
+        session_bytes: memory of each session.
     """
 
     experiment: str
@@ -133,6 +135,8 @@ class Workload:
     t_pre: TPre
     jobs: tuple[Job, ...]
     factors: dict[tuple[JobId, WorkerClass], float]
+    memory_bytes: Mapping[WorkerClass, int] = field(default_factory=dict)
+    session_bytes: int = 0
 
     def scheduler_dictionary(self) -> ConfigurationDictionary:
         """Return a new dictionary with the scheduler's knowledge."""
@@ -164,6 +168,10 @@ class Workload:
         entry = self._entry(job.engine, name, configuration)
         share = 1.0 if self.t_pre == "fixed" else queries / QUERY_COUNTS[0]
         return self.factors[job.id, name] * entry.t_pre_s * share
+
+    def load_s(self, engine: EngineName, name: WorkerClass, configuration: Configuration) -> float:
+        """Return the seconds that loading a session takes that no job needs yet."""
+        return self._entry(engine, name, configuration).t_pre_s
 
     def _entry(
         self, engine: EngineName, name: WorkerClass, configuration: Configuration

@@ -32,6 +32,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.expiries import Expiries
 from synergai.scheduling.fleet import Fleet
+from synergai.scheduling.loads import Loads
 from synergai.scheduling.observation import Observation
 from synergai.scheduling.queue import JobQueue
 from synergai.scheduling.ranges import Ranges
@@ -97,7 +98,7 @@ def test_refreshed_estimates_equal_recomputed_ones(
     seen: list[tuple[float, float | None]],
 ) -> None:
     settings = SchedulingSettings(policy="synergai")
-    estimator = Estimator(make_dictionary(), settings)
+    estimator = Estimator(make_dictionary(), Loads(), settings)
     worker = Fleet(settings).add(make_worker(), 0.0)
     estimate = estimator.estimate(ENGINE, worker)
     assert estimate is not None
