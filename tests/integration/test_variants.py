@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +16,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import synergai
+from profiler.measurement import measure
+from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.profiles.dictionary import BUILT_IN
 from synergai.profiles.files import load_dictionary
+from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from synergai.profiles.dictionary import ProfileEntry
+
 ENGINE = "family"
-WORKER_CLASS = f"variants-{os.getpid()}"
-"""Of this run alone: a second profiler of a worker class on the machine is refused."""
+WORKER_CLASS = "variants"
 LAYERS = {"large": 6, "medium": 2, "small": 0}
 """Layers of each variant, of which the first answers class 0, the second 1, and the third 2."""
 LABELS = [0] * 12 + [1] * 6 + [2] * 2
@@ -76,18 +81,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dictionary(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dictionary with a short profile of all variants."""
     folder = tmp_path_factory.mktemp("profile")
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
-            *("--dictionary", str(folder / "d.db"), "--output", str(folder / "logs")),
-            # Other tests have workers on this machine.
-            *("--while-serving", "--worker-class", WORKER_CLASS, "--threads", "1"),
-            *("--queries", "20", "--min-duration", "0", "--power", "none"),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+
+    def entry(variant: str) -> ProfileEntry:
+        session = Session(EngineName(ENGINE), Configuration(1, variant=variant))
+        found = measure(
+            *(models, session, WorkerClass(WORKER_CLASS)),
+            queries=20,
+            min_duration=0.0,
+            output=folder / variant,
+            timer=BUILT_IN,
+        )
+        return found.entry
+
+    with ThreadPoolExecutor() as threads, DictionaryStore(folder / "d.db") as store:
+        store.put_all(threads.map(entry, LAYERS))
     return folder / "d.db"
 
 
