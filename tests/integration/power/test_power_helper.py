@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 import pytest
 
 from synergai.errors import InvalidInput
+from tests.python_3_8 import python_3_8
 from worker_agent.power import helper
 from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
 from worker_agent.power.delegated import DelegatedController
@@ -58,12 +58,9 @@ def board(agx: EmulatedBoard) -> EmulatedBoard:
 
 
 def test_python_of_boards_switches_as_well(board: EmulatedBoard) -> None:
-    python = shutil.which("python3.8")
-    if python is None:
-        pytest.skip("python3.8 is not installed; it is what JetPack 5 has")
     switched = subprocess.run(
-        [python, "-S", *command(board, "MODE_15W")[1:]],
-        env={"PYTHONPATH": str(Path(helper.__file__).parents[2])},
+        [python_3_8(), "-S", *command(board, "MODE_15W")[1:]],
+        env={**os.environ, "PYTHONPATH": str(Path(helper.__file__).parents[2])},
         capture_output=True,
         check=False,
     )

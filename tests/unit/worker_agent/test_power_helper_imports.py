@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.python_3_8 import python_3_8
 
 ROOT = Path(__file__).parents[3]
 NEWER = re.compile(r"slots=True|kw_only=True|strict=True|\.remove(prefix|suffix)\(")
@@ -30,7 +30,7 @@ def modules_of_the_helper(python: str) -> dict[str, str | None]:
     listed = subprocess.run(
         # -S: no site-packages. PYTHONPATH is ours alone.
         [python, "-S", "-s", "-B", "-c", LIST_MODULES],
-        env={"PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd="/",
         capture_output=True,
         text=True,
@@ -52,7 +52,4 @@ def test_helper_imports_the_standard_library_only_and_is_valid_in_python_3_8() -
 
 
 def test_helper_can_be_imported_by_python_3_8() -> None:
-    python = shutil.which("python3.8")
-    if python is None:
-        pytest.skip("python3.8 is not installed; it is what JetPack 5 has")
-    assert "worker_agent.power.nvpmodel" in modules_of_the_helper(python)
+    assert "worker_agent.power.nvpmodel" in modules_of_the_helper(python_3_8())
