@@ -105,6 +105,7 @@ class HostProcess(asyncio.Protocol):
         self._first_message: asyncio.Future[Message] = self._loop.create_future()
         # Answers to orders in flight, by variant.
         self._orders: dict[str, asyncio.Future[Message]] = {}
+        self._loads = 0  # how many of them are loads
         self._decoder = Decoder()
         self._runs: dict[int, _PendingRun] = {}
         self._last_run_id = 0
@@ -212,6 +213,7 @@ class HostProcess(asyncio.Protocol):
             EngineUnusable: it cannot be loaded; `LoadHung` if that takes too long.
             Unavailable: the process died while loading; `LoadCrashed` by itself.
         """
+        self._loads += 1
         try:
             async with asyncio.timeout(timeout_s):
                 message = await self._order(variant, LoadVariant(variant))
@@ -219,6 +221,8 @@ class HostProcess(asyncio.Protocol):
             what = f"variant {variant!r} of engine {self.session.engine!r}"
             self.kill(f"did not load {what} in time, and was killed")
             raise LoadHung(f"{what} was not loaded within {timeout_s:g} s") from None
+        finally:
+            self._loads -= 1
         if isinstance(message, Ready):
             self._arena.grow(slots_for(message.max_batch))
             return message
@@ -475,7 +479,7 @@ class HostProcess(asyncio.Protocol):
         if not self._runs or self._disconnected.is_set():
             return
         left = self._heard_at + self._hang_timeout_s - self._loop.time()
-        if self._orders:  # loading has a limit of its own
+        if self._loads:  # which have a limit of their own
             left = self._hang_timeout_s
         if left > 0:
             self._watchdog = self._loop.call_later(left, self._watch)

@@ -151,9 +151,12 @@ class Runner:
         if self._loading is not None:
             return None
         host = self._host
-        if host is not None and item.session == self._session and not host.is_closed:
-            return host
         variant = item.session.configuration.variant
+        if host is not None and item.session == self._session and not host.is_closed:
+            # A host outlives its variants, which are unloaded one by one.
+            gone = variant and self._hosts.get_resident(item.session) is not host
+            if not gone:
+                return host
         if self._runs:
             if not variant or host is None or host.is_closed:
                 return None

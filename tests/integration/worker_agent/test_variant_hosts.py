@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from synergai.domain import Configuration, EngineName, Outcome, Session
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from worker_agent.hosts.pool import HostPool, SessionChange
@@ -133,6 +133,22 @@ async def test_crash_costs_all_variants_of_the_host(
     assert hosts.resident_sessions() == []
     again = await hosts.load(session("small"))
     assert await answer(again, "small") == ("1.small", 2.0)
+
+
+async def test_hung_host_is_killed_while_a_variant_is_unloaded(family: Path) -> None:
+    hosts = HostPool(family, memory_bytes=1 << 40, on_change=lambda _: None, hang_timeout_s=0.5)
+    try:
+        host = await hosts.load(session("large"))
+        await hosts.load(session("small"))
+        os.kill(host.pid, signal.SIGSTOP)
+        ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+        host.run_query(b"", ended.set_result, variant="small")
+        unloading = asyncio.create_task(hosts.unload(session("large")))
+        async with asyncio.timeout(30):
+            assert (await ended).fault is Fault.HOST_DIED
+            assert await unloading
+    finally:
+        await hosts.close()
 
 
 async def test_memory_budget_evicts_variants_one_by_one(

@@ -248,6 +248,20 @@ def test_variant_that_is_not_resident_waits_for_the_runs_before_it(
     assert not hosts.loads
 
 
+async def test_variant_that_was_unloaded_meanwhile_is_loaded_again(
+    runner: Runner, hosts: FakeHosts
+) -> None:
+    shared = FakeHost()
+    large, small = (Session(EngineName("digits"), Configuration(1, variant=v)) for v in ("l", "s"))
+    hosts.hosts |= {large: shared, small: shared}
+    add(runner, large, queries=1)
+    shared.end(1)
+    del hosts.hosts[large]  # its host goes on with the other variant
+    add(runner, large, queries=1)
+    assert not shared.runs
+    assert set(hosts.loads) == {large}
+
+
 def test_states_of_a_work_item(runner: Runner, host: FakeHost) -> None:
     host.room = 1
     first, _ = add(runner, queries=2)
