@@ -18,6 +18,7 @@ from worker_agent.backends import Interrupted
 from worker_agent.host.batches import BatchBuilder, Candidate, batch_key, concatenate, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox
 from worker_agent.ipc.frames import (
+    LoadStarted,
     RunEnded,
     RunProgress,
     RunQuery,
@@ -132,6 +133,7 @@ class HostLoop:
                     heap.trim()
                 self._socket.sendall(VariantUnloaded(order.variant).encode())
                 continue
+            self._socket.sendall(LoadStarted(order.variant).encode())
             like = next(iter(self._models.values())).engine
             model, report = self._loader.load(order.variant, time.monotonic(), like)
             if model is not None:

@@ -23,6 +23,7 @@ from worker_agent.ipc.frames import (
     ArenaRef,
     Decoder,
     LoadFailed,
+    LoadStarted,
     LoadVariant,
     Message,
     Ready,
@@ -105,7 +106,8 @@ class HostProcess(asyncio.Protocol):
         self._first_message: asyncio.Future[Message] = self._loop.create_future()
         # Answers to orders in flight, by variant.
         self._orders: dict[str, asyncio.Future[Message]] = {}
-        self._loads = 0  # how many of them are loads
+        # What the host is loading, which it does between two queries.
+        self._loading: str | None = None
         self._decoder = Decoder()
         self._runs: dict[int, _PendingRun] = {}
         self._last_run_id = 0
@@ -211,18 +213,16 @@ class HostProcess(asyncio.Protocol):
 
         Raises:
             EngineUnusable: it cannot be loaded; `LoadHung` if that takes too long.
-            Unavailable: the process died while loading; `LoadCrashed` by itself.
+            Unavailable: the process died before, or while loading; `LoadCrashed` if that caused it.
         """
-        self._loads += 1
         try:
             async with asyncio.timeout(timeout_s):
                 message = await self._order(variant, LoadVariant(variant))
         except TimeoutError:
             what = f"variant {variant!r} of engine {self.session.engine!r}"
+            error = LoadHung if self._loading == variant else Unavailable
             self.kill(f"did not load {what} in time, and was killed")
-            raise LoadHung(f"{what} was not loaded within {timeout_s:g} s") from None
-        finally:
-            self._loads -= 1
+            raise error(f"{what} was not loaded within {timeout_s:g} s") from None
         if isinstance(message, Ready):
             self._arena.grow(slots_for(message.max_batch))
             return message
@@ -402,7 +402,11 @@ class HostProcess(asyncio.Protocol):
                 self._end_run(message)
             case Ready() | LoadFailed() if not self._first_message.done():
                 self._first_message.set_result(message)
+            case LoadStarted(variant):
+                self._loading = variant
             case Ready(variant=variant) | LoadFailed(variant=variant) | VariantUnloaded(variant):
+                if not isinstance(message, VariantUnloaded):
+                    self._loading = None
                 answer = self._orders.get(variant)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
@@ -479,7 +483,7 @@ class HostProcess(asyncio.Protocol):
         if not self._runs or self._disconnected.is_set():
             return
         left = self._heard_at + self._hang_timeout_s - self._loop.time()
-        if self._loads:  # which have a limit of their own
+        if self._loading is not None:  # loading has a limit of its own
             left = self._hang_timeout_s
         if left > 0:
             self._watchdog = self._loop.call_later(left, self._watch)
@@ -500,9 +504,12 @@ class HostProcess(asyncio.Protocol):
             output.cancel()
             self._arena.close()
             os.close(self._interrupt_writer)
-        for answer in self._orders.values():
+        for variant, answer in self._orders.items():
             if not answer.done():
-                answer.set_exception(self._death(f"{reason} while loading"))
+                blamed = variant == self._loading
+                answer.set_exception(
+                    self._death(f"{reason} while loading") if blamed else Unavailable(reason)
+                )
         runs, self._runs = self._runs, {}
         for run_id, run in runs.items():
             run.on_ended(_host_died(run_id, reason))

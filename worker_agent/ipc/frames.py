@@ -118,7 +118,7 @@ class StopRun(_Message, frozen=True, tag=3):
 class LoadVariant(_Message, frozen=True, tag=4):
     """Load another variant of the engine, before the next query.
 
-    `Ready` or `LoadFailed` answers it.
+    `LoadStarted` and then `Ready` or `LoadFailed` answer it.
     """
 
     variant: str
@@ -196,6 +196,12 @@ class VariantUnloaded(_Message, frozen=True, tag=20):
     variant: str
 
 
+class LoadStarted(_Message, frozen=True, tag=21):
+    """The host turns to a `LoadVariant`: if it dies from now on, this variant is to blame."""
+
+    variant: str
+
+
 class RunProgress(_Message, frozen=True, tag=18):
     """Progress of a range."""
 
@@ -232,6 +238,7 @@ Message: TypeAlias = (
     | Order
     | Ready
     | LoadFailed
+    | LoadStarted
     | VariantUnloaded
     | RunProgress
     | RunEnded

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
-from synergai.errors import ConfigurationUnusable
+from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from worker_agent.hosts.pool import HostPool, SessionChange
 
@@ -147,6 +147,32 @@ async def test_hung_host_is_killed_while_a_variant_is_unloaded(family: Path) -> 
         async with asyncio.timeout(30):
             assert (await ended).fault is Fault.HOST_DIED
             assert await unloading
+    finally:
+        await hosts.close()
+
+
+@pytest.mark.parametrize("ending", ["crash", "hang"])
+async def test_variant_that_waits_to_be_loaded_is_not_blamed_for_the_end_of_its_host(
+    family: Path, ending: str
+) -> None:
+    hosts = HostPool(family, memory_bytes=1 << 40, hang_timeout_s=1.0 if ending == "hang" else 60.0)
+    try:
+        host = await hosts.load(session("large"))
+        os.kill(host.pid, signal.SIGSTOP)  # it is computing
+        computing = asyncio.create_task(answer(host, "large"))
+        loading = hosts.load(session("small"))
+        await asyncio.sleep(0)  # both are sent
+        await asyncio.sleep(0)
+        if ending == "crash":
+            os.kill(host.pid, signal.SIGSEGV)
+            os.kill(host.pid, signal.SIGCONT)
+        async with asyncio.timeout(60):
+            with pytest.raises(Unavailable):
+                await loading
+            with pytest.raises(AssertionError, match="killed" if ending == "hang" else "signal"):
+                await computing
+        assert hosts.unusable_sessions() == []
+        assert await answer(await hosts.load(session("small")), "small") == ("1.small", 2.0)
     finally:
         await hosts.close()
 
