@@ -602,8 +602,8 @@ class SchedulerCore:
                 worker.interrupted_at = self._now
             if estimate is None:
                 self._assign_probes([(request, worker)])
-            else:
-                self._leases.assign(Assign(request, worker, estimate, 1), self._now)
+            elif not self._leases.assign(Assign(request, worker, estimate, 1), self._now):
+                return  # it would be proposed again and again
 
     def _resume(self) -> None:
         """Assign interrupted jobs again where they ran, as if there had been no request."""

@@ -79,10 +79,19 @@ class Estimator:
             return found
 
     def for_job(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        """Return the cost of a job's engine on `worker`, in variants that the job may use now.
+
+        While a variant of the engine is being loaded, these are the ones that the worker has
+        loaded.
+        """
+        found = self.allowed(job, worker)
+        if found and found[0].configuration.variant and self.waits_for_load(job.job.engine, worker):
+            return tuple([each for each in found if each.session in worker.sessions])
+        return found
+
+    def allowed(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
         """Return the cost of a job's engine on `worker`, in variants that the job may use."""
         found = self.estimates(job.job.engine, worker)
-        if found and found[0].configuration.variant and self.waits_for_load(job.job.engine, worker):
-            return ()
         limit = job.limit
         return found if limit is None else tuple(filter(limit.allows, found))
 
@@ -109,10 +118,8 @@ class Estimator:
         return None
 
     def waits_for_load(self, engine: EngineName, worker: WorkerRecord) -> bool:
-        """Return whether a worker would load a variant while another one is being loaded."""
-        if engine not in worker.variants or not self._loads.is_loading(engine, self.now):
-            return False
-        return not any(session.engine == engine for session in worker.sessions)
+        """Return whether a worker may load no variant, as one is being loaded."""
+        return engine in worker.variants and self._loads.is_loading(engine, self.now)
 
     def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
         """Return the least time in which any of `serving` could run the job's pending queries.
@@ -140,7 +147,7 @@ class Estimator:
         if fastest is None:
             if len(known) >= _MAX_LIMITS:
                 known.clear()
-            found = [e for worker in serving for e in self.for_job(job, worker)[:1]]
+            found = [e for worker in serving for e in self.allowed(job, worker)[:1]]
             fastest = known[limit] = _pareto_front(found)
         return fastest
 

@@ -112,10 +112,12 @@ class Leases:
 
     # --- assigning ----------------------------------------------------------------------
 
-    def assign(self, decision: Assign, now: float) -> None:
+    def assign(self, decision: Assign, now: float) -> bool:
         """Lease queries as the policy decided, one assignment per contiguous range.
 
-        Leases none if the worker would load a variant while another one is being loaded.
+        Returns:
+            Whether any were leased: none are if the worker would load a variant while another one
+            is being loaded.
 
         Raises:
             RuntimeError: the job has no assignable queries.
@@ -128,9 +130,12 @@ class Leases:
             wanted = count
             fastest_share = decision.estimate.per_query_s / estimate.per_query_s
             if worker.worker.keeps_sessions and estimate.session not in worker.sessions:
-                if self._loads.is_loading(job.job.engine, now):
-                    return  # one load of an engine at a time: it stays queued
-                self._loads.begin(worker.id, estimate.session, estimate.setup_s, now)
+                if self._loads.is_loading(job.job.engine, now):  # one load at a time
+                    estimate, fastest_share = decision.estimate, 1.0
+                    if estimate.session not in worker.sessions:
+                        return False
+                else:
+                    self._loads.begin(worker.id, estimate.session, estimate.setup_s, now)
         leased_s = 0.0
         self._wait_queue.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
@@ -146,6 +151,7 @@ class Leases:
         self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
         if job.pending.total:
             self._wait_queue.enqueue(job)
+        return True
 
     def probe(self, job: JobRecord, worker: WorkerRecord, now: float) -> Lease:
         """Lease a few queries to measure their engine; see `Estimator.to_measure`.

@@ -141,7 +141,7 @@ class Probes:
                 for job in islice(view.queue.in_order({engine}), _TRIED):
                     if job.limit is None or self._estimator.to_measure(job, worker) is None:
                         continue
-                    if any(self._estimator.for_job(job, one) for one in view.serving(engine)):
+                    if any(self._estimator.allowed(job, one) for one in view.serving(engine)):
                         continue
                     if math.isfinite(worker.free_at(view.now)):
                         yield job, worker

@@ -266,7 +266,7 @@ class Variants:
         at = self._chooser.choose(query)
         chosen = estimates[places[at]]
         if chosen.setup_s > 0.0:
-            chosen = self._resident(worker, estimates, front, at, left_s)
+            chosen = self._resident(worker, estimate, front, at, left_s)
         return chosen, count
 
     def choose_for_job(
@@ -283,14 +283,14 @@ class Variants:
         left_s = job.job.deadline - now
         costs = front.costs
         if math.isinf(left_s):
-            return self._resident(worker, estimates, front, len(costs) - 1, left_s), count
+            return self._resident(worker, estimate, front, len(costs) - 1, left_s), count
         serving = self._fleet.serving(job.job.engine)
         fastest_s = estimates[front.places[0]].per_query_s / costs[0]
         remaining = max(1, job.pending.total)
         allowance = _JOB_SHARE * left_s * len(serving) / (remaining * fastest_s)
         allowance = min(allowance, self.allowance(job.job.engine, now))
         at = max(0, bisect_right(costs, allowance) - 1)
-        chosen = self._resident(worker, estimates, front, at, left_s)
+        chosen = self._resident(worker, estimate, front, at, left_s)
         if at + 1 < len(costs) and chosen is estimates[front.places[at]]:
             cheap = (costs[at + 1] - allowance) / (costs[at + 1] - costs[at])
             count = min(count, max(1, math.ceil(remaining * min(1.0, cheap))))
@@ -333,17 +333,21 @@ class Variants:
                 return estimates[place]
         return None
 
-    @staticmethod
     def _resident(
-        worker: WorkerRecord, estimates: Sequence[Estimate], front: Front, at: int, left_s: float
+        self, worker: WorkerRecord, planned: Estimate, front: Front, at: int, left_s: float
     ) -> Estimate:
         """Return the nearest variant that is loaded, or one to load now if none is.
 
-        Faster ones come first, then slower ones.
+        Faster ones come first, then slower ones. While another variant is being loaded, it is the
+        one that the policy has planned with if none of the front is loaded.
         """
+        engine = planned.session.engine
+        estimates = worker.estimates[engine]
         for place in (*reversed(front.places[: at + 1]), *front.places[at + 1 :]):
             if estimates[place].session in worker.sessions:
                 return estimates[place]
+        if self._estimator.waits_for_load(engine, worker):
+            return planned
         for place in reversed(front.places[: at + 1]):
             estimate = estimates[place]
             if estimate.setup_s + estimate.per_query_s <= _JOB_SHARE * left_s:

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from synergai.domain import (
     Configuration,
@@ -327,3 +328,33 @@ def test_a_family_never_loads_twice_at_once(tmp_path: Path, seed: int) -> None:
             else:
                 fleet.handle(TimePassed())
     assert loads_at_once(path) == 1
+
+
+@pytest.mark.parametrize("policy", ["malleable", "synergai", "edf", "fifo"])
+def test_request_that_waits_for_a_load_holds_up_no_other(policy: str) -> None:
+    fleet = Fleet(0)
+    settings = SchedulingSettings(policy=policy)
+    fleet.core = SchedulerCore(settings, ConfigurationDictionary(fleet.entries))
+    fleet.handle(WorkerJoined(fleet.worker(1)))
+    fleet.submit(FAMILY)  # which the worker loads a variant for
+    loaded = Session(FAMILY, Configuration(variant="small")), Session(PLAIN[0], Configuration())
+    fleet.handle(WorkerJoined(replace(fleet.worker(0), sessions=frozenset(loaded))))
+    for engine, floor in ((FAMILY, 0.89), (PLAIN[0], 0.0)):  # only large, which it has not loaded
+        job = Job(
+            id=JobId(f"floor {floor}"),
+            engine=engine,
+            queries=1,
+            arrival=0.0,
+            deadline=100.0,
+            perishable=True,
+            with_tensors=True,
+            min_accuracy=floor,
+        )
+        fleet.handle(JobArrived(job, 1))
+    assert [each.assignment.job_id for each in fleet.running] == ["1", "floor 0.0"]
+    for _ in range(4):
+        fleet.end_first()
+        if not fleet.running:
+            break
+        assert fleet.running[0].assignment.configuration.variant in ("large", "")
+    assert not fleet.running
