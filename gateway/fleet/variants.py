@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import Configuration, EngineName
+    from synergai.domain import Configuration, EngineName, Variant, WorkerClass
     from synergai.profiles.dictionary import ConfigurationDictionary
 
 
@@ -62,9 +62,16 @@ class FleetVariants:
             InvalidInput: none does.
         """
         best, best_variant, found = 0.0, "", False
+        seen: set[tuple[WorkerClass, tuple[Configuration, ...], tuple[Variant, ...]]] = set()
         for worker in self._workers():
-            if engine not in worker.usable_engines:
+            described = worker.engines.get(engine)
+            if described is None or described.fault:
                 continue
+            if not worker.unusable:  # any client may ask: look once at workers that are alike
+                kind = worker.worker_class, worker.configurations, described.variants
+                if kind in seen:
+                    continue
+                seen.add(kind)
             for configuration in worker.usable(engine):
                 if variant and configuration.variant != variant:
                     continue

@@ -48,6 +48,8 @@ _BEHIND: Final = 16
 """Waiting requests that are looked at to see whether they keep their deadlines."""
 _OTHERS: Final = 8
 """Other workers that are looked at for the same purpose."""
+_MAX_FRONTS: Final = 64
+"""Fronts of an engine on a worker that are kept, by floor and pinned variant."""
 _CHARGED_FOR_S: Final = 2.0
 """Time over which the worker time of engines without variants is averaged."""
 _DEADLINE_WEIGHT: Final = 0.05
@@ -317,6 +319,8 @@ class Variants:
             estimates = self._estimator.estimates(engine, worker)
             front = build_front(estimates, job.limit, now, batched=batched)
             if front is not None:
+                if len(fronts) >= _MAX_FRONTS:  # clients may ask for any floor
+                    fronts.clear()
                 fronts[key] = front
         return front
 

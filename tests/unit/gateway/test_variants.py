@@ -74,6 +74,25 @@ def test_measured_accuracy_goes_before_the_declared_one(family: Engine) -> None:
     assert found == [0.88, 0.86, 0.0]
 
 
+def test_floor_is_checked_once_for_workers_that_are_alike(
+    family: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [worker_with(family, f"w{number}") for number in range(20)]
+    workers[-1].configurations = (Configuration(1), Configuration(2))
+    variants = FleetVariants(ConfigurationDictionary([]), lambda: workers)
+    asked: list[str] = []
+    accuracy = variants.accuracy
+
+    def counted(engine: EngineName, worker: ConnectedWorker, each: Configuration) -> float:
+        asked.append(worker.id)
+        return accuracy(engine, worker, each)
+
+    monkeypatch.setattr(variants, "accuracy", counted)
+    with pytest.raises(InvalidInput, match="full"):
+        variants.check_floor(ECHO, 0.99)
+    assert set(asked) == {"w0", "w19"}
+
+
 def test_floor_within_reach_passes(family: Engine) -> None:
     fleet(family).check_floor(ECHO, 0.88)
     fleet(family, measured("p25", 0.95)).check_floor(ECHO, 0.9)

@@ -278,3 +278,12 @@ def test_the_door_is_told_what_the_fastest_variant_would_take() -> None:
     fleet = Fleet()
     fleet.submit(qos=0.5)
     assert fleet.running[0].fastest_share == pytest.approx(0.05)
+
+
+def test_fronts_of_any_number_of_floors_are_bounded() -> None:
+    fleet = Fleet()
+    for number in range(200):
+        fleet.submit(floor=0.5 + number / 1000)
+        fleet.end(fleet.running[0])
+    [worker] = fleet.core._fleet.workers.values()  # its caches
+    assert len(worker.fronts[FAMILY]) <= 64
