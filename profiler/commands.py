@@ -146,7 +146,7 @@ class Listed(_Command):
         mean_s = sum(known_s) / len(known_s) if known_s else least_s
         modes = {session.configuration.power_mode for session in wanted} - {""}
         total_s = mean_s * len(wanted) + plan.switch_s * len(modes)
-        unknown = "" if len(known_s) == len(known) else ", without the loading of unknown engines"
+        unknown = "" if len(known_s) == len(known) else " and the time to load them"
         self._say(f"{len(wanted)} measurements, about {format_seconds(total_s)}{unknown}")
         if settings.dry_run:
             return []

@@ -61,16 +61,7 @@ def simulate_variants(settings: VariantsSettings) -> None:
     """
     require("numpy")
     require("highspy")
-    from synergai.simulator.accuracy.study import compare
-
-    seeds = parse_seeds(settings.seeds)
-    figures = [
-        each
-        for name in settings.scenarios
-        for shape in settings.shapes
-        for rate in settings.rates or DEFAULT_RATES[name]
-        for each in compare(name, shape, rate, settings.seconds, seeds, settings.rules)
-    ]
+    figures = _compare_all(settings)
     if settings.as_json:
         print_json([each.record() for each in figures])
         return
@@ -83,6 +74,31 @@ app.command(
     epilog="Example: [bold]synergai simulate variants --scenarios single-server "
     "--shapes linear,twitter --rates 8 --seeds 0[/bold]",
 )(settings_command(VariantsSettings, simulate_variants))
+
+
+def _compare_all(settings: VariantsSettings) -> list[Figures]:
+    from rich.console import Console
+    from rich.progress import track
+
+    from synergai.simulator.accuracy.study import compare
+
+    seeds = parse_seeds(settings.seeds)
+    loads = [
+        (name, shape, rate)
+        for name in settings.scenarios
+        for shape in settings.shapes
+        for rate in settings.rates or DEFAULT_RATES[name]
+    ]
+    figures = (
+        each
+        for name, shape, rate in loads
+        for each in compare(name, shape, rate, settings.seconds, seeds, settings.rules)
+    )
+    total = len(loads) * (len(settings.rules) + 1)  # and the bound
+    progress = track(
+        figures, "simulating", total=total, console=Console(stderr=True), transient=True
+    )
+    return list(progress)
 
 
 def _row(figures: Figures) -> list[str]:

@@ -30,7 +30,7 @@ def load_dictionary(path: Path) -> ConfigurationDictionary:
     """
     suffix = _suffix(path)
     if not path.is_file():
-        raise NotFound(f"there is no dictionary file {path}")
+        raise NotFound(f"there is no dictionary file {path}; 'synergai profile' makes one")
     if suffix in DATABASE_SUFFIXES:
         from synergai.profiles.store import DictionaryStore
 

@@ -1,4 +1,4 @@
-"""Building of zoo engines into a model directory, without downloads."""
+"""Building of zoo engines into a model directory."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class _Workshop:
         if self._definition.samples is None:
             raise InvalidInput(
                 f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
-                "integers on; provide one"
+                "integers on; put one into its folder, with an array for each input of the model"
             )
         samples = load_samples(self._definition, like.inputs).inputs
         refused: InvalidInput | None = None

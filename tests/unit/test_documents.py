@@ -33,3 +33,10 @@ def test_the_list_of_decisions_is_complete_and_in_order() -> None:
     folder = ROOT / "docs" / "decisions"
     numbered = sorted(path.name for path in folder.glob("0*.md"))
     assert LINK.findall((folder / "README.md").read_text()) == numbered
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_row_of_a_table_follows_its_heading(document: Path) -> None:
+    # Markdown shows a row behind an empty line as text.
+    for first in re.findall(r"(?m)(?:\A|(?<=\n\n))\|.*\n.*$", document.read_text()):
+        assert re.fullmatch(r"\|.*\n\|[-:| ]+\|", first), first
