@@ -195,7 +195,13 @@ class Versions:
             if engine in known:
                 return engine
             named = self.in_service(name) or [split_version(each)[1] for each in known]
-            raise VersionNotFound(name, version, named[-_MAX_NAMED:])
+            # A variant's name without its version: name what may have been meant.
+            meant = [
+                versioned_variant(split_version(each)[1], version)
+                for each in known
+                if any(variant.name == version for variant in self.catalogue.variants_of(each))
+            ]
+            raise VersionNotFound(name, version, (meant or named)[-_MAX_NAMED:])
         policy = self.policy(name)
         if policy.target:
             return self._of_rollout(name, policy, request_id)

@@ -328,7 +328,8 @@ class Inventory:
         return _Model(definition, known[key], digest)
 
     async def _load_once(self, definition: EngineDefinition) -> Description:
-        _log.info("inspecting engine %s", definition.name)
+        variant = definition.variant and f", variant {definition.variant}"
+        _log.info("inspecting engine %s%s", definition.name, variant)
         session = Session(definition.name, Configuration(1, variant=definition.variant))
         models = await asyncio.to_thread(self._models.of, definition.name)
         host = await HostProcess.start(

@@ -127,6 +127,8 @@ async def test_variant_is_asked_for_with_its_version(
     assert versions.resolve(ECHO, "1.int8") == ECHO
     with pytest.raises(VersionNotFound, match=r"no version '1\.p50'; it has 1, 1\.full, 1\.int8"):
         versions.find(ECHO, "1.p50")
+    with pytest.raises(VersionNotFound, match=r"no version 'int8'; it has 1\.int8$"):
+        versions.find(ECHO, "int8")
     with pytest.raises(VersionNotFound, match=r"'2\.int8'|'2'"):
         versions.find(ECHO, "2.int8")
 
