@@ -259,7 +259,7 @@ def test_entries_are_added_atomically(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_unknown_format_are_rejected(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="no dictionary file .*; 'synergai profile' makes one"):
+    with pytest.raises(NotFound, match=r"no dictionary file .*; 'synergai profile' makes one"):
         load_dictionary(tmp_path / "d.db")
     with pytest.raises(InvalidInput, match=r"must end in \.csv, \.json, \.db or \.sqlite"):
         load_dictionary(tmp_path / "d.xlsx")
