@@ -74,11 +74,11 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
             if new and mark is None:
                 write_marker(directory / MARKER, Mark())
             connection = opened.enter_context(closing(connect(path, create=new)))
-            connection.pragma("cache_size", -CACHED_KIB)
             check_content(connection, path, mark)
             if mark is None and not new:
                 write_marker(directory / MARKER, Mark())
             add_checksums(connection)
+            connection.pragma("cache_size", -CACHED_KIB)
             connection.pragma("journal_mode", "wal")
             connection.pragma("synchronous", "full")
             connection.pragma("foreign_keys", True)
