@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
 
 
-async def test_submit_prints_the_jobs_id_and_nothing_else(
+async def test_submit_prints_nothing_but_the_jobs_id_to_stdout(
     gateway: FakeGateway, run: RunCommand
 ) -> None:
     result = await run(
         *("submit", "identity", "--queries", "5", "--qos", "2", "--priority", "3"),
         *("--tenant", "roof", "--key", "k", "--target", gateway.address),
     )
-    assert (result.code, result.out, result.err) == (0, "job-k\n", "")
+    assert (result.code, result.out) == (0, "job-k\n")
+    assert result.err == "watch it with 'synergai jobs watch job-k'\n"
     spec = gateway.jobs["job-k"].spec
     assert (spec.queries, spec.qos_s, spec.priority, spec.tenant) == (5, 2.0, 3, "roof")
 
