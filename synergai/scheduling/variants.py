@@ -153,12 +153,17 @@ class Variants:
         workers = self._fleet.workers
         self._charged = {each: used for each, used in self._charged.items() if each in workers}
         self._spread = {key: each for key, each in self._spread.items() if key[0] in workers}
+        before = self.engines
         self.engines = frozenset(
             engine
             for worker in workers.values()
             for engine in worker.variants
             if engine in worker.engines
         )
+        for engine in self.engines - before:  # whose jobs were not known to be of this kind
+            jobs = self._family(engine).jobs
+            waiting = self._queue.in_order({engine})
+            jobs.update({job.sequence: job for job in waiting if not job.is_request})
 
     def arrived(self, job: JobRecord, now: float) -> None:
         """Count a request or job of an engine with variants."""
@@ -249,7 +254,7 @@ class Variants:
         if not job.is_request:
             return self.choose_for_job(job, worker, estimate, now, count)
         engine = job.job.engine
-        estimates = worker.estimates[engine]
+        estimates = self._estimator.estimates(engine, worker)
         front = self._front(job, worker, now)
         if front is None:
             return estimate, count
@@ -281,7 +286,7 @@ class Variants:
         front = self._front(job, worker, now)
         if front is None:
             return estimate, count
-        estimates = worker.estimates[job.job.engine]
+        estimates = self._estimator.estimates(job.job.engine, worker)
         left_s = job.job.deadline - now
         costs = front.costs
         if math.isinf(left_s):
@@ -346,7 +351,7 @@ class Variants:
         one that the policy has planned with if none of the front is loaded.
         """
         engine = planned.session.engine
-        estimates = worker.estimates[engine]
+        estimates = self._estimator.estimates(engine, worker)
         for place in (*reversed(front.places[: at + 1]), *front.places[at + 1 :]):
             if estimates[place].session in worker.sessions:
                 return estimates[place]

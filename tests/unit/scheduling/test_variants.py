@@ -77,18 +77,23 @@ class Fleet:
         self.now = 0.0
         self._jobs = 0
         self.running: list[Assignment] = []
+        self._resident = resident
         for number in range(workers):
-            worker = Worker(
-                id=WorkerId(f"worker-{number}"),
-                worker_class=CLASS,
-                engines=frozenset({FAMILY, PLAIN}),
-                configurations=(Configuration(),),
-                sessions=frozenset(
-                    Session(FAMILY, Configuration(variant=name)) for name in resident
-                ),
-                variants={FAMILY: tuple(Variant(name=name) for name in VARIANTS)},
-            )
-            self.core.handle(WorkerJoined(worker), self.now)
+            self.join(number)
+
+    def join(self, number: int) -> list[Command]:
+        """Add a worker, and return the commands."""
+        worker = Worker(
+            id=WorkerId(f"worker-{number}"),
+            worker_class=CLASS,
+            engines=frozenset({FAMILY, PLAIN}),
+            configurations=(Configuration(),),
+            sessions=frozenset(
+                Session(FAMILY, Configuration(variant=name)) for name in self._resident
+            ),
+            variants={FAMILY: tuple(Variant(name=name) for name in VARIANTS)},
+        )
+        return self._note(self.core.handle(WorkerJoined(worker), self.now))
 
     def submit(
         self,
@@ -272,6 +277,14 @@ def test_a_job_without_deadline_uses_the_best_variant() -> None:
     fleet = Fleet()
     fleet.submit(queries=10, qos=math.inf, perishable=False)
     assert variants_of(fleet.running) == ["large"]
+
+
+def test_jobs_that_came_before_the_workers_count() -> None:
+    fleet = Fleet(0)
+    for _ in range(10):
+        fleet.submit(queries=100, qos=20.0, perishable=False)
+    fleet.join(0)
+    assert variants_of(fleet.running) == ["small"]
 
 
 def test_the_door_is_told_what_the_fastest_variant_would_take() -> None:
