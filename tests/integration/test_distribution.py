@@ -122,7 +122,8 @@ def test_fetched_engines_outlast_restarts_of_gateway_and_agent(
     fleet.kill("edge")
     fleet.start_gateway(["--heartbeat-s", "0.5"])
     models = fleet.directory / "models-edge"
-    fleet.start_agent("edge", models=models, worker_class="class-edge", options=LOOK)
+    options = [*LOOK, "--labels", "at-edge"]
+    fleet.start_agent("edge", models=models, worker_class="class-edge", options=options)
     until(lambda: workers_of(client, "onnx_identity/7") == {"edge"})
     until(lambda: states(client, "onnx_identity", 7) == {"edge": PlacedState.INSTALLED})
     client.remove_engine("onnx_identity", 7)
