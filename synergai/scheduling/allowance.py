@@ -2,8 +2,8 @@
 
 Worker time within a horizon is divided among the queries that have to be answered in it, so that
 the sum of their accuracies is the highest: a fractional knapsack. Every query starts with its
-fastest variant, and the step to a slower one with the most accuracy per second is taken next,
-whatever the engine. All engines thus pay the same price for a second. The mean that remains for an
+fastest variant, and the step to a slower one with the most accuracy per second is taken next, of
+any engine. All engines thus pay the same price for a second. The mean that remains for an
 engine's query lies between two variants; `Credit` mixes them.
 """
 

@@ -16,6 +16,7 @@ from synergai.scheduling.allowance import Credit, Demand, allowances
 from synergai.scheduling.arrivals import ArrivalRate
 from synergai.scheduling.choosers import CHOOSERS, Query
 from synergai.scheduling.fronts import REBUILT_EVERY_S, Front, build_front, capacity_s
+from synergai.scheduling.job_demand import JOB_SHARE, JobDemand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +37,6 @@ HORIZON: Final = 2.5
 """Time that is planned ahead, in times that requests have on average."""
 MIN_HORIZON_S: Final = 0.2
 MAX_HORIZON_S: Final = 5.0
-_JOB_SHARE: Final = 0.7
-"""Share of a job's remaining time in which it is to be completed."""
 _CHUNK_S: Final = 10.0
 """Duration of a job's assignments, after which its variant is chosen again."""
 _STALE: Final = 0.004
@@ -68,7 +67,7 @@ class _Family:
     def __init__(self) -> None:
         self.arrivals = ArrivalRate()
         self.deadline_s = math.inf
-        self.jobs: dict[int, JobRecord] = {}
+        self.jobs = JobDemand()
 
 
 class _Member(NamedTuple):
@@ -162,14 +161,15 @@ class Variants:
         )
         for engine in self.engines - before:  # whose jobs were not known to be of this kind
             jobs = self._family(engine).jobs
-            waiting = self._queue.in_order({engine})
-            jobs.update({job.sequence: job for job in waiting if not job.is_request})
+            for job in self._queue.in_order({engine}):
+                if not job.is_request:
+                    jobs.add(job)
 
     def arrived(self, job: JobRecord, now: float) -> None:
         """Count a request or job of an engine with variants."""
         family = self._family(job.job.engine)
         if not job.is_request:
-            family.jobs[job.sequence] = job
+            family.jobs.add(job)
             return
         family.arrivals.add(now)
         left_s = job.job.deadline - now
@@ -181,7 +181,7 @@ class Variants:
     def removed(self, job: JobRecord) -> None:
         """Forget a job that left the system."""
         if (family := self._families.get(job.job.engine)) is not None:
-            family.jobs.pop(job.sequence, None)
+            family.jobs.remove(job)
 
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
         """Count worker time of a request for an engine without variants."""
@@ -294,7 +294,7 @@ class Variants:
         serving = self._fleet.serving(job.job.engine)
         fastest_s = estimates[front.places[0]].per_query_s / costs[0]
         remaining = max(1, job.pending.total)
-        allowance = _JOB_SHARE * left_s * len(serving) / (remaining * fastest_s)
+        allowance = JOB_SHARE * left_s * len(serving) / (remaining * fastest_s)
         allowance = min(allowance, self.allowance(job.job.engine, now))
         at = max(0, bisect_right(costs, allowance) - 1)
         chosen = self._resident(worker, estimate, front, at, left_s)
@@ -359,7 +359,7 @@ class Variants:
             return planned
         for place in reversed(front.places[: at + 1]):
             estimate = estimates[place]
-            if estimate.setup_s + estimate.per_query_s <= _JOB_SHARE * left_s:
+            if estimate.setup_s + estimate.per_query_s <= JOB_SHARE * left_s:
                 return estimate
         return estimates[front.places[0]]
 
@@ -424,9 +424,7 @@ class Variants:
             family = self._family(member.engine)
             queries = float(self._queue.with_deadlines(member.engine))
             queries += family.arrivals.per_s(now) * horizon_s
-            for job in family.jobs.values():
-                left_s = _JOB_SHARE * max(job.job.deadline - now, horizon_s)
-                queries += job.remaining * horizon_s / left_s
+            queries += family.jobs.per_s(now, horizon_s) * horizon_s
             if queries > 0.0:
                 front = member.front
                 seconds = [cost * member.fastest_s for cost in front.costs]
