@@ -338,6 +338,30 @@ def raw_stream(
     return _stream(handler, raw_deserializer(read, cls))
 
 
+def raw_written_stream(
+    handler: Callable[[AsyncIterator[RawRequest[ReadT] | Malformed], Context], Awaitable[None]],
+    read: Callable[[bytes], ReadT],
+    cls: type[Message],
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Like `raw_stream`, for a handler that writes its responses to the context.
+
+    This costs less per response than to yield it through generators. Interceptors do not see it.
+    """
+
+    async def handle(
+        requests: AsyncIterator[RawRequest[ReadT] | Malformed], context: Context
+    ) -> None:
+        try:
+            await handler(requests, context)
+        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
+            await _abort_for(context, failure, handler.__qualname__)
+
+    behaviour: Any = handle  # the stubs of handlers know generators only
+    return grpc.stream_stream_rpc_method_handler(
+        behaviour, request_deserializer=raw_deserializer(read, cls), response_serializer=serialise
+    )
+
+
 def _stream(
     handler: Callable[[AsyncIterator[RequestT | Malformed], Context], Responses],
     deserialise: Callable[[bytes], RequestT | Malformed],

@@ -82,6 +82,19 @@ async def answer_each(
         yield b"malformed" if isinstance(request, rpc.Malformed) else request.data
 
 
+async def write_each(
+    requests: AsyncIterator[rpc.RawRequest[hub_pb2.LoadEngine] | rpc.Malformed],
+    context: rpc.Context,
+) -> None:
+    async for request in requests:
+        await context.write(b"malformed" if isinstance(request, rpc.Malformed) else request.data)
+
+
+async def write_and_fail(_requests: object, context: rpc.Context) -> None:
+    await context.write(message())
+    raise EngineNotFound("other")
+
+
 async def count(
     request: hub_pb2.LoadEngine, _context: object
 ) -> AsyncGenerator[hub_pb2.LoadEngine, None]:
@@ -113,6 +126,8 @@ async def address() -> AsyncIterator[str]:
                     "Leak": rpc.unary(leak, cls),
                     "EchoAll": rpc.stream(echo_all, cls),
                     "AnswerEach": rpc.raw_stream(answer_each, cls.FromString, cls),
+                    "WriteEach": rpc.raw_written_stream(write_each, cls.FromString, cls),
+                    "WriteAndFail": rpc.raw_written_stream(write_and_fail, cls.FromString, cls),
                     "Flood": rpc.server_stream(flood, cls),
                     "Count": rpc.server_stream(count, cls),
                 },
@@ -244,11 +259,38 @@ async def test_malformed_message_ends_an_ordinary_stream(channel: grpc.aio.Chann
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_malformed_message_does_not_end_a_raw_stream(channel: grpc.aio.Channel) -> None:
+@pytest.mark.parametrize("method", ["AnswerEach", "WriteEach"])
+async def test_malformed_message_does_not_end_a_raw_stream(
+    channel: grpc.aio.Channel, method: str
+) -> None:
     sent = [message(), b"\xff\xff", message("other")]
     got: list[bytes] = []
-    await collect(raw_stream(channel, "/test/AnswerEach")(iter(sent), timeout=30), got)
+    await collect(raw_stream(channel, f"/test/{method}")(iter(sent), timeout=30), got)
     assert got == [sent[0], b"malformed", sent[2]]
+
+
+async def test_error_of_a_writing_handler_ends_its_stream_after_its_responses(
+    channel: grpc.aio.Channel,
+) -> None:
+    got: list[bytes] = []
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(raw_stream(channel, "/test/WriteAndFail")(iter([]), timeout=30), got)
+    assert got == [message()]
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.usefixtures("filtered_log")
+async def test_cancelling_a_written_stream_is_not_logged(
+    channel: grpc.aio.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(50):
+        answers = raw_stream(channel, "/test/WriteEach")(timeout=30)
+        await answers.write(message())
+        await answers.read()
+        await answers.write(message())
+        answers.cancel()
+        await call(channel, "Echo", message())
+    assert caplog.records == []
 
 
 async def test_error_after_responses_ends_a_server_stream(channel: grpc.aio.Channel) -> None:

@@ -17,7 +17,7 @@ from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.unread import COUNTED_BYTES, UnreadResponses
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from synergai.protocol.oip_server.backend import InferenceBackend
     from synergai.protocol.request_codec import RequestHeader
@@ -68,7 +68,7 @@ class InferenceServicer:
                 "ServerMetadata": rpc.unary(self.server_metadata, oip.ServerMetadataRequest),
                 "ModelMetadata": rpc.unary(self.model_metadata, oip.ModelMetadataRequest),
                 "ModelInfer": rpc.raw_unary(self.model_infer, read, oip.ModelInferRequest),
-                "ModelStreamInfer": rpc.raw_stream(
+                "ModelStreamInfer": rpc.raw_written_stream(
                     self.model_stream_infer, read, oip.ModelInferRequest
                 ),
             },
@@ -124,8 +124,8 @@ class InferenceServicer:
         self,
         requests: AsyncIterator[RawRequest[RequestHeader] | Malformed],
         context: Context,
-    ) -> AsyncGenerator[bytes, None]:
-        """Run a stream of independent requests; yield responses as they complete."""
+    ) -> None:
+        """Run a stream of independent requests; write responses as they complete."""
         metadata = context.invocation_metadata() or ()
         stream = InferenceStream(
             self._backend,
@@ -142,7 +142,7 @@ class InferenceServicer:
         reader.add_done_callback(stream.on_reader_done)
         try:
             while (response := await stream.next_to_send()) is not None:
-                yield response
+                await context.write(response)
                 stream.on_sent(response)
             if stream.failure is not None:
                 raise stream.failure
