@@ -206,7 +206,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     store = _store(config, stack)
     versions.stored = store.versions_of
     store.follow(versions.on_stored_changed)
-    pacer = Pacer(config.store_rate, clock.now)
+    pacer = Pacer(config.store_rate, config.store_rate_busy, lambda: dispatcher.busy, clock.now)
     placements = Placements(store, connections, rules, pacer)
     intake = ReportIntake(dispatcher, clock, [metrics])
     work_streams = WorkStreams(

@@ -33,6 +33,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     store: str
     store_budget: int
     store_rate: int
+    store_rate_busy: int
     dictionary: Path | None
     scheduling: SchedulingSettings
     heartbeat_s: float

@@ -154,10 +154,15 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         default=0, ge=0, description="Limit of the store of engines, such as 50GB; 0 for none."
     )
     store_rate: Size = Field(
-        default=16 * _MIB,
+        default=128 * _MIB,
         ge=0,
         description="Bytes per second of all uploads to the store and all fetches of agents "
         "together; 0 for no limit.",
+    )
+    store_rate_busy: Size = Field(
+        default=6 * _MIB,
+        ge=0,
+        description="The same while requests or jobs run; 0 for no other limit.",
     )
     uploads_kept_s: float = Field(
         default=86_400.0,

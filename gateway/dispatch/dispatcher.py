@@ -234,6 +234,11 @@ class Dispatcher:
         return len(self._workers)
 
     @property
+    def busy(self) -> bool:
+        """Whether a worker has an assignment."""
+        return any(worker.in_flight for worker in self._workers.values())
+
+    @property
     def queued(self) -> int:
         """Number of jobs and requests that wait for a worker."""
         return self._core.queued

@@ -1,12 +1,13 @@
-"""Pace of transfers, so that they leave time to requests.
+"""Pace of transfers, so that they leave time to requests and jobs.
 
-The transfers of all workers and clients share one rate. At any time most of it is unused CPU: a
-request then seldom meets a chunk in the gateway's loop, on the wire or in an agent.
+The transfers of all workers and clients share one rate. While anything runs on a worker, it is low
+enough that most requests never meet a chunk in the gateway's loop, on the wire or in an agent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 _BURST_S: Final = 0.05
 """Time that transfers may be ahead, which makes up for timers that fire late."""
+_LOOK_S: Final = 0.01
+"""Interval at which transfers look whether the fleet is busy."""
+_STAYS_BUSY_S: Final = 1.0
+"""Time for which a fleet counts as busy after it was: requests one at a time leave gaps."""
 
 
 class Pacer:
@@ -21,6 +26,8 @@ class Pacer:
 
     Args:
         bytes_per_s: the rate; 0 for no limit.
+        busy_bytes_per_s: the rate while the fleet is busy, if it is lower; 0 for no limit.
+        is_busy: returns whether a request or a job runs on a worker.
         now: monotonic seconds.
         sleep: sleeps for the given number of seconds.
     """
@@ -28,20 +35,30 @@ class Pacer:
     def __init__(
         self,
         bytes_per_s: float,
+        busy_bytes_per_s: float,
+        is_busy: Callable[[], bool],
         now: Callable[[], float],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._bytes_per_s = bytes_per_s
+        self._bytes_per_s = bytes_per_s or math.inf
+        self._busy_bytes_per_s = min(busy_bytes_per_s or math.inf, self._bytes_per_s)
+        self._is_busy = is_busy
         self._now = now
         self._sleep = sleep
         self._free_at = 0.0
+        self._look_at = self._busy_until = -math.inf
 
     async def take(self, size: int) -> None:
         """Wait until `size` bytes may be transferred."""
-        if not self._bytes_per_s:
-            return
         now = self._now()
         start = max(self._free_at, now - _BURST_S)
-        self._free_at = start + size / self._bytes_per_s
+        self._free_at = start + size / self._rate(now)
         if start > now:
             await self._sleep(start - now)
+
+    def _rate(self, now: float) -> float:
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            if self._is_busy():
+                self._busy_until = now + _STAYS_BUSY_S
+        return self._busy_bytes_per_s if now < self._busy_until else self._bytes_per_s
