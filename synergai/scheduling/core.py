@@ -173,8 +173,10 @@ class SchedulerCore:
         for job in self._expiries.due(now):
             self._abort(job)
             self._commands.append(Expire(job.job.id))
-        if self._queue or self._policy.rebalances:
+        if self._queue:
             self._schedule()
+        elif self._policy.rebalances:
+            self._rebalance()
         if self._hedging.is_on:
             self._hedging.place(self._queue.engines(), now)
         if self._checks.waiting:
@@ -589,8 +591,20 @@ class SchedulerCore:
         if probing and self._queue:
             self._assign_probes(self._probes.for_idle_workers(view))
         if self._policy.rebalances:
-            for lease in self._probes.in_running_jobs(view):
-                self._leases.stop(lease, self._now)
+            self._stop_for_probes()
+
+    def _rebalance(self) -> None:
+        """Let the policy move running work, while no job waits."""
+        self._wait_queue.reassess(self._now)
+        self._view.now = self._now
+        if self._leases:
+            self._execute(self._policy.decide(self._view))
+        self._stop_for_probes()
+
+    def _stop_for_probes(self) -> None:
+        """Stop running jobs where they would measure an unprofiled engine."""
+        for lease in self._probes.in_running_jobs(self._view):
+            self._leases.stop(lease, self._now)
 
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         """Run requests between two queries of running jobs."""

@@ -97,6 +97,9 @@ class Leases:
         self._paced: dict[EngineName, dict[JobId, JobRecord]] = {}
         self._next_id = (epoch << _EPOCH_SHIFT) + 1
 
+    def __len__(self) -> int:
+        return len(self._by_id)
+
     def get(self, assignment_id: AssignmentId) -> Lease | None:
         """Return the lease of an assignment, or None if it is not in flight."""
         return self._by_id.get(assignment_id)

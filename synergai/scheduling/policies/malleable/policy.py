@@ -74,13 +74,16 @@ class Malleable:
     def decide(self, view: View) -> Sequence[Decision]:
         """Start what the best plan begins with now, or stop the assignments in its way."""
         available = view.available()
-        waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS)) if view.queue else []
-        newest = max([job.sequence for job in waiting], default=-1)
-        arrived = newest > self._newest
-        # In a long queue, a job that only moved up is no reason to plan again.
-        known = newest if len(view.queue) <= LONG_QUEUE else view.queue.newest
-        self._newest = max(self._newest, known)
         idle = [w for w in available if not w.leases and w.idle_since == view.now]
+        waiting: list[JobRecord] = []
+        arrived = False
+        if view.queue:
+            waiting = list(islice(view.queue.in_order(now=view.now), MAX_JOBS))
+            newest = max([job.sequence for job in waiting])
+            arrived = newest > self._newest
+            # In a long queue, a job that only moved up is no reason to plan again.
+            known = newest if len(view.queue) <= LONG_QUEUE else view.queue.newest
+            self._newest = max(self._newest, known)
         if not (waiting and available) and not arrived and not idle:
             return []
         if not waiting and all(not worker.leases for worker in view.workers.values()):
