@@ -65,10 +65,43 @@ def versioned_variant(version: str, variant: str) -> str:
     return f"{version}.{variant}" if variant else version
 
 
+def validate_variant(text: str) -> str:
+    """Return `text` if it is the name of a variant.
+
+    Raises:
+        InvalidInput: it is not a valid name, or has a dot, which separates a version from it.
+    """
+    validate_name(text, "variant name")
+    if "." in text:
+        raise InvalidInput(f"{text!r} is not a valid variant name: it has a dot")
+    return text
+
+
 def split_variant(text: str) -> tuple[str, str]:
-    """Return version and variant of a text such as ``2.int8``; the variant of ``2`` is empty."""
+    """Return version and variant of a text such as ``2.int8``; the variant of ``2`` is empty.
+
+    Neither is checked; see `parse_version` for what others send.
+    """
     version, _, variant = text.partition(".")
     return version, variant
+
+
+def parse_version(text: str) -> tuple[str, str]:
+    """Return version and variant of a text that a client sent, such as ``2`` or ``2.int8``.
+
+    Raises:
+        InvalidInput: it has a dot and is not a version with the name of a variant.
+    """
+    if "." not in text:
+        return text, ""
+    version, variant = split_variant(text)
+    try:
+        return validate_version(version), validate_variant(variant)
+    except InvalidInput:
+        raise InvalidInput(
+            f"{text[:_QUOTED]!r} is not a version: write its number, such as 2, or with the name "
+            "of a variant, 2.int8"
+        ) from None
 
 
 def by_version(engine: str) -> tuple[str, int]:
@@ -256,7 +289,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     origin: Origin = Origin.DECLARED
 
     def __post_init__(self) -> None:
-        validate_name(self.name, "variant name")
+        validate_variant(self.name)
         validate_accuracy(self.accuracy, f"the accuracy of variant {self.name!r}")
 
 
@@ -273,6 +306,20 @@ def validate_accuracy(accuracy: float, what: str) -> float:
     if not 0 <= accuracy <= 1:
         raise InvalidInput(f"{what} must be from 0 to 1, not {accuracy}")
     return accuracy
+
+
+class LeftOut(Struct, frozen=True):
+    """A variant of an engine that a worker does not use, and why.
+
+    Raises:
+        InvalidInput: on construction, if the name is invalid.
+    """
+
+    variant: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        validate_variant(self.variant)
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -294,6 +341,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         variants: the variants that the worker has, in the order of the engine's folder; empty if
             the engine has a single model file. With variants, the other fields are those of the
             first one.
+        left_out: variants in the worker's folder that are not used there, and why.
     """
 
     name: EngineName
@@ -310,6 +358,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     max_batch: int = 1
     pending: bool = False
     variants: tuple[Variant, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def digests(self) -> frozenset[str]:
@@ -405,7 +454,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         if self.version:
             validate_version(self.version)
         if self.variant:
-            validate_name(self.variant, "variant name")
+            validate_variant(self.variant)
         validate_accuracy(self.min_accuracy, "min_accuracy")
         least = 0 if self.upload_id else 1
         if not least <= self.queries <= MAX_QUERIES:

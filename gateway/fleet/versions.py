@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
-from synergai.domain import EngineName, split_variant, split_version, versioned, versioned_variant
+from synergai.domain import EngineName, parse_version, split_version, versioned, versioned_variant
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Versions:
             request_id: id of the request, if it has one.
 
         Raises:
+            InvalidInput: the version is malformed.
             EngineNotFound: no worker has ever had the engine.
             VersionNotFound: no worker has ever had this version of it.
             Unavailable: a version has to be named, since no worker has one that counts.
@@ -81,7 +82,7 @@ class Versions:
             default = self._defaults.get(name)
             if default is not None:
                 return default
-        return self._resolve(name, split_variant(version)[0], request_id)
+        return self._resolve(name, parse_version(version)[0], request_id)
 
     def find(self, name: str, version: str = "", request_id: str = "") -> Engine:
         """Return the version of an engine that a request gets; see `resolve`.
@@ -93,7 +94,7 @@ class Versions:
         """
         engine = self.catalogue.find(self.resolve(name, version, request_id))
         if "." in version:
-            check_variant(engine, split_variant(version)[1])
+            check_variant(engine, parse_version(version)[1])
         return engine
 
     def of_job(self, spec: JobSpec, key: str = "") -> JobSpec:

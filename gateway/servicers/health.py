@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 
 from gateway.access.caller import current_caller
 from gateway.access.engines import is_visible
-from synergai.errors import NotFound, Overloaded, SynergaiError
+from synergai.errors import InvalidInput, NotFound, Overloaded, SynergaiError
 from synergai.protocol import rpc
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class HealthServicer:
             try:
                 name, _, version = service.partition("/")
                 self._versions.find(name, version)
-            except NotFound:
+            except (NotFound, InvalidInput):
                 return _SERVICE_UNKNOWN
             except SynergaiError:
                 return _NOT_SERVING

@@ -8,7 +8,7 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
-from synergai.domain import split_variant, versioned
+from synergai.domain import parse_version, versioned
 from synergai.errors import EnginePending
 from synergai.protocol.oip_server.variants import of_variant, with_variants
 
@@ -84,7 +84,7 @@ class GatewayBackend:
         """Return a version of an engine in service, or a variant of it; see `Versions.find`."""
         current_caller().check(*READERS, engine=name)
         engine = self._versions.find(name, version)
-        return of_variant(engine, split_variant(version)[1]) if "." in version else engine
+        return of_variant(engine, parse_version(version)[1]) if "." in version else engine
 
     def versions_in_service(self, name: str) -> Sequence[str]:
         """Return the versions of an engine that accept requests, each before its variants."""

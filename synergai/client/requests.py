@@ -12,7 +12,7 @@ from synergai.domain import (
     MAX_PRIORITY,
     EngineName,
     JobSpec,
-    split_variant,
+    parse_version,
     validate_accuracy,
     validate_priority,
 )
@@ -140,7 +140,7 @@ def job_spec(
         InvalidInput: a number is out of range or a name is not valid.
     """
     name, _, version = with_version(engine, version).partition("/")
-    version, variant = split_variant(version)
+    version, variant = parse_version(version)
     return JobSpec(
         engine=EngineName(name),
         version=version,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import MAX_VARIANTS, Origin, validate_name
+from synergai.domain import MAX_VARIANTS, Origin, validate_variant
 from synergai.errors import InvalidInput
 from synergai.models.definition_values import (
     choice_of,
@@ -117,7 +117,7 @@ def _parse(table: Mapping[str, object]) -> VariantKeys:
         if key not in table:
             raise InvalidInput(f"{DEFINITION_FILE}: a variant has no {key}")
     try:
-        name = validate_name(string("name", table["name"]), "variant name")
+        name = validate_variant(string("name", table["name"]))
     except InvalidInput as error:
         raise InvalidInput(f"{DEFINITION_FILE}: {error}") from None
     where = f"of variant {name!r}"

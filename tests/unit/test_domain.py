@@ -15,6 +15,7 @@ from synergai.domain import (
     Configuration,
     EngineName,
     JobSpec,
+    parse_version,
     split_version,
     validate_engine,
     validate_name,
@@ -23,6 +24,7 @@ from synergai.domain import (
 )
 from synergai.errors import InvalidInput
 from synergai.protocol import status
+from tests.malformed_versions import MALFORMED_VERSIONS
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 
@@ -120,3 +122,22 @@ def test_version_is_a_number_from_1_without_leading_zeros(text: str) -> None:
         validate_version(text)
     with pytest.raises(InvalidInput, match="a number from 1"):
         validate_engine(f"echo/{text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", ("", "")),
+        ("2", ("2", "")),
+        ("2.int8", ("2", "int8")),
+        ("10.p25-int8", ("10", "p25-int8")),
+    ],
+)
+def test_version_may_name_a_variant(text: str, parts: tuple[str, str]) -> None:
+    assert parse_version(text) == parts
+
+
+@pytest.mark.parametrize("text", MALFORMED_VERSIONS)
+def test_malformed_version_with_a_variant_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is not a version: write its number"):
+        parse_version(text)

@@ -17,7 +17,7 @@ from synergai.domain import (
     Outcome,
     Session,
     by_version,
-    split_variant,
+    parse_version,
     split_version,
     versioned,
     versioned_variant,
@@ -203,7 +203,7 @@ class AgentBackend:
             NotFound: this worker does not have it, or not this variant.
             EngineUnusable: it is faulty or unloaded.
         """
-        version, variant = split_variant(version)
+        version, variant = parse_version(version)
         if version:
             engine = self._version(name, version)
         else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
+from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from synergai.protocol.oip_server import calls
@@ -89,10 +89,13 @@ class InferenceServicer:
     async def model_ready(
         self, request: oip.ModelReadyRequest, _context: Context
     ) -> oip.ModelReadyResponse:
-        """Report whether the version of the engine is in service; an unknown one is not."""
+        """Report whether the version of the engine is in service; an unknown one is not.
+
+        A malformed version is an error, as for every other call.
+        """
         try:
             self._backend.find_engine(request.name, request.version)
-        except (Unauthenticated, PermissionDenied):
+        except (InvalidInput, Unauthenticated, PermissionDenied):
             raise
         except SynergaiError:
             return oip.ModelReadyResponse(ready=False)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.worker import CompletedQueries
 from gateway.monitoring.engine_metrics import EngineMetrics
+from synergai.client.requests import job_spec
 from synergai.domain import (
     MAX_VARIANTS,
     Configuration,
@@ -25,6 +26,7 @@ from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.converters import job_spec_from_proto
 from synergai.protocol.oip_server.variants import of_variant, with_variants
 from synergai.v1 import jobs_pb2
+from tests.malformed_versions import MALFORMED_VERSIONS
 from tests.unit.gateway.conftest import ECHO, GatewayHarness, make_worker
 
 if TYPE_CHECKING:
@@ -131,6 +133,21 @@ async def test_variant_is_asked_for_with_its_version(
         versions.find(ECHO, "int8")
     with pytest.raises(VersionNotFound, match=r"'2\.int8'|'2'"):
         versions.find(ECHO, "2.int8")
+
+
+@pytest.mark.parametrize("version", MALFORMED_VERSIONS)
+async def test_malformed_version_is_invalid_for_requests_and_jobs_alike(
+    harness: GatewayHarness, family: Engine, version: str
+) -> None:
+    harness.catalogue.update(make_worker().id, family)
+    with pytest.raises(InvalidInput, match="is not a version: write its number"):
+        harness.versions.find(ECHO, version)
+    with pytest.raises(InvalidInput, match="is not a version: write its number"):
+        harness.begin_request(model_version=version)
+    with pytest.raises(InvalidInput, match="is not a version: write its number"):
+        job_spec_from_proto(jobs_pb2.JobSpec(engine=ECHO, queries=1, version=version))
+    with pytest.raises(InvalidInput, match="is not a version: write its number"):
+        job_spec(ECHO, 1, qos=None, priority=0, tenant="", version=version)
 
 
 async def test_engine_without_variants_has_no_versions_with_a_dot(harness: GatewayHarness) -> None:
