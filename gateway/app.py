@@ -40,7 +40,12 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
-from gateway.monitoring.worker_metrics import ConflictCollector, PlacementCollector, WorkerCollector
+from gateway.monitoring.worker_metrics import (
+    ConflictCollector,
+    PlacementCollector,
+    VariantConflictCollector,
+    WorkerCollector,
+)
 from gateway.records.store import DIRECTORY, DataStore
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
@@ -306,6 +311,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     )
     metrics.register(PlacementCollector(dispatcher.workers))
     metrics.register(ConflictCollector(lambda: catalogue.conflicts))
+    metrics.register(VariantConflictCollector(lambda: catalogue.variant_conflicts))
     unread = UnreadResponses(config.max_response_bytes)
     metrics.add_gauge(
         "unread_response_bytes",

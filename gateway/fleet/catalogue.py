@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.descriptions import Established, Offer, all_variants, most_common
-from synergai.domain import EngineName, by_version, split_version
+from gateway.fleet.variant_files import VariantFiles
+from synergai.domain import EngineName, LeftOut, by_version, split_version
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from gateway.fleet.descriptions import Description
+    from gateway.fleet.variant_files import VariantConflict
     from synergai.domain import Engine, Variant, WorkerId
 
 MAX_ABSENT: Final = 20_000
@@ -54,6 +56,9 @@ class Catalogue:
        then goes before those of others.
     3. Otherwise, the description that most workers offer, and of several the one of the worker
        that has been connected the longest.
+
+    The file of each variant is decided on its own, by the same rules: a worker that offers another
+    one does not use that variant, and serves the rest.
 
     Args:
         known: engines known from earlier runs of the gateway.
@@ -87,6 +92,8 @@ class Catalogue:
         self._holders: dict[EngineName, dict[WorkerId, None]] = {}
         self._provisional: set[EngineName] = set()
         self._conflicts: dict[EngineName, frozenset[WorkerId]] = {}
+        self._files: dict[EngineName, VariantFiles] = {}
+        self._variant_conflicts: dict[EngineName, list[VariantConflict]] = {}
         self._on_established = on_established
         self._suggests = suggests
         self._usable: dict[EngineName, Engine] = {}
@@ -96,6 +103,8 @@ class Catalogue:
         for name, each in (established or {}).items():
             self._descriptions[name] = each.description
             self._holders[name] = dict.fromkeys(each.holders)
+            if each.description.variants:
+                self._files[name] = _established_files(each)
 
     def find(self, name: str) -> Engine:
         """Return the engine of this name if it is in service.
@@ -315,6 +324,11 @@ class Catalogue:
             (worker_id, name) for name, workers in self._conflicts.items() for worker_id in workers
         )
 
+    @property
+    def variant_conflicts(self) -> Iterator[VariantConflict]:
+        """Variants of engines in service that workers offer with another file."""
+        return (each for conflicts in self._variant_conflicts.values() for each in conflicts)
+
     def update(
         self,
         worker_id: WorkerId,
@@ -377,21 +391,35 @@ class Catalogue:
         if name not in self._known:
             raise self.not_found(name)
         engine = EngineName(name)
-        self._descriptions.pop(engine, None)
-        self._holders.pop(engine, None)
+        self._forget_description(engine)
         return self._resolve(engine) if engine in self._reported else {}
 
     # --- descriptions -----------------------------------------------------------------------
+
+    def _forget_description(self, name: EngineName) -> None:
+        self._descriptions.pop(name, None)
+        self._holders.pop(name, None)
+        self._files.pop(name, None)
 
     def _resolve(self, name: EngineName) -> dict[WorkerId, Engine]:
         reported = self._reported[name]
         offers = {each: offer for each, offer in reported.items() if not offer.engine.fault}
         self._choose(name, offers)
+        holders = set(self._holders.get(name, ()))
         faults = self._compare(name, offers)
+        resolved = {each: offer.engine for each, offer in reported.items()}
+        for conflict in self._compare_variants(name, offers, faults):
+            resolved[conflict.worker_id] = _without(resolved[conflict.worker_id], conflict)
+        for worker_id, difference in faults.items():
+            fault = f"it differs from the engine of this name in service: {difference}"
+            resolved[worker_id] = replace(reported[worker_id].engine, fault=fault)
+        gained = not holders.issuperset(self._holders.get(name, ()))
+        if name not in self._provisional and (gained or self._files_changed(name)):
+            self._record(name)
         self._conflicts.pop(name, None)
         if faults:
             self._conflicts[name] = frozenset(faults)
-        served = [offer.engine for each, offer in offers.items() if each not in faults]
+        served = [resolved[each] for each in offers if each not in faults]
         self._set_usable(name, served)
         if served or not any(offer.engine.pending for offer in reported.values()):
             inspected = self._inspected.pop(name, None)
@@ -401,15 +429,9 @@ class Catalogue:
             del self._reported[name]
             if name in self._provisional:  # no client knows it
                 self._provisional.discard(name)
-                self._descriptions.pop(name, None)
-                self._holders.pop(name, None)
+                self._forget_description(name)
         self.on_service_changed(name)
-        return {
-            worker_id: replace(offer.engine, fault=faults[worker_id])
-            if worker_id in faults
-            else offer.engine
-            for worker_id, offer in reported.items()
-        }
+        return resolved
 
     def _choose(self, name: EngineName, offers: dict[WorkerId, Offer]) -> None:
         """Set the description of an engine in service."""
@@ -426,10 +448,14 @@ class Catalogue:
                 if self._holders[name]:
                     return
                 candidates = changed or candidates
-        if candidates and (chosen := most_common(candidates)) != current:
+        if not candidates:
+            return
+        chosen = most_common(candidates)
+        if current is None or chosen != current.without_files:
             self._provisional.add(name)
             self._descriptions[name] = chosen
             self._holders[name] = {}
+            self._files.pop(name, None)
 
     def _give_up(self, name: EngineName, offers: dict[WorkerId, Offer]) -> list[Offer]:
         """Let workers that offer something else give up a description; return what they offer.
@@ -444,23 +470,59 @@ class Catalogue:
         return changed
 
     def _compare(self, name: EngineName, offers: dict[WorkerId, Offer]) -> dict[WorkerId, str]:
-        """Return the fault of each worker whose offer is not in service; the others hold it."""
+        """Return how offers differ that are not in service; workers with the others hold it."""
         if not offers:
             return {}
         current, holders = self._descriptions[name], self._holders[name]
-        faults, gained = {}, False
+        differences = {}
         for worker_id, offer in offers.items():
             if difference := offer.difference(current):
-                faults[worker_id] = (
-                    f"it differs from the engine of this name in service: {difference}"
-                )
+                differences[worker_id] = difference
                 holders.pop(worker_id, None)
-            elif worker_id not in holders:
+            else:
                 holders[worker_id] = None
-                gained = True
-        if gained and name not in self._provisional:
-            self._record(name)
-        return faults
+        return differences
+
+    def _compare_variants(
+        self, name: EngineName, offers: dict[WorkerId, Offer], differences: dict[WorkerId, str]
+    ) -> list[VariantConflict]:
+        """Return the variants that workers do not use, of an engine in service.
+
+        A worker that can use none of them is added to `differences`.
+        """
+        description = self._descriptions.get(name)
+        if description is None or not description.variants:
+            self._files.pop(name, None)
+            self._variant_conflicts.pop(name, None)
+            return []
+        holders = self._holders[name]
+        faulty = {
+            worker_id
+            for worker_id, offer in self._reported[name].items()
+            if offer.engine.fault and not (self.keep_absent or offer.engine.pending)
+        }
+        files = self._files.setdefault(name, VariantFiles())
+        conflicts = files.resolve(
+            name,
+            {each: offer for each, offer in offers.items() if each not in differences},
+            holders.keys() - faulty,
+            provisional=name in self._provisional,
+        )
+        unlike: dict[WorkerId, list[VariantConflict]] = {}
+        for conflict in conflicts:
+            unlike.setdefault(conflict.worker_id, []).append(conflict)
+        for worker_id, those in unlike.items():
+            if len(those) == len(offers[worker_id].engine.variants):
+                differences[worker_id] = f"variant {those[0].variant} is {those[0].difference}"
+                holders.pop(worker_id, None)
+        self._descriptions[name] = description.with_files(files.digests)
+        self._variant_conflicts.pop(name, None)
+        if conflicts:
+            self._variant_conflicts[name] = conflicts
+        return conflicts
+
+    def _files_changed(self, name: EngineName) -> bool:
+        return name in self._files and self._files[name].changed
 
     def _establish(self, name: EngineName) -> None:
         """Establish the description of an engine that a client has asked for."""
@@ -471,8 +533,13 @@ class Catalogue:
         holders = self._holders[name]
         while len(holders) > _MAX_HOLDERS:
             del holders[next(iter(holders))]
+        files = self._files.get(name)
+        lacking = {} if files is None else files.lacking(holders)
         self._on_established(
-            name, Established(description=self._descriptions[name], holders=tuple(holders))
+            name,
+            Established(
+                description=self._descriptions[name], holders=tuple(holders), lacking=lacking
+            ),
         )
 
     def _set_usable(self, name: EngineName, served: list[Engine]) -> None:
@@ -488,6 +555,30 @@ class Catalogue:
         self._usable[name] = engine
         if name not in self._unloaded:
             self._in_service[name] = engine
+
+
+def _established_files(established: Established) -> VariantFiles:
+    """Return the files of an engine's variants as they were established."""
+    digests = {name: digest for name, digest in established.description.variants if name}
+    holders = {
+        name: [
+            each for each in established.holders if each not in established.lacking.get(name, ())
+        ]
+        for name in digests
+    }
+    return VariantFiles(digests, holders)
+
+
+def _without(engine: Engine, conflict: VariantConflict) -> Engine:
+    """Return an engine without a variant whose file is not the one in service."""
+    variants = tuple(each for each in engine.variants if each.name != conflict.variant)
+    reason = f"it differs from the variant of this name in service: {conflict.difference}"
+    return replace(
+        engine,
+        variants=variants,
+        digest=variants[0].digest if variants else engine.digest,
+        left_out=(*engine.left_out, LeftOut(conflict.variant, reason)),
+    )
 
 
 def _version_number(engine: EngineName) -> int:

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from synergai.domain import (  # noqa: TC001  # msgspec needs the types
     Engine,
@@ -18,11 +19,13 @@ from synergai.domain import (  # noqa: TC001  # msgspec needs the types
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from synergai.domain import Variant
 
 _DIGEST_SHOWN: Final = 12
+_SOME: Final = (("", ""),)
+"""Variants of which no file is known."""
 
 
 class Description(Struct, frozen=True, kw_only=True):
@@ -31,7 +34,8 @@ class Description(Struct, frozen=True, kw_only=True):
     Attributes:
         backend: backend of the worker that it was established with.
         digest: SHA-256 of the model file there, in hexadecimal digits; empty if unknown.
-        variants: pairs of each variant's name and digest; empty if the engine has a single file.
+        variants: pairs of the name and digest of each variant in service; empty if the engine has a
+            single file.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -55,11 +59,20 @@ class Description(Struct, frozen=True, kw_only=True):
             variants=tuple((variant.name, variant.digest) for variant in engine.variants),
         )
 
+    @property
+    def without_files(self) -> Description:
+        """What all workers that serve an engine with variants have in common."""
+        return replace(self, variants=_SOME) if self.variants else self
+
+    def with_files(self, digests: Mapping[str, str]) -> Description:
+        """Return the description with these files of the variants, by variant."""
+        return replace(self, variants=tuple(digests.items()) or _SOME)
+
     def difference(self, engine: Engine, *, any_file: bool = False) -> str:
         """Return how an engine differs from this description; empty if it does not.
 
-        Files of different backends are not compared: they have different formats. A worker may
-        lack some variants, and have others.
+        Files of different backends are not compared: they have different formats. Those of variants
+        are compared one by one, see `gateway.fleet.variant_files`.
 
         Args:
             engine: the engine of a worker.
@@ -73,20 +86,12 @@ class Description(Struct, frozen=True, kw_only=True):
                 return f"other {name}"
         if bool(engine.variants) != bool(self.variants):
             return "it has variants" if engine.variants else "it has no variants"
-        if any_file:
+        if any_file or engine.variants or engine.backend != self.backend:
             return ""
-        if engine.variants:
-            known = dict(self.variants)
-            for variant in engine.variants:
-                if text := _file_difference(known.get(variant.name, ""), variant.digest):
-                    return f"variant {variant.name} is {text}"
-            return ""
-        return (
-            _file_difference(self.digest, engine.digest) if engine.backend == self.backend else ""
-        )
+        return file_difference(self.digest, engine.digest)
 
 
-def _file_difference(ours: str, theirs: str) -> str:
+def file_difference(ours: str, theirs: str) -> str:
     """Return how the digest of a file differs; empty if it does not, or one is unknown."""
     if not (ours and theirs) or ours == theirs:
         return ""
@@ -99,10 +104,12 @@ class Established(Struct, frozen=True, kw_only=True):
     Attributes:
         description: the description.
         holders: workers that serve it, or did when they were last connected.
+        lacking: those of them that do not have a variant in service, by variant.
     """
 
     description: Description
     holders: tuple[WorkerId, ...]
+    lacking: dict[str, tuple[WorkerId, ...]] = {}
 
 
 class Offer(Struct, frozen=True):
@@ -124,8 +131,11 @@ class Offer(Struct, frozen=True):
 
 
 def most_common(offers: list[Offer]) -> Description:
-    """Return the description that most of some offers have; of those, the one offered first."""
-    counts = Counter(Description.of(offer.engine) for offer in offers)
+    """Return the description that most of some offers have; of those, the one offered first.
+
+    That of an engine with variants is `Description.without_files`.
+    """
+    counts = Counter(Description.of(offer.engine).without_files for offer in offers)
     return max(counts, key=counts.__getitem__)  # of equal ones, the first
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.routing import BaseRoute
+
+_MAX_UNLIKE: Final = 10
+"""Variants that the health names."""
 
 
 def monitoring_routes(
@@ -21,6 +25,7 @@ def monitoring_routes(
     accepts_jobs: Callable[[], bool],
     ejected: Callable[[], int],
     store_fault: Callable[[], str],
+    unlike: Callable[[], Iterable[str]],
 ) -> Sequence[BaseRoute]:
     """Return the routes.
 
@@ -30,6 +35,7 @@ def monitoring_routes(
         accepts_jobs: returns whether there is room to record new jobs.
         ejected: returns how many connected workers are ejected, as they answered falsely.
         store_fault: returns why the store of engines cannot be used; empty if it can.
+        unlike: returns how the files of variants differ that workers do not use for this reason.
     """
 
     async def render(_request: Request) -> Response:
@@ -43,7 +49,11 @@ def monitoring_routes(
             # Without the reason, which is in the log: anyone may read this.
             broken = "no engines are distributed: the store cannot be used\n"
             store = broken if store_fault() else ""
-            return PlainTextResponse(f"serving\n{full}{false}{store}")
+            files = "".join(
+                f"a worker's variant is not used: {each}\n"
+                for each in islice(unlike(), _MAX_UNLIKE)
+            )
+            return PlainTextResponse(f"serving\n{full}{false}{store}{files}")
         return PlainTextResponse("not serving\n", 503)
 
     return [Route("/metrics", render), Route("/healthz", healthz)]

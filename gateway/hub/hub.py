@@ -22,6 +22,8 @@ from gateway.hub.peers import read_applicant
 from gateway.hub.registration import (
     MAX_ENGINES,
     MAX_UNUSABLE,
+    lacking_text,
+    lacks_variant,
     unusable_sessions,
     worker_from_registration,
 )
@@ -345,6 +347,7 @@ class Hub:
                 continue
             if engine.fault and not worker.distrusted:  # which is logged once, not by engine
                 _log.warning("worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
+            _log_left_out(worker, engine)
             worker.engines[engine.name] = engine
             changed = EnginesChanged(worker.id, worker.usable_engines, worker.variants)
             self._dispatcher.tell(changed, source=worker)
@@ -354,7 +357,8 @@ class Hub:
         session = session_from_proto(message.session)
         if session.engine not in worker.engines:
             raise ProtocolViolation(f"worker {worker.id!r} has no engine {session.engine!r}")
-        if message.resident:
+        refused = message.resident and lacks_variant(worker.offered[session.engine], session)
+        if message.resident and not refused:
             setup_s = sum(
                 checked_seconds(seconds, f"loading {session.engine!r}")
                 for seconds in (
@@ -367,7 +371,7 @@ class Hub:
             self._dispatcher.tell(SessionLoaded(worker.id, session, setup_s), source=worker)
             self._model_control.on_session_changed(worker, session, resident=True)
             return
-        fault = printable_detail(message.fault)
+        fault = lacking_text(session) if refused else printable_detail(message.fault)
         if fault:
             _log.warning("worker %s: cannot load %s: %s", worker.id, session.engine, fault)
         worker.sessions.discard(session)
@@ -438,6 +442,15 @@ class Hub:
                 _log.warning("%s: it is lost", reason)
                 connection.close(Unavailable(reason))
                 self._unregister(connection)
+
+
+def _log_left_out(worker: ConnectedWorker, engine: Engine) -> None:
+    """Log the variants of an engine that a worker does not use any more."""
+    before = worker.engines.get(engine.name)
+    for each in engine.left_out:
+        if before is None or before.fault or each not in before.left_out:
+            text = "worker %s: variant %s of engine %s is not used: %s"
+            _log.warning(text, worker.id, each.variant, engine.name, printable_detail(each.reason))
 
 
 def _differ(one: str, other: str) -> bool:

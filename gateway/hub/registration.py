@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.agent_validation import printable_detail
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.fleet.worker import Order
-    from synergai.domain import Session
+    from synergai.domain import Engine, Session
     from synergai.v1 import common_pb2, hub_pb2
 
 MAX_ENGINES: Final = 10_000
@@ -35,6 +36,8 @@ _MAX_VERSION_TEXT: Final = 128
 _MAX_INSTANCE_TEXT: Final = 64
 _MAX_METER_TEXT: Final = 256
 _MAX_ENFORCEMENT_TEXT: Final = 128
+
+_log = logging.getLogger(__name__)
 
 
 def worker_from_registration(message: hub_pb2.Register, now: float) -> ConnectedWorker:
@@ -77,10 +80,19 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
     for session in sessions:
         if session.engine not in engines:
             raise InvalidInput(f"{where} has a session of {session.engine!r}, but no such engine")
+    for session in [each for each in sessions if lacks_variant(engines[each.engine], each)]:
+        _log.warning("%s: a loaded session is ignored: %s", where, lacking_text(session))
+        sessions.discard(session)
     if len(message.unusable) > MAX_UNUSABLE:
         raise InvalidInput(f"{where} has more than {MAX_UNUSABLE:,} unusable configurations")
     unusable = unusable_sessions(message.unusable)
     configurations = tuple(dict.fromkeys(map(configuration_from_proto, message.configurations)))
+    for configuration in configurations:
+        if configuration.variant:
+            raise InvalidInput(
+                f"{where} has the configuration {configuration}: a worker's configurations are "
+                "for all of its engines, and name no variant"
+            )
     orders: SendQueue[Order] = SendQueue(0)
     orders.close()
     return ConnectedWorker(
@@ -103,6 +115,20 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         sessions=sessions,
         unusable=unusable,
     )
+
+
+def lacks_variant(engine: Engine, session: Session) -> bool:
+    """Return whether a session has a variant that its engine, if described, does not have.
+
+    An agent may load one that is removed from its folder meanwhile, so this is no violation.
+    """
+    variant = session.configuration.variant
+    return bool(variant) and not engine.fault and not engine.has_variant(variant)
+
+
+def lacking_text(session: Session) -> str:
+    """Return why a session that `lacks_variant` is not used."""
+    return f"engine {session.engine!r} has no variant {session.configuration.variant!r} there"
 
 
 def unusable_sessions(messages: Iterable[common_pb2.UnusableSession]) -> dict[Session, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.monitoring.collectors import SnapshotCollector, counter, gauge
@@ -13,10 +14,16 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from gateway.fleet.variant_files import VariantConflict
     from gateway.fleet.worker import ConnectedWorker
     from synergai.domain import EngineName, WorkerId
 
     Paces = Mapping[tuple[WorkerId, EngineName], float]
+
+_MAX_CONFLICTS: Final = 1000
+"""Variants that are exported. Agents may make up engines."""
+_MAX_LABEL: Final = 160
+"""Characters of a label."""
 
 
 class WorkerState(NamedTuple):
@@ -104,6 +111,34 @@ class ConflictCollector(SnapshotCollector["Counter[WorkerId]"]):
         )
         for worker_id, count in state.items():
             family.add_metric([worker_id], count)
+        yield family
+
+
+class VariantConflictCollector(SnapshotCollector["list[VariantConflict]"]):
+    """Collector of the variants that workers do not use, because their files differ.
+
+    Args:
+        conflicts: returns the variants.
+    """
+
+    def __init__(self, conflicts: Callable[[], Iterable[VariantConflict]]) -> None:
+        super().__init__()
+        self._conflicts = conflicts
+
+    def read(self) -> list[VariantConflict]:
+        """Return the variants; workers may offer any number, so not all of many."""
+        return list(islice(self._conflicts(), _MAX_CONFLICTS))
+
+    def families(self, state: list[VariantConflict]) -> Iterator[Metric]:
+        """Yield the family."""
+        family = gauge(
+            "worker_variant_conflicts",
+            "Variants of the worker that are not used, because their files differ from those in "
+            "service; 1 for each, with the SHA-256 of both files.",
+            *("worker", "engine", "variant", "digest", "in_service"),
+        )
+        for each in state:
+            family.add_metric([text[:_MAX_LABEL] for text in each], 1)
         yield family
 
 

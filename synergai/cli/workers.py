@@ -91,6 +91,9 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
             if unusable.session.engine == engine.name:
                 text = f"{unusable.session.configuration}: {unusable.reason}"
                 yield "", "", cut_text(text, "red")
+        for left_out in engine.left_out:
+            text = f"variant {left_out.variant}: {left_out.reason}"
+            yield "", "", Text(text, "yellow")  # whole: it may name two files
         if engine.unverified:
             yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
 

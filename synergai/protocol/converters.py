@@ -23,16 +23,18 @@ from synergai.domain import (
     JobId,
     JobSpec,
     JobState,
+    LeftOut,
     Origin,
     Session,
     TensorSpec,
     UnusableSession,
     Variant,
     WorkerId,
-    split_variant,
+    parse_version,
     split_version,
     validate_engine,
     validate_name,
+    validate_variant,
 )
 from synergai.errors import InvalidInput
 from synergai.jobs import Execution, JobStatus
@@ -73,7 +75,7 @@ def configuration_from_proto(message: common_pb2.Configuration) -> Configuration
     if message.execution_provider:
         validate_name(message.execution_provider, "execution provider")
     if message.variant:
-        validate_name(message.variant, "variant name")
+        validate_variant(message.variant)
     return Configuration(
         message.threads, message.power_mode, message.execution_provider, message.variant
     )
@@ -151,6 +153,10 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         max_batch=engine.max_batch,
         pending=engine.pending,
         variants=map(variant_to_proto, engine.variants),
+        left_out=[
+            common_pb2.LeftOutVariant(name=each.variant, reason=each.reason[:_MAX_TEXT])
+            for each in engine.left_out
+        ],
     )
 
 
@@ -208,7 +214,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
     for tensors in (inputs, outputs):
         if len({spec.name for spec in tensors}) != len(tensors):
             raise InvalidInput(f"{where} has two tensors of the same name")
-    if len(message.variants) > MAX_VARIANTS:
+    if max(len(message.variants), len(message.left_out)) > MAX_VARIANTS:
         raise InvalidInput(f"{where} has more than {MAX_VARIANTS} variants")
     variants = tuple(map(variant_from_proto, message.variants))
     if len({variant.name for variant in variants}) != len(variants):
@@ -228,6 +234,10 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         max_batch=message.max_batch or 1,
         pending=message.pending,
         variants=variants,
+        left_out=tuple(
+            LeftOut(each.name, _validate_text(each.reason, "the reason why a variant is left out"))
+            for each in message.left_out
+        ),
     )
 
 
@@ -313,7 +323,7 @@ def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
     """
     version, variant = message.version, message.variant
     if not variant and "." in version:  # as in model_version of requests
-        version, variant = split_variant(version)
+        version, variant = parse_version(version)
     return JobSpec(
         engine=EngineName(message.engine),
         queries=message.queries,

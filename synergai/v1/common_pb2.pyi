@@ -143,6 +143,30 @@ class Variant(_message.Message):
 Global___Variant: _TypeAlias = Variant  # noqa: Y015
 
 @_typing.final
+class LeftOutVariant(_message.Message):
+    """Variant of an engine that a worker does not use."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeftOutVariant: _TypeAlias = LeftOutVariant  # noqa: Y015
+
+@_typing.final
 class Engine(_message.Message):
     """Engine as served by a worker; its tensors are those of the model file."""
 
@@ -162,6 +186,7 @@ class Engine(_message.Message):
     UNVERIFIED_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     VARIANTS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -190,6 +215,10 @@ class Engine(_message.Message):
     def variants(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variant]:
         """those that the worker has; empty: a single model file"""
 
+    @_builtins.property
+    def left_out(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeftOutVariant]:
+        """variants that are not used on the worker"""
+
     def __init__(
         self,
         *,
@@ -207,10 +236,11 @@ class Engine(_message.Message):
         unverified: _builtins.str = ...,
         pending: _builtins.bool = ...,
         variants: _abc.Iterable[Global___Variant] | None = ...,
+        left_out: _abc.Iterable[Global___LeftOutVariant] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, Engine, EngineName, Session, Variant
+from synergai.domain import Configuration, Engine, EngineName, LeftOut, Session, Variant
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.descriptions import (
     Description,
@@ -241,9 +241,10 @@ class Inventory:
         """
         self._cache_keys[definition.name] = set()
         self._not_loaded.discard(definition.name)
+        left_out: list[LeftOut] = []
         try:
             if definition.variants:
-                models = await self._describe_variants(definition, known, faults)
+                models, left_out = await self._describe_variants(definition, known, faults)
             else:
                 models = [await self._describe_model(definition, known, faults)]
         except CrowdedOut:
@@ -254,7 +255,7 @@ class Inventory:
             return _faulty(definition, str(error))
         except OSError as error:
             return _faulty(definition, f"{error.filename} cannot be read: {error.strerror}")
-        engine = _to_engine(definition, models)
+        engine = _to_engine(definition, models, left_out)
         if engine.unverified:
             _log.warning(
                 "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
@@ -270,14 +271,15 @@ class Inventory:
         definition: EngineDefinition,
         known: dict[str, Description],
         faults: dict[str, LoadFault],
-    ) -> list[_Model]:
-        """Describe the variants of an engine, without those that cannot serve as it.
+    ) -> tuple[list[_Model], list[LeftOut]]:
+        """Describe the variants of an engine, and say which cannot serve as it.
 
         Raises:
             CrowdedOut: one had no room beside other engines.
             SynergaiError, OSError: none can serve as it.
         """
         found: list[_Model] = []
+        left_out: list[LeftOut] = []
         first_error: SynergaiError | OSError | None = None
         for variant in definition.variants:
             try:
@@ -292,12 +294,13 @@ class Inventory:
                 _log.warning(
                     "variant %s of engine %s is not used: %s", variant.name, definition.name, error
                 )
+                left_out.append(LeftOut(variant.name, printable(str(error))))
                 first_error = first_error or error
             else:
                 found.append(model)
         if not found and first_error is not None:
             raise first_error
-        return found
+        return found, left_out
 
     async def _describe_model(
         self,
@@ -395,7 +398,9 @@ def _undescribed(definition: EngineDefinition, fault: str) -> Engine:
     )
 
 
-def _to_engine(definition: EngineDefinition, models: Sequence[_Model]) -> Engine:
+def _to_engine(
+    definition: EngineDefinition, models: Sequence[_Model], left_out: Iterable[LeftOut]
+) -> Engine:
     """Return an engine as its first model describes it, with the variants that it has."""
     first = models[0]
     declared = {variant.name: variant for variant in definition.variants}
@@ -421,6 +426,7 @@ def _to_engine(definition: EngineDefinition, models: Sequence[_Model]) -> Engine
             for model in models
             if (name := model.definition.variant)
         ),
+        left_out=tuple(left_out),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import tracemalloc
 from itertools import permutations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -86,6 +87,108 @@ def test_another_file_of_a_variant_is_a_conflict(engine: Engine) -> None:
     catalogue.update(W1, family(engine, full="a", int8="b"))
     fault = catalogue.update(W2, family(engine, int8="x"))[W2].fault
     assert "variant int8 is a file of SHA-256 x… instead of b…" in fault
+
+
+def names(engine: Engine) -> list[str]:
+    return [each.name for each in engine.variants]
+
+
+def test_worker_with_another_file_of_a_variant_serves_the_rest_of_the_family(
+    engine: Engine,
+) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a", int8="b"))
+    resolved = catalogue.update(W2, family(engine, int8="x", full="a", p25="c"))
+    assert names(resolved[W1]) == ["full", "int8"]
+    assert (names(resolved[W2]), resolved[W2].digest) == (["full", "p25"], "a")
+    [left_out] = resolved[W2].left_out
+    assert left_out.variant == "int8"
+    assert "a file of SHA-256 x… instead of b…" in left_out.reason
+    assert not resolved[W2].fault
+    assert [each.digest for each in catalogue.find("echo").variants] == ["a", "b", "c"]
+    [conflict] = catalogue.variant_conflicts
+    assert conflict == (W2, ECHO, "int8", "x", "b")
+    assert not list(catalogue.conflicts)
+
+
+def test_variant_that_the_first_worker_lacks_is_one_file_too(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a"))
+    catalogue.find("echo")
+    catalogue.update(W2, family(engine, full="a", int8="b"))
+    assert names(catalogue.update(W3, family(engine, full="a", int8="x"))[W3]) == ["full"]
+
+
+def test_file_of_a_variant_is_free_once_no_worker_has_it(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a", int8="b"))
+    catalogue.update(W2, family(engine, full="a", int8="x"))
+    catalogue.find("echo")
+    assert names(catalogue.update(W1, family(engine, full="a"))[W2]) == ["full", "int8"]
+    assert not list(catalogue.variant_conflicts)
+    assert names(catalogue.update(W1, family(engine, full="a", int8="b"))[W1]) == ["full"]
+    catalogue.withdraw(W2, ECHO)
+    assert names(catalogue.find("echo")) == ["full", "int8"]
+
+
+def test_workers_switch_to_a_new_file_of_a_variant_one_by_one(engine: Engine) -> None:
+    catalogue = Catalogue()
+    old, new = family(engine, full="a", int8="b"), family(engine, full="a", int8="x")
+    catalogue.update(W1, old)
+    catalogue.update(W2, old)
+    catalogue.find("echo")
+    assert names(catalogue.update(W1, new)[W1]) == ["full"]
+    catalogue.update(W3, old)
+    assert names(catalogue.update(W3, new)[W3]) == ["full"]
+    resolved = catalogue.update(W2, new)
+    assert [names(resolved[each]) for each in (W1, W2, W3)] == [["full", "int8"]] * 3
+
+
+def test_trusted_file_of_a_variant_goes_before_others(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a", int8="b"))
+    catalogue.find("echo")
+    resolved = catalogue.update(W2, family(engine, full="a", int8="x"), trusted=True)
+    assert (names(resolved[W1]), names(resolved[W2])) == (["full"], ["full", "int8"])
+
+
+def test_files_of_variants_may_differ_where_the_access_table_lists_them(engine: Engine) -> None:
+    catalogue = Catalogue()
+    for worker_id, digest in ((W1, "b"), (W2, "x")):
+        offer = family(engine, full="a", int8=digest)
+        resolved = catalogue.update(worker_id, offer, trusted=True, any_file=True)
+    assert names(resolved[W1]) == names(resolved[W2]) == ["full", "int8"]
+
+
+def test_files_of_variants_without_digests_do_not_differ(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full=""))
+    assert names(catalogue.update(W2, family(engine, full="a"))[W2]) == ["full"]
+    fault = catalogue.update(W3, family(engine, full="x"))[W3].fault
+    assert "variant full is a file of SHA-256 x… instead of a…" in fault
+
+
+def test_files_of_variants_of_absent_workers_outlive_a_restart(engine: Engine) -> None:
+    recorded: dict[EngineName, Established] = {}
+    catalogue = Catalogue(on_established=recorded.__setitem__)
+    catalogue.update(W1, family(engine, full="a", int8="b"))
+    catalogue.update(W2, family(engine, full="a"))
+    catalogue.find("echo")
+    for keeps, expected in ((True, ["full"]), (False, ["full", "int8"])):
+        later = Catalogue(recorded, established=recorded)
+        later.keep_absent = keeps
+        later.update(W2, family(engine, full="a", int8="x"))
+        for engines in later.release_absent():
+            assert not engines[W2].fault
+        assert names(later.find("echo")) == expected
+
+
+def test_description_of_an_earlier_version_is_held_with_all_its_variants(engine: Engine) -> None:
+    described = Description.of(family(engine, full="a", int8="b"))
+    stored = msgspec.json.encode({"description": described, "holders": ["w1"]})
+    established = msgspec.json.decode(stored, type=Established)
+    catalogue = Catalogue([ECHO], established={ECHO: established})
+    assert names(catalogue.update(W2, family(engine, full="a", int8="x"))[W2]) == ["full"]
 
 
 def test_engine_with_variants_differs_from_one_without(engine: Engine) -> None:

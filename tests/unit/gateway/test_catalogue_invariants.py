@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import Catalogue
-from synergai.domain import EngineName, WorkerId
+from synergai.domain import EngineName, Variant, WorkerId
 from synergai.errors import SynergaiError
 from tests.unit.gateway.conftest import ENGINE
 
@@ -98,3 +98,54 @@ def test_clients_see_one_engine_until_all_that_served_it_offer_another(
             assert fleet.seen not in fleet.held.values()
         fleet.seen = found
         fleet.held |= {each: engine for each, engine in fleet.resolved.items() if not engine.fault}
+
+
+FAMILIES = st.sampled_from(
+    [
+        replace(ENGINE, variants=tuple(Variant(name=name, digest=digest) for name, digest in each))
+        for each in (
+            [("full", "a"), ("int8", "b")],
+            [("full", "a"), ("int8", "x")],
+            [("int8", "x")],
+            [("full", "c"), ("p25", "d")],
+            [("full", "")],
+        )
+    ]
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), WORKERS, FAMILIES), max_size=20), st.booleans())
+def test_served_variants_of_a_name_are_one_file(
+    steps: list[tuple[bool, WorkerId, Engine]], asks: bool
+) -> None:
+    catalogue = Catalogue()
+    offered: dict[WorkerId, Engine] = {}
+    resolved: dict[WorkerId, Engine] = {}
+    for leaves, worker_id, engine in steps:
+        if leaves:
+            offered.pop(worker_id, None)
+            resolved.pop(worker_id, None)
+            for engines in catalogue.remove_worker(worker_id):
+                resolved |= engines
+        else:
+            offered[worker_id] = engine
+            resolved |= catalogue.update(worker_id, engine)
+        served: dict[str, set[str]] = {}
+        for each in resolved.values():
+            for variant in () if each.fault else each.variants:
+                served.setdefault(variant.name, set()).add(variant.digest)
+        assert all(len(digests - {""}) <= 1 for digests in served.values())
+        # Each variant that a worker has is served by one, and nothing is left out without a reason.
+        names = {variant.name for each in offered.values() for variant in each.variants}
+        assert served.keys() == names
+        for worker, each in resolved.items():
+            left_out = [conflict.variant for conflict in each.left_out]
+            if not each.fault:
+                assert {
+                    variant.name for variant in (*each.variants, *offered[worker].variants)
+                } == {
+                    *left_out,
+                    *(variant.name for variant in each.variants),
+                }
+        if asks and offered:
+            assert {each.name for each in catalogue.find(ENGINE.name).variants} == names

@@ -14,6 +14,7 @@ from synergai.domain import (
     Engine,
     EngineName,
     JobSpec,
+    LeftOut,
     Origin,
     Session,
     TensorSpec,
@@ -29,13 +30,19 @@ from synergai.protocol.validation import DATATYPES
 from synergai.v1 import common_pb2
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+VARIANT_NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
 VERSIONS = st.integers(1, 10**18 - 1).map(str)
 ENGINE_NAMES = st.builds(versioned, NAMES, VERSIONS)
-CONFIGURATIONS = st.builds(Configuration, st.integers(0, MAX_THREADS), *[st.just("") | NAMES] * 3)
+CONFIGURATIONS = st.builds(
+    Configuration,
+    st.integers(0, MAX_THREADS),
+    *[st.just("") | NAMES] * 2,
+    st.just("") | VARIANT_NAMES,
+)
 ACCURACIES = st.floats(0, 1)
 VARIANTS = st.builds(
     Variant,
-    name=NAMES,
+    name=VARIANT_NAMES,
     digest=st.text(max_size=64),
     accuracy=ACCURACIES,
     origin=st.sampled_from(Origin),
@@ -63,6 +70,9 @@ ENGINES = ENGINE_NAMES.flatmap(
         postprocess=st.just("") | NAMES,
         max_batch=st.integers(1, 64),
         variants=st.lists(VARIANTS, max_size=3, unique_by=lambda each: each.name).map(tuple),
+        left_out=st.lists(st.builds(LeftOut, VARIANT_NAMES, st.text(max_size=50)), max_size=3).map(
+            tuple
+        ),
     )
 )
 FIGURES = st.floats(0, 1e9)
@@ -125,7 +135,7 @@ def test_engine_round_trips(engine: Engine) -> None:
         JobSpec,
         engine=NAMES,
         version=st.just("") | VERSIONS,
-        variant=st.just("") | NAMES,
+        variant=st.just("") | VARIANT_NAMES,
         min_accuracy=ACCURACIES,
     )
 )

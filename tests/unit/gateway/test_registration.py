@@ -1,0 +1,105 @@
+"""Variants in the registrations of workers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.hub.registration import worker_from_registration
+from synergai.domain import Configuration, LeftOut, Session
+from synergai.errors import InvalidInput
+from synergai.protocol.converters import engine_from_proto, engine_to_proto
+from synergai.protocol.hub import HUB_VERSION
+from synergai.v1 import common_pb2, hub_pb2
+from tests.unit.gateway.conftest import ECHO, ENGINE
+
+if TYPE_CHECKING:
+    from gateway.fleet.worker import ConnectedWorker
+
+
+def register(
+    *,
+    variants: tuple[common_pb2.Variant, ...] = (),
+    configurations: tuple[str, ...] = (),
+    sessions: tuple[str, ...] = (),
+    fault: str = "",
+) -> ConnectedWorker:
+    """Register a worker with one engine; configurations and sessions are named by variants."""
+    engine = engine_to_proto(ENGINE)
+    engine.variants.extend(variants)
+    engine.fault = fault
+    message = hub_pb2.Register(
+        protocol_version=HUB_VERSION,
+        worker_id="w",
+        worker_class="c",
+        configurations=[
+            common_pb2.Configuration(threads=1, variant=each) for each in configurations
+        ],
+        engines=[engine],
+        sessions=[
+            common_pb2.Session(
+                engine=ECHO, configuration=common_pb2.Configuration(threads=1, variant=each)
+            )
+            for each in sessions
+        ],
+    )
+    return worker_from_registration(message, 0.0)
+
+
+def variant(name: str, accuracy: float = 0.0, origin: str = "declared") -> common_pb2.Variant:
+    return common_pb2.Variant(name=name, accuracy=accuracy, origin=origin)
+
+
+def test_configurations_of_a_worker_name_no_variant() -> None:
+    with pytest.raises(InvalidInput, match=r"threads=1,variant=full: .* name no variant"):
+        register(variants=(variant("full"),), configurations=("full",))
+
+
+def test_sessions_of_variants_that_the_engine_lacks_are_ignored() -> None:
+    worker = register(variants=(variant("full"),), sessions=("full", "int8", ""))
+    assert worker.sessions == {
+        Session(ECHO, Configuration(1, variant="full")),
+        Session(ECHO, Configuration(1)),
+    }
+    assert not register(sessions=("full",)).sessions
+
+
+def test_sessions_of_an_engine_that_is_being_inspected_are_kept() -> None:
+    assert len(register(sessions=("full",), fault="it is being inspected").sessions) == 1
+
+
+@pytest.mark.parametrize("name", ["", ".", "a b", "int8.x", "../up", "-int8", "x" * 200])
+def test_malformed_names_of_variants_are_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="variant name"):
+        register(variants=(variant(name),))
+    if name:
+        with pytest.raises(InvalidInput, match="variant name"):
+            register(sessions=(name,))
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        (variant("full"), variant("full")),
+        (variant("full", accuracy=math.nan),),
+        (variant("full", accuracy=1.1),),
+        (variant("full", origin="guessed"),),
+        tuple(variant(f"v{number}") for number in range(33)),
+    ],
+    ids=["twice", "nan", "above-1", "origin", "many"],
+)
+def test_impossible_variants_are_refused(impossible: tuple[common_pb2.Variant, ...]) -> None:
+    with pytest.raises(InvalidInput):
+        register(variants=impossible)
+
+
+def test_variants_that_a_worker_leaves_out_are_told_with_the_reason() -> None:
+    message = engine_to_proto(ENGINE)
+    message.left_out.add(name="int8", reason="it has other outputs")
+    assert engine_from_proto(message).left_out == (LeftOut("int8", "it has other outputs"),)
+    assert engine_to_proto(engine_from_proto(message)) == message
+    message.left_out[0].name = "a b"
+    with pytest.raises(InvalidInput):
+        engine_from_proto(message)
