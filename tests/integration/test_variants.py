@@ -10,10 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 import synergai
 from profiler.measurement import measure
@@ -22,6 +19,7 @@ from synergai.profiles.dictionary import BUILT_IN
 from synergai.profiles.files import load_dictionary
 from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
+from tests.constant_variants import write_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,49 +29,15 @@ if TYPE_CHECKING:
 ENGINE = "family"
 WORKER_CLASS = "variants"
 LAYERS = {"large": 6, "medium": 2, "small": 0}
-"""Layers of each variant, of which the first answers class 0, the second 1, and the third 2."""
+"""Layers of each variant; see `write_family`."""
 LABELS = [0] * 12 + [1] * 6 + [2] * 2
-WIDTH = 256
 DEADLINE_S = 30.0
-
-
-def save_variant(path: Path, answer: int, layers: int) -> None:
-    """Save a model whose answer is always the same class, after some layers that do not matter."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3]) for name in "xy")
-    weights = np.random.default_rng(0)
-    nodes, constants = [], []
-    hidden, width = "x", 3
-    for layer in range(layers):
-        matrix = weights.random((width, WIDTH), np.float32)
-        constants.append(numpy_helper.from_array(matrix, f"w{layer}"))
-        nodes.append(helper.make_node("MatMul", [hidden, f"w{layer}"], [f"h{layer}"]))
-        hidden, width = f"h{layer}", WIDTH
-    constants += [
-        numpy_helper.from_array(np.zeros((width, 3), np.float32), "none"),
-        numpy_helper.from_array(np.eye(3, dtype=np.float32)[[answer]], "class"),
-    ]
-    nodes += [
-        helper.make_node("MatMul", [hidden, "none"], ["nothing"]),
-        helper.make_node("Add", ["nothing", "class"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "constant", [x], [y], constants)
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7), path
-    )
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = tmp_path_factory.mktemp("models")
-    folder = models / ENGINE
-    folder.mkdir()
-    for answer, (name, layers) in enumerate(LAYERS.items()):
-        save_variant(folder / f"{name}.onnx", answer, layers)
-    inputs = np.zeros((len(LABELS), 3), np.float32)
-    np.savez(folder / "samples.npz", x=inputs, labels=np.array(LABELS))
-    (folder / "engine.toml").write_text(
-        "".join(f'[[variants]]\nname = "{name}"\nfile = "{name}.onnx"\n' for name in LAYERS)
-    )
+    write_family(models / ENGINE, LAYERS, LABELS)
     return models
 
 

@@ -1,0 +1,296 @@
+"""Variants that change, differ or crash on one of two workers, while clients use the family."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pytest
+
+import synergai
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.store import DictionaryStore
+from synergai.testing import LocalFleet
+from tests.constant_variants import write_definition, write_family
+from tests.malformed_versions import MALFORMED_VERSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from synergai.domain import Engine
+
+ENGINE = "family"
+LAYERS = {"large": 2, "medium": 1, "small": 0}
+ACCURACIES = {"large": 0.9, "medium": 0.8, "small": 0.7}
+WORKERS = ("w1", "w2")
+DEADLINE_S = 60.0
+
+CRASHES = """\
+import importlib.util, os, sys
+
+
+class Finder:
+    '''Makes ONNX Runtime crash when it loads one variant, once there is the marker.'''
+
+    def find_spec(self, name, path, target=None):
+        if name != "onnxruntime":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+
+            class InferenceSession(module.InferenceSession):
+                def __init__(self, path, *arguments, **options):
+                    if os.path.basename(path) == "medium.onnx" and os.path.exists({marker!r}):
+                        os.abort()
+                    super().__init__(path, *arguments, **options)
+
+            module.InferenceSession = InferenceSession
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
+    """A gateway and two workers with the family, in a folder of its own each."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with DictionaryStore(folder / "d.db") as store:
+        store.put_all(
+            ProfileEntry(
+                engine=EngineName(ENGINE),
+                worker_class=WorkerClass("local"),
+                configuration=Configuration(1, variant=name),
+                qps=qps,
+                accuracy=ACCURACIES[name],
+                accuracy_samples=1000,
+            )
+            for name, qps in zip(LAYERS, (1000.0, 2000.0, 4000.0), strict=True)
+        )
+    (folder / "patch").mkdir()
+    (folder / "patch" / "sitecustomize.py").write_text(CRASHES.format(marker=str(folder / "crash")))
+    patched = os.pathsep.join(
+        [str(folder / "patch"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    with LocalFleet(folder / "state") as fleet:
+        fleet.start_gateway(["--dictionary", str(folder / "d.db")])
+        for name in WORKERS:
+            write_family(folder / name / ENGINE, LAYERS)
+            fleet.start_agent(
+                name,
+                models=folder / name,
+                options=["--threads", "1", "--models-look-s", "0.2"],
+                prefix=["env", f"PYTHONPATH={patched}"] if name == "w2" else (),
+            )
+        fleet.wait_for_workers(2)
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def client(fleet: LocalFleet) -> Iterator[synergai.SyncClient]:
+    with synergai.SyncClient(fleet.address) as client:
+        yield client
+
+
+class Requests:
+    """Requests of several threads, one after the other each, while it is a context.
+
+    Attributes:
+        answered: versions that answered.
+        failures: errors of those that failed.
+    """
+
+    def __init__(self, address: str, versions: tuple[str, ...]) -> None:
+        self._address = address
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(version,)) for version in versions
+        ]
+        self.answered: list[str] = []
+        self.failures: list[Exception] = []
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for_more(self) -> None:
+        """Wait until some further requests are answered, or one fails."""
+        enough = len(self.answered) + 50
+        wait_until(lambda: len(self.answered) >= enough or bool(self.failures))
+
+    def _run(self, version: str) -> None:
+        with synergai.SyncClient(self._address) as client:
+            while not self._stop.is_set():
+                try:
+                    result = client.infer(
+                        ENGINE, {"x": np.zeros((1, 3), np.float32)}, version=version, deadline=30.0
+                    )
+                except synergai.SynergaiError as error:
+                    self.failures.append(error)
+                    return
+                self.answered.append(result.version)
+
+
+def engines(client: synergai.SyncClient) -> dict[str, Engine]:
+    """Return the family as each worker has it."""
+    return {
+        worker.id: engine
+        for worker in client.workers()
+        for engine in worker.engines
+        if engine.name == ENGINE
+    }
+
+
+def names(engine: Engine) -> list[str]:
+    return [variant.name for variant in engine.variants]
+
+
+def unusable(client: synergai.SyncClient, worker_id: str) -> set[str]:
+    """Return the variants that a worker found that it cannot run."""
+    return {
+        each.session.configuration.variant
+        for worker in client.workers()
+        if worker.id == worker_id
+        for each in worker.unusable
+    }
+
+
+def rest_status(fleet: LocalFleet, version: str) -> int:
+    path = f"v2/models/{ENGINE}/versions/{urllib.parse.quote(version, safe='')}/infer"
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [0, 0, 0]}]}
+    request = urllib.request.Request(
+        f"http://{fleet.http_address}/{path}", json.dumps(body).encode()
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30.0) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_malformed_versions_are_invalid_in_every_interface(
+    fleet: LocalFleet, client: synergai.SyncClient
+) -> None:
+    x = {"x": np.zeros((1, 3), np.float32)}
+    for version in MALFORMED_VERSIONS:
+        with pytest.raises(InvalidInput, match="is not a version"):
+            client.infer(ENGINE, x, version=version, deadline=30.0)
+        with pytest.raises(InvalidInput, match="is not a version"):
+            client.submit(ENGINE, queries=1, version=version)
+        assert rest_status(fleet, version) == 400
+    for command in (["infer", ENGINE, "--input", "[[0, 0, 0]]"], ["submit", ENGINE, "--queries=1"]):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "synergai",
+                *command,
+                "--version=2.",
+                f"--target={fleet.address}",
+            ],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert b"'2.' is not a version" in done.stderr
+
+
+def test_variant_is_removed_from_one_worker_while_it_is_used(
+    fleet: LocalFleet, client: synergai.SyncClient
+) -> None:
+    folder = fleet.directory.parent / "w1" / ENGINE
+    job = client.submit(ENGINE, queries=100_000_000, version="1.large")  # until it is cancelled
+    with Requests(fleet.address, ("", "1.large", "1.small")) as requests:
+        requests.wait_for_more()
+        write_definition(folder, ["medium", "small"])
+        (folder / "large.onnx").unlink()
+        wait_until(lambda: names(engines(client)["w1"]) == ["medium", "small"])
+        requests.wait_for_more()
+        assert names(engines(client)["w2"]) == list(LAYERS)
+        done = job.status().queries_done
+        wait_until(lambda: job.status().queries_done > done)
+    assert not requests.failures
+    assert {"1.large", "1.small"} <= set(requests.answered)
+    status = job.cancel()
+    assert (status.state.name, status.reason) == ("CANCELLED", "")
+    assert {each.configuration.variant for each in status.executions} == {"large"}
+    assert client.infer(ENGINE, {"x": np.zeros((1, 3), np.float32)}, version="1.large").version
+
+
+def test_variant_with_another_file_is_left_out_and_both_digests_are_shown(
+    fleet: LocalFleet, client: synergai.SyncClient
+) -> None:
+    folder = fleet.directory.parent / "w1" / ENGINE
+    served = {each.name: each.digest for each in engines(client)["w2"].variants}
+    with Requests(fleet.address, ("", "1.small")) as requests:
+        requests.wait_for_more()
+        shutil.copy(folder / "medium.onnx", folder / "large.onnx")  # another file than on w2
+        write_definition(folder, LAYERS)
+        wait_until(lambda: bool(engines(client)["w1"].left_out))
+        requests.wait_for_more()
+    assert not requests.failures
+    found = engines(client)["w1"]
+    assert names(found) == ["medium", "small"]
+    [left_out] = found.left_out
+    assert left_out.variant == "large"
+    other = served["medium"]
+    for digest in (served["large"], other):
+        assert digest[:12] in left_out.reason
+        assert digest[:12] in fleet.log("gateway").read_text()
+    pages = {}
+    for page in ("metrics", "healthz"):
+        with urllib.request.urlopen(f"http://{fleet.http_address}/{page}", timeout=30) as response:
+            pages[page] = response.read().decode()
+    labels = f'digest="{other}",engine="family",in_service="{served["large"]}",variant="large",'
+    assert f'synergai_worker_variant_conflicts{{{labels}worker="w1"}} 1.0' in pages["metrics"]
+    assert f"{other[:12]}… instead of {served['large'][:12]}…" in pages["healthz"]
+
+
+def test_variant_that_crashes_on_one_worker_is_left_out_there(
+    fleet: LocalFleet, client: synergai.SyncClient
+) -> None:
+    (fleet.directory.parent / "crash").touch()
+    with Requests(fleet.address, ("", "1.medium", "1.small")) as requests:
+        requests.wait_for_more()
+        os.utime(fleet.directory.parent / "w2" / ENGINE / "medium.onnx")  # it is loaded again
+        wait_until(lambda: unusable(client, "w2") == {"medium"})
+        requests.wait_for_more()
+    assert not requests.failures
+    assert not unusable(client, "w1")
+    with Requests(fleet.address, ("1.large",)) as requests:  # which only this worker has
+        requests.wait_for_more()
+    assert not requests.failures
