@@ -33,6 +33,7 @@ from synergai.profiles.files import (
     delete_from_dictionary,
     load_dictionary,
 )
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -264,9 +265,9 @@ class Search(_Command):
             "" if exhaustive else f"; the search takes at most {format_seconds(forecast.at_most_s)}"
         )
         self._say(
-            f"{forecast.configurations} configurations of {len(drafts)} engines, {forecast.known} "
-            f"of them measured; measuring the others takes about "
-            f"{format_seconds(forecast.exhaustive_s)}{at_most}"
+            f"{counted(forecast.configurations, 'configuration')} of "
+            f"{counted(len(drafts), 'engine')}, {forecast.known} of them measured; "
+            f"measuring the others takes about {format_seconds(forecast.exhaustive_s)}{at_most}"
         )
         if settings.dry_run:
             return []

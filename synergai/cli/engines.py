@@ -182,18 +182,29 @@ def inspect(
     models: Models = DEFAULT_MODELS,
     as_json: AsJson = False,
 ) -> None:
-    """Show the inputs, outputs and format of a model."""
+    """Show the inputs, outputs and format of a model.
+
+    NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without one, it is the first.
+    """
+    from synergai.domain import parse_version, split_version, versioned
     from synergai.errors import EngineUnusable
     from synergai.models.directory import ModelDirectory
     from synergai.models.formats.inspect import describe
     from synergai.models.formats.model_files import is_saved_model
 
-    path = Path(engine)
+    path, variants = Path(engine), list[str]()
     if not (path.suffix and path.exists()) and not is_saved_model(path):
-        definition = ModelDirectory(models).get(engine)
+        (name, version), variant = split_version(engine), ""
+        if version[:1].isdigit():
+            version, variant = parse_version(version)
+            name = versioned(name, version)
+        else:  # the path of a model that is not there
+            name = engine
+        definition = ModelDirectory(models).get(name)
         if definition.fault:
             raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
-        path = definition.file
+        path = definition.of_variant(variant).file
+        variants = [each.name for each in definition.variants]
     description = describe(path)
     if as_json:
         facts = to_jsonable(description)
@@ -210,6 +221,7 @@ def inspect(
             ("parameters", format_count(contents.parameters)),
             ("size", f"{description.size_bytes:,} bytes"),
             ("sha256", description.digest),
+            *((("variants", ", ".join(variants)),) if variants else ()),
             ("written by", contents.producer or "unknown"),
             (
                 "weights",
@@ -306,7 +318,10 @@ def _print_definitions(definitions: Sequence[EngineDefinition], *, as_json: bool
         print_json([_describe(definition) for definition in definitions])
         return
     for definition in definitions:
-        typer.echo(f"{definition.name}: {definition.file}")
+        for variant in definition.variants:
+            typer.echo(f"{definition.name}, variant {variant.name}: {variant.file}")
+        if not definition.variants:
+            typer.echo(f"{definition.name}: {definition.file}")
 
 
 def _describe(definition: EngineDefinition) -> EngineListing:

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import math
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,8 @@ _MAX_WIDTH: Final = 1000
 """Columns of a table that is not written to a terminal."""
 _MIN_COLUMN_WIDTH: Final = 9
 """Words up to this length, such as ``succeeded`` and ``estimated``, are never broken."""
+_WITH_ERROR: Final = re.compile(r"\S+ ± \S+")
+"""A figure and its error, which are not folded between the two."""
 
 
 def to_jsonable(value: object) -> Any:
@@ -60,16 +63,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) ->
     """Print a table; texts are not interpreted as markup.
 
     On a terminal, long texts are folded, except in the first column, whose names people copy,
-    within short words, and those of `cut_text`. Files and pipes get full-width lines.
+    within short words, between figures and their errors, and those of `cut_text`. Files and pipes
+    get full-width lines.
     """
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     cells = [[_to_cell(value) for value in row] for row in rows]
     for number, column in enumerate(columns):
         words = " ".join([column, *(row[number].plain for row in cells)]).split()
         longest = max((len(word) for word in words), default=0)
-        table.add_column(
-            column, overflow="fold", no_wrap=number == 0, min_width=min(longest, _MIN_COLUMN_WIDTH)
-        )
+        figures = _WITH_ERROR.findall("\n".join(row[number].plain for row in cells))
+        least = max(min(longest, _MIN_COLUMN_WIDTH), *map(len, figures), 0)
+        table.add_column(column, overflow="fold", no_wrap=number == 0, min_width=least)
     for row in cells:
         table.add_row(*row)
     console = Console()

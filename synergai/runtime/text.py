@@ -1,4 +1,4 @@
-"""Sanitising of untrusted text for terminals and messages."""
+"""Text for terminals and messages: sanitised, and with counts."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def encodable(text: str) -> str:
     JSON may contain lone surrogates, which a message that quotes it would contain as well.
     """
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 engine``, ``2 engines``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

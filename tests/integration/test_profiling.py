@@ -281,7 +281,7 @@ def test_search_continues_after_a_kill_with_what_it_had_measured(
 
     done = subprocess.run(arguments, capture_output=True, check=True, timeout=60)
     after = measured_in(tmp_path)
-    assert f"2 configurations of 1 engines, {len(before)} of them measured".encode() in done.stderr
+    assert f"2 configurations of 1 engine, {len(before)} of them measured".encode() in done.stderr
     assert before <= after
     assert {entry.configuration for entry in after} == {Configuration(1), Configuration(2)}
     [digest] = {entry.digest for entry in after}

@@ -53,6 +53,19 @@ def test_narrow_terminal_does_not_break_short_words(
     assert "succeeded," in capsys.readouterr().out
 
 
+def test_narrow_terminal_does_not_separate_a_figure_from_its_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+
+    print_table(
+        ("engine", "accuracy", "others"), [("onnx_fashion", "88.43% ± 0.32%", "a long text " * 5)]
+    )
+
+    assert "88.43% ± 0.32%" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

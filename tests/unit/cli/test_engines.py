@@ -1,0 +1,73 @@
+"""Engines with variants, in the commands of the model directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from synergai.cli.engines import app
+from synergai.errors import SynergaiError
+from synergai.zoo import build as zoo
+from tests.constant_variants import write_family
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VARIANTS = {"full": 1, "p25-int8": 0}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    write_family(tmp_path / "family", VARIANTS)
+    return tmp_path
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("engine", "file"),
+    [
+        ("family", "full"),
+        ("family/1", "full"),
+        ("family/1.full", "full"),
+        ("family/1.p25-int8", "p25-int8"),
+    ],
+)
+def test_inspect_shows_the_variant_that_is_named(models: Path, engine: str, file: str) -> None:
+    shown = run("inspect", engine, "--models", models, "--json")
+    assert f"{file}.onnx" in shown
+    assert "variants" in run("inspect", engine, "--models", models)
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ("family/1.p50", "its variants: full, p25-int8"),
+        ("family/1.", "'1.' is not a version"),
+        ("family/model.onnx", "family/model.onnx"),
+        ("family/2", "family/2"),
+    ],
+)
+def test_inspect_of_what_there_is_not_says_so(models: Path, engine: str, reason: str) -> None:
+    with pytest.raises(SynergaiError, match=reason):
+        run("inspect", engine, "--models", models)
+
+
+def test_build_names_the_file_of_each_variant(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (models / "family").rename(models / "onnx_digits_family")
+    monkeypatch.setattr(zoo, "is_built", lambda *_: True)
+    lines = run("build", "onnx_digits_family", "--models", models).splitlines()
+    for name in VARIANTS:
+        assert any(
+            line.startswith(f"onnx_digits_family, variant {name}: ") and f"/{name}.onnx" in line
+            for line in lines
+        )
