@@ -107,7 +107,7 @@ def _print(definition: EngineDefinition) -> None:
             (
                 each.name,
                 decimal(each.file.stat().st_size),
-                format_percent(each.accuracy),
+                format_percent(each.accuracy) or "unknown",
                 "" if each.accuracy is None else each.origin.value,
             )
             for each in definition.variants

@@ -71,3 +71,9 @@ def test_build_names_the_file_of_each_variant(
             line.startswith(f"onnx_digits_family, variant {name}: ") and f"/{name}.onnx" in line
             for line in lines
         )
+
+
+def test_variants_of_unknown_accuracy_say_so(models: Path) -> None:
+    shown = run("variants", "family", "--remove", "p25-int8", "--models", models)
+    assert "full" in shown
+    assert "unknown" in shown

@@ -51,6 +51,7 @@ class Fleet:
         infeasible: str = "defer",
         resident: tuple[str, ...] = tuple(VARIANTS),
         samples: int = 10_000,
+        unknown: tuple[str, ...] = (),
     ) -> None:
         entries = [
             ProfileEntry(
@@ -58,8 +59,8 @@ class Fleet:
                 worker_class=CLASS,
                 configuration=Configuration(variant=name),
                 qps=1.0 / seconds,
-                accuracy=accuracy if samples else 0.0,
-                accuracy_samples=samples,
+                accuracy=accuracy if samples and name not in unknown else 0.0,
+                accuracy_samples=0 if name in unknown else samples,
                 backend_start_s=0.3,
                 model_load_s=0.01,
             )
@@ -222,6 +223,34 @@ def test_a_variant_of_unknown_accuracy_is_not_preferred() -> None:
     fleet = Fleet(samples=0)
     fleet.submit(floor=0.1)
     assert fleet.running == []
+
+
+@pytest.mark.parametrize(
+    ("unknown", "qos", "chosen"),
+    [
+        (("large",), 0.5, "medium"),
+        (("medium",), 0.5, "large"),
+        (("medium",), 0.1, "small"),  # although medium would be in time
+        (("small",), 0.5, "large"),
+        (("small",), 0.02, "small"),
+        (("small", "medium"), 0.1, "small"),
+    ],
+)
+def test_a_variant_of_unknown_accuracy_is_used_only_if_it_is_the_fastest_in_time(
+    unknown: tuple[str, ...], qos: float, chosen: str
+) -> None:
+    fleet = Fleet(unknown=unknown)
+    fleet.submit(qos=qos)
+    assert variants_of(fleet.running) == [chosen]
+
+
+def test_a_variant_of_unknown_accuracy_answers_who_asks_for_it_and_reaches_no_floor() -> None:
+    fleet = Fleet(unknown=("small",))
+    fleet.submit(variant="small")
+    assert variants_of(fleet.running) == ["small"]
+    fleet = Fleet(unknown=("small",), infeasible="reject")
+    fleet.submit(qos=0.02, floor=0.1)
+    assert variants_of(fleet.running) == []
 
 
 def test_a_difference_within_the_error_is_none() -> None:
