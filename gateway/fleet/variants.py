@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.domain import split_version, versioned_variant
+from synergai.domain import Session, split_version, versioned_variant
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class FleetVariants:
     ) -> None:
         self._dictionary = dictionary
         self._workers = workers
+        self._reaching: dict[tuple[EngineName, str], tuple[ConnectedWorker, Configuration]] = {}
 
     def accuracy(
         self, engine: EngineName, worker: ConnectedWorker, configuration: Configuration
@@ -61,6 +62,8 @@ class FleetVariants:
         Raises:
             InvalidInput: none does.
         """
+        if self._still_reaches(engine, floor, variant):
+            return
         best, best_variant, found = 0.0, "", False
         seen: set[tuple[WorkerClass, tuple[Configuration, ...], tuple[Variant, ...]]] = set()
         for worker in self._workers():
@@ -78,6 +81,7 @@ class FleetVariants:
                 found = True
                 accuracy = self.accuracy(engine, worker, configuration)
                 if accuracy >= floor:
+                    self._reaching[engine, variant] = worker, configuration
                     return
                 if accuracy > best:
                     best, best_variant = accuracy, configuration.variant
@@ -92,4 +96,25 @@ class FleetVariants:
         what = f"variant {versioned_variant(version, best_variant)}" if best_variant else "it"
         raise InvalidInput(
             f"engine {name!r} does not reach an accuracy of {floor:g}: {what} has {best:.4g}"
+        )
+
+    def _still_reaches(self, engine: EngineName, floor: float, variant: str) -> bool:
+        """Return whether what reached the last floor is still there, and reaches this one.
+
+        Every request with a floor asks.
+        """
+        if (known := self._reaching.get((engine, variant))) is None:
+            return False
+        worker, configuration = known
+        if not any(each is worker for each in self._workers()):
+            del self._reaching[engine, variant]
+            return False
+        described = worker.engines.get(engine)
+        if described is None or described.fault:
+            return False
+        names = [each.name for each in described.variants] or [""]
+        return (
+            configuration.variant in names
+            and Session(engine, configuration) not in worker.unusable
+            and self.accuracy(engine, worker, configuration) >= floor
         )

@@ -4,18 +4,15 @@ Worker time within a horizon is divided among the queries that have to be answer
 the sum of their accuracies is the highest: a fractional knapsack. Every query starts with its
 fastest variant, and the step to a slower one with the most accuracy per second is taken next, of
 any engine. All engines thus pay the same price for a second. The mean that remains for an
-engine's query lies between two variants; `Credit` mixes them.
+engine's query lies between two variants; see `credit`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_ROUNDING: Final = 1e-9
 
 
 class Demand(NamedTuple):
@@ -98,35 +95,3 @@ def allowances(demands: Sequence[Demand], budget_s: float) -> list[float]:
         min(reserve * used, demand.most_s) / demand.queries
         for used, demand in zip(used_s, demands, strict=True)
     ]
-
-
-class Credit:
-    """Chooses variants whose mean cost is an allowance that lies between two of them.
-
-    What a query leaves of its allowance is spent on a slower variant now and then. A query that has
-    to use a slower variant than its allowance pays for leaves a debt, which later ones pay back.
-    """
-
-    __slots__ = ("_balance",)
-
-    def __init__(self) -> None:
-        self._balance = 0.0
-
-    def choose(self, costs: Sequence[float], allowance: float, limit: float) -> int:
-        """Return the number of the variant for the next query.
-
-        Args:
-            costs: cost by variant, ascending; not empty.
-            allowance: mean cost of a query.
-            limit: most that this very query may cost; the fastest variant is chosen if it is less.
-        """
-        balance = self._balance
-        means = allowance + balance if balance < 0.0 else allowance
-        at = max(0, bisect_right(costs, means + _ROUNDING) - 1)
-        if balance > 0.0 and at + 1 < len(costs) and allowance + balance >= costs[at + 1]:
-            at += 1
-        while at and costs[at] > limit:
-            at -= 1
-        slowest = costs[-1]
-        self._balance = min(max(balance + min(allowance, slowest) - costs[at], -slowest), slowest)
-        return at

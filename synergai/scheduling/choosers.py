@@ -24,8 +24,8 @@ class Query(NamedTuple):
         fastest_s: seconds of the engine's fastest variant on the worker; the unit of the front's
             costs.
         left_s: seconds from its start to its deadline; infinite if it has none.
-        limit_s: returns the most seconds that it may take so that it, and the requests that wait
-            behind it, keep their deadlines.
+        in_time: returns the slowest variant, up to a given one, with which it and the requests that
+            wait behind it keep their deadlines; the fastest if there is none.
         now: the instant of the event.
     """
 
@@ -34,7 +34,7 @@ class Query(NamedTuple):
     front: Front
     fastest_s: float
     left_s: float
-    limit_s: Callable[[], float]
+    in_time: Callable[[int], int]
     now: float
 
 
@@ -64,7 +64,7 @@ class Chooser(Protocol):
 CHOOSERS: Final = Registry[Chooser](
     "synergai.choosers",
     {
-        "allowance": "synergai.scheduling.variants:Allowance",
+        "allowance": "synergai.scheduling.credit:Allowance",
         "largest": "synergai.simulator.accuracy.choosers:Largest",
         "smallest": "synergai.simulator.accuracy.choosers:Smallest",
         "chain": "synergai.simulator.accuracy.choosers:Chain",

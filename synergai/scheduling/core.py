@@ -103,7 +103,7 @@ class SchedulerCore:
         self._wait_queue = WaitQueue(self._policy, self._estimator, self._fleet, settings)
         self._queue = self._wait_queue.queue
         self._probes = Probes(self._estimator, settings.probe_queries)
-        self._variants = Variants(self._estimator, self._fleet, self._queue, self._loads, settings)
+        self._variants = Variants(self._estimator, self._fleet, self._queue, settings)
         self._view = View(self._queue, self._fleet, self._estimator, self._variants, settings)
         self._jobs: dict[JobId, JobRecord] = {}
         self._commands: list[Command] = []

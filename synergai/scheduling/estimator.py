@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MAX_LIMITS: Final = 64
 """Floors and pinned variants of an engine whose fastest workers are remembered."""
+_NEAR: Final = 0.003
+"""Share of the time of a query by which estimates of variants may be out of date."""
 _TRANSFER_WEIGHT: Final = 0.08
 """Weight of one observed transfer time in the exponential average."""
 
@@ -296,6 +298,8 @@ class Estimator:
         before = worker.estimates.get(engine)
         if before is not None:
             pace, transfer_s = self._pace_and_transfer_s(engine, worker)
+            if engine in worker.variants and before and _is_near(before[0], pace, transfer_s):
+                return  # there is an estimate for each variant, and most reports change little
             worker.estimates[engine] = tuple([e.with_pace(pace, transfer_s) for e in before])
         self._invalidate_fastest(worker, engine, before)
 
@@ -332,6 +336,16 @@ class Estimator:
         """Drop cached estimates after the dictionary's entries for `engine` changed."""
         for worker in workers:
             self._invalidate(worker, engine)
+
+
+def _is_near(estimate: Estimate, pace: float, transfer_s: float) -> bool:
+    """Return whether an estimate is as good as one at another pace and transfer time."""
+    per_query_s = estimate.per_query_s
+    near_s = _NEAR * per_query_s
+    return (
+        abs(pace / estimate.entry.planned_qps - per_query_s) <= near_s
+        and abs(transfer_s - estimate.transfer_s) <= near_s
+    )
 
 
 def _pareto_front(found: list[Estimate]) -> list[Estimate]:

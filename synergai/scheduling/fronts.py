@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from synergai.scheduling.allowance import concave_hull
 
@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.scheduling.estimate import Estimate
-
-REBUILT_EVERY_S: Final = 1.0
-"""Age at which a front is built again, as transfer times drift."""
 
 
 class Limit(NamedTuple):
@@ -91,10 +88,11 @@ def capacity_s(estimate: Estimate, *, batched: bool) -> float:
     if not batched:
         return estimate.per_query_s
     alone_s = estimate.per_query_s + estimate.transfer_s
-    times = estimate.batch_times
+    times = estimate.entry.batch_times
     if times is None:
         return alone_s
-    return min(alone_s, times.seconds(times.max_rows) / times.max_rows)
+    pace = estimate.per_query_s * estimate.entry.planned_qps
+    return min(alone_s, pace * times.by_size[-1] / times.max_rows)
 
 
 def _is_better(slower: Estimate, faster: Estimate) -> bool:

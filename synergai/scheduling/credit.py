@@ -1,0 +1,77 @@
+"""Mixing of variants, so that queries cost their allowance on average."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from synergai.domain import EngineName
+    from synergai.scheduling.choosers import Load, Query
+
+_ROUNDING: Final = 1e-9
+
+
+class Credit:
+    """Chooses variants whose mean cost is an allowance that lies between two of them.
+
+    What a query leaves of its allowance is spent on a slower variant now and then. A query that has
+    to use a slower variant than its allowance pays for leaves a debt, which later ones pay back.
+    """
+
+    __slots__ = ("_balance",)
+
+    def __init__(self) -> None:
+        self._balance = 0.0
+
+    def choose(
+        self,
+        costs: Sequence[float],
+        allowance: float,
+        in_time: Callable[[int], int] | None = None,
+    ) -> int:
+        """Return the number of the variant for the next query.
+
+        Args:
+            costs: cost by variant, ascending; not empty.
+            allowance: mean cost of a query.
+            in_time: returns the slowest variant, up to a given one, that this very query may use;
+                None if it may use any.
+        """
+        balance = self._balance
+        means = allowance + balance if balance < 0.0 else allowance
+        at = max(0, bisect_right(costs, means + _ROUNDING) - 1)
+        if balance > 0.0 and at + 1 < len(costs) and allowance + balance >= costs[at + 1]:
+            at += 1
+        if at and in_time is not None:
+            at = in_time(at)
+        slowest = costs[-1]
+        balance += min(slowest, allowance) - costs[at]
+        self._balance = min(max(balance, -slowest), slowest)
+        return at
+
+
+class Allowance:
+    """Chooses by the seconds of worker time that a query may cost now.
+
+    Args:
+        load: the engines with variants.
+    """
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._credits: dict[EngineName, Credit] = {}
+
+    def choose(self, query: Query) -> int:
+        """Return the number of a variant of the query's front."""
+        costs = query.front.costs
+        if query.left_s == math.inf:
+            return query.in_time(len(costs) - 1)
+        engine = query.engine
+        credit = self._credits.get(engine)
+        if credit is None:
+            credit = self._credits[engine] = Credit()
+        return credit.choose(costs, self._load.allowance(engine, query.now), query.in_time)

@@ -1,0 +1,55 @@
+"""Fronts of the engines on workers, kept until they may have changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from synergai.scheduling.fronts import build_front
+
+if TYPE_CHECKING:
+    from synergai.domain import EngineName
+    from synergai.scheduling.estimator import Estimator
+    from synergai.scheduling.fronts import Front, Limit
+    from synergai.scheduling.state import WorkerRecord
+
+_REBUILT_EVERY_S: Final = 1.0
+"""Age at which a front is built again, as transfer times drift."""
+_MAX_FRONTS: Final = 64
+"""Fronts of an engine on a worker that are kept, by floor and pinned variant."""
+
+
+class Fronts:
+    """The fronts of the workers' engines.
+
+    They are kept with the estimates of their worker, and dropped with them.
+
+    Args:
+        estimator: knows what variants cost.
+    """
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+
+    def of(
+        self,
+        engine: EngineName,
+        worker: WorkerRecord,
+        limit: Limit | None,
+        now: float,
+        *,
+        batched: bool,
+    ) -> Front | None:
+        """Return the front of an engine on a worker; see `build_front`."""
+        fronts = worker.fronts.get(engine)
+        if fronts is None:
+            fronts = worker.fronts[engine] = {}
+        key = limit, batched
+        front = fronts.get(key)
+        if front is None or now - front.built_at > _REBUILT_EVERY_S:
+            estimates = self._estimator.estimates(engine, worker)
+            front = build_front(estimates, limit, now, batched=batched)
+            if front is not None:
+                if len(fronts) >= _MAX_FRONTS:  # clients may ask for any floor
+                    fronts.clear()
+                fronts[key] = front
+        return front

@@ -1,0 +1,210 @@
+"""What the choice of variants keeps between requests, compared with what it would compute."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synergai.domain import Outcome
+from synergai.scheduling.events import AssignmentEnded
+from synergai.scheduling.front_cache import Fronts
+from synergai.scheduling.fronts import build_front
+from synergai.scheduling.pools import Pools
+from tests.unit.scheduling.test_variants import FAMILY, Fleet
+
+if TYPE_CHECKING:
+    from synergai.domain import EngineName
+    from synergai.scheduling.core import SchedulerCore
+    from synergai.scheduling.fronts import Front, Limit
+    from synergai.scheduling.state import WorkerRecord
+
+FRESH_FOR_S = 0.02
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.0, 0.001, 0.003, 0.01, 0.05, 0.3]),
+        st.sampled_from(["request", "request", "floor", "burst", "job", "end", "end", "join"]),
+        st.sampled_from([0.05, 0.4, 0.4, 2.0, math.inf]),
+        st.sampled_from([0.0, 0.0, 0.3, 1.0, 2.5]),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+def drive(fleet: Fleet, drawn: list[tuple[float, str, float, float]]) -> None:
+    """Apply random events; the last number of each is actual over expected time."""
+    workers = 1
+    for gap, action, qos, slow in drawn:
+        fleet.now += gap
+        match action:
+            case "request":
+                fleet.submit(qos=qos)
+            case "floor":
+                fleet.submit(qos=qos, floor=0.85)
+            case "burst":
+                for _ in range(12):
+                    fleet.submit(qos=qos)
+            case "job":
+                fleet.submit(qos=10 * qos, queries=20, perishable=False)
+            case "join" if workers < 3:
+                fleet.join(workers)
+                workers += 1
+            case _ if fleet.running:
+                ended = fleet.running.pop(0)
+                compute_s = slow * ended.count * ended.query_s
+                event = AssignmentEnded(
+                    ended.id, ended.count, Outcome.COMPLETED, compute_s=compute_s
+                )
+                fleet._note(fleet.core.handle(event, fleet.now))
+
+
+class FreshFronts(Fronts):
+    """Builds a front whenever it is asked for."""
+
+    def of(
+        self,
+        engine: EngineName,
+        worker: WorkerRecord,
+        limit: Limit | None,
+        now: float,
+        *,
+        batched: bool,
+    ) -> Front | None:
+        estimates = self._estimator.estimates(engine, worker)
+        return build_front(estimates, limit, now, batched=batched)
+
+
+def fresh_pools(core: SchedulerCore) -> Pools:
+    """Return pools that know the same of the engines, and have computed nothing yet."""
+    known = core._variants._pools
+    pools = Pools(core._estimator, core._fleet, core._queue, FreshFronts(core._estimator))
+    pools._engines, pools._families = known._engines, known._families
+    pools._charged = known._charged
+    return pools
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_allowances_are_those_of_a_moment_ago(
+    drawn: list[tuple[float, str, float, float]],
+) -> None:
+    fleet = Fleet()
+    core = fleet.core
+    pools = core._variants._pools
+    kept = pools.allowance
+    seen: list[tuple[float, int, float]] = []
+
+    def checked(engine: EngineName, now: float) -> float:
+        queued = len(core._queue)
+        seen.append((now, queued, fresh_pools(core).allowance(engine, now)))
+        found = kept(engine, now)
+        assert any(
+            now - at <= FRESH_FOR_S + 1e-9 and queued <= 2 * were + 4 and found == value
+            for at, were, value in seen
+        )
+        return found
+
+    pools.allowance = checked  # type: ignore[method-assign]
+    # Fronts and fastest times are looked at less often.
+    core._estimator.observe_queries = lambda *_: None  # type: ignore[method-assign]
+    drive(fleet, drawn)
+
+
+def reference_limit_s(
+    core: SchedulerCore,
+    worker: WorkerRecord,
+    fastest_s: float,
+    spread: float,
+    starts_at: float,
+    deadline: float,
+    now: float,
+) -> float:
+    """Return the most seconds that a request may take, by the rule as it is documented."""
+    head = worker.head
+    late_s = (spread - 1.0) * head.expected_s if head is not None else 0.0
+    starts_at += late_s if math.isfinite(late_s) else 0.0
+    most_s = [(deadline - starts_at) / spread]
+    behind = core._queue.latest_starts(worker.engines, 16)[1:]
+    others = [each for each in core._fleet.serving(FAMILY) if each is not worker][:8]
+    for ahead, latest_start in enumerate(behind):
+        others_s = sum(latest_start - max(each.free_at(now), now) for each in others)
+        helped_s = max(0.0, others_s)
+        if helped_s < (ahead + 1) * fastest_s * spread:
+            left_s = latest_start - starts_at + helped_s - ahead * fastest_s * spread
+            most_s.append(left_s / spread)
+    return min(most_s)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_no_request_gets_a_variant_that_makes_one_late(
+    drawn: list[tuple[float, str, float, float]],
+) -> None:
+    fleet = Fleet()
+    core = fleet.core
+    margins = core._variants._margins
+    short = margins.slowest_in_time
+
+    def checked(
+        engine: EngineName,
+        worker: WorkerRecord,
+        front: Front,
+        fastest_s: float,
+        starts_at: float,
+        deadline: float,
+        at: int,
+        now: float,
+    ) -> int:
+        found = short(engine, worker, front, fastest_s, starts_at, deadline, at, now)
+        spread = margins._spread.get((worker.id, engine), 1.3)
+        limit_s = reference_limit_s(core, worker, fastest_s, spread, starts_at, deadline, now)
+        for slack in (1e-9, -1e-9):
+            fits = [n for n in range(at + 1) if front.costs[n] * fastest_s <= limit_s + slack]
+            if found == max(fits, default=0):
+                return found
+        pytest.fail(f"chose {found} of {front.costs} within {limit_s / fastest_s}")
+
+    margins.slowest_in_time = checked  # type: ignore[method-assign]
+    drive(fleet, drawn)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_estimates_follow_what_is_observed(
+    drawn: list[tuple[float, str, float, float]],
+) -> None:
+    fleet = Fleet()
+    core = fleet.core
+    for step in drawn:
+        drive(fleet, [step])
+        for worker in core._fleet.workers.values():
+            exact = core._estimator._compute(FAMILY, worker)
+            for known, each in zip(core._estimator.estimates(FAMILY, worker), exact, strict=True):
+                assert known.configuration == each.configuration
+                assert known.per_query_s == pytest.approx(each.per_query_s, rel=0.004)
+                off_s = abs(known.transfer_s - each.transfer_s)
+                assert off_s <= 0.004 * exact[0].per_query_s
+
+
+def test_what_is_to_be_loaded_uses_the_front_of_the_choice() -> None:
+    fleet = Fleet()
+    fleet.submit()
+    [worker] = fleet.core._fleet.workers.values()
+    before = dict(worker.fronts[FAMILY])
+    assert fleet.core._variants.wanted(FAMILY, worker, fleet.now)
+    assert all(worker.fronts[FAMILY][key] is front for key, front in before.items())
+
+
+def test_margins_of_workers_that_left_are_forgotten() -> None:
+    fleet = Fleet()
+    fleet.submit()
+    fleet.end(fleet.running[0])
+    margins = fleet.core._variants._margins
+    assert margins._spread
+    margins.keep_only(())
+    assert not margins._spread
