@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from synergai.simulator.accuracy.simulation import Scenario
 
 _SLOT_S: Final = 0.05
+_STEP_S: Final = 1e-4
 _PART_S: Final = 10.0
 """Duration of the parts of a run that are bounded one by one."""
 
@@ -144,6 +145,42 @@ def relative_accuracy_at_most(
         parts.setdefault(int(each[0] / _PART_S), []).append(each)
     total = sum(_Program(scenario).best_sum(part) for part in parts.values())
     return total / len(arrivals)
+
+
+def schedule_at_most(scenario: Scenario, arrivals: Sequence[tuple[float, EngineName]]) -> float:
+    """Return the best mean relative accuracy of any schedule of one worker, knowing all arrivals.
+
+    Requests run whole and one after another, each in one variant. They all have the same time, so
+    that there is a best schedule that serves them in order of arrival. Times are rounded to the
+    schedule's favour. Late requests count 0.
+
+    Args:
+        scenario: engines with variants, and one worker.
+        arrivals: time and engine of each request, ascending; not empty.
+    """
+    width = math.ceil(scenario.deadline_s / _STEP_S) + 1
+    variants = {}
+    for engine, front in scenario.fronts.items():
+        best = max(accuracy for _, accuracy in front.values())
+        variants[engine] = [
+            (math.floor(seconds / _STEP_S + 1e-6), accuracy / best)
+            for seconds, accuracy in front.values()
+        ]
+    # Best sum of accuracies if the worker is free that many steps after the last arrival.
+    sums = np.zeros(width + 1)
+    last = math.floor(arrivals[0][0] / _STEP_S)
+    for at, engine in arrivals:
+        arrival = math.floor(at / _STEP_S)
+        if (passed := min(arrival - last, width)) > 0:
+            sums[:-passed] = sums[passed:]
+            sums[-passed:] = sums[-1]
+        last = arrival
+        before = sums.copy()
+        for steps, accuracy in variants[engine]:
+            if steps <= width:
+                np.maximum(sums[steps:], before[: width + 1 - steps] + accuracy, out=sums[steps:])
+        np.maximum.accumulate(sums, out=sums)
+    return float(sums[-1]) / len(arrivals)
 
 
 class _Program:

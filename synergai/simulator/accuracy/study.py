@@ -21,23 +21,23 @@ _FRONTS: Final[Mapping[EngineName, Mapping[str, tuple[float, float]]]] = {
     # as the thesis's on a Raspberry Pi.
     _FASHION: {
         "p100": (0.2330, 0.8950),
-        "p75.int8": (0.0704, 0.8861),
-        "p50.int8": (0.0352, 0.8779),
+        "p75-int8": (0.0704, 0.8861),
+        "p50-int8": (0.0352, 0.8779),
         "p25": (0.0316, 0.8646),
         "p12": (0.0115, 0.8231),
     },
     # DenseNets and a MobileNet in the proportions that the thesis prints.
     _CIFAR10: {
         "medium": (0.2500, 0.9370),
-        "medium.v1": (0.1900, 0.9250),
-        "medium.v3": (0.0900, 0.8982),
-        "medium.v4": (0.0568, 0.8804),
+        "medium-v1": (0.1900, 0.9250),
+        "medium-v3": (0.0900, 0.8982),
+        "medium-v4": (0.0568, 0.8804),
         "mobile": (0.0132, 0.5500),
     },
     _CIFAR100: {
         "medium": (0.2800, 0.6590),
-        "medium.v1": (0.1400, 0.6300),
-        "medium.v3": (0.0700, 0.5800),
+        "medium-v1": (0.1400, 0.6300),
+        "medium-v3": (0.0700, 0.5800),
         "small": (0.0180, 0.4200),
     },
 }
@@ -57,6 +57,8 @@ _SCENARIOS: Final = (
         ],
     ),
 )
+BOUND: Final = "bound"
+SCHEDULE_BOUND: Final = "bound on schedules"
 SCENARIOS: Final = {scenario.name.replace(" ", "-"): scenario for scenario in _SCENARIOS}
 
 
@@ -68,10 +70,11 @@ class Figures:
         scenario: the scenario's name.
         shape: how the rate changes.
         rate: requests per second on average, of all engines together.
-        rule: name of the rule; ``bound`` for what no rule exceeds.
+        rule: name of the rule; `BOUND` for what no rule exceeds, `SCHEDULE_BOUND` for the best
+            schedule of one worker that knows all arrivals.
         requests: their number.
         accuracy: mean accuracy relative to the engine's best variant, late requests counting 0.
-        effective: mean accuracy, late requests counting 0; None for the bound of several engines.
+        effective: mean accuracy, late requests counting 0; None for bounds of several engines.
         violations: share of the requests that were late.
     """
 
@@ -103,7 +106,7 @@ def compare(
         rules: names of rules.
 
     Yields:
-        The figures of each rule, then those of the bound.
+        The figures of each rule, then those of the bounds.
     """
     scenario = SCENARIOS[name]
     runs = {seed: draw_requests(scenario, shape, rate, seconds, seed) for seed in seeds}
@@ -127,6 +130,8 @@ def compare(
             violations=sum(not each.variant for each in answers) / total,
         )
     yield _bound(scenario, name, shape, rate, list(runs.values()), best)
+    if len(scenario.layout) == 1:
+        yield _schedule_bound(scenario, name, shape, rate, list(runs.values()))
 
 
 def draw_requests(
@@ -167,9 +172,31 @@ def _bound(
         scenario=name,
         shape=shape,
         rate=rate,
-        rule="bound",
+        rule=BOUND,
         requests=total,
         accuracy=relative,
         effective=effective,
+        violations=0.0,
+    )
+
+
+def _schedule_bound(
+    scenario: Scenario,
+    name: str,
+    shape: Shape,
+    rate: float,
+    runs: Sequence[Sequence[tuple[float, EngineName]]],
+) -> Figures:
+    from synergai.simulator.accuracy.bounds import schedule_at_most
+
+    total = sum(map(len, runs))
+    return Figures(
+        scenario=name,
+        shape=shape,
+        rate=rate,
+        rule=SCHEDULE_BOUND,
+        requests=total,
+        accuracy=sum(schedule_at_most(scenario, run) * len(run) for run in runs) / total,
+        effective=None,
         violations=0.0,
     )

@@ -1,0 +1,77 @@
+"""Scenarios in which rules that choose variants are compared, and the bound on schedules."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synergai.domain import EngineName
+from synergai.simulator.accuracy.bounds import relative_accuracy_at_most, schedule_at_most
+from synergai.simulator.accuracy.simulation import Scenario, simulate
+from synergai.simulator.accuracy.study import SCENARIOS
+
+ENGINE, OTHER = EngineName("fashion"), EngineName("other")
+SCENARIO = Scenario(
+    name="test",
+    fronts={
+        ENGINE: {"large": (0.2, 0.9), "small": (0.05, 0.72)},
+        OTHER: {"large": (0.3, 0.5), "small": (0.1, 0.4)},
+    },
+    layout=[frozenset({ENGINE, OTHER})],
+)
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_requests_of_each_scenario_are_answered_in_time(name: str) -> None:
+    scenario = SCENARIOS[name]
+    engines = sorted(scenario.fronts)
+    arrivals = [(0.5 * number, engines[number % len(engines)]) for number in range(6)]
+    answers = simulate(scenario, arrivals, 0)
+    assert len(answers) == 6
+    assert all(answer.variant for answer in answers)
+
+
+requests = st.lists(
+    st.tuples(st.integers(0, 12).map(lambda at: at / 10), st.sampled_from([ENGINE, OTHER])),
+    min_size=1,
+    max_size=5,
+).map(sorted)
+
+
+def best_by_trying(arrivals: list[tuple[float, EngineName]]) -> float:
+    """Return the best mean relative accuracy of all choices of variants in order of arrival."""
+    best = 0.0
+    fronts = SCENARIO.fronts
+    options = [[(0.0, 0.0), *fronts[engine].values()] for _, engine in arrivals]
+    for chosen in product(*options):
+        free_at = total = 0.0
+        for (at, engine), (seconds, accuracy) in zip(arrivals, chosen, strict=True):
+            if not accuracy:
+                continue
+            free_at = max(free_at, at) + seconds
+            if free_at > at + SCENARIO.deadline_s + 1e-6:
+                break
+            total += accuracy / max(each for _, each in fronts[engine].values())
+        else:
+            best = max(best, total)
+    return best / len(arrivals)
+
+
+@settings(deadline=None, max_examples=40)
+@given(requests)
+def test_the_bound_on_schedules_is_the_best_of_them(
+    arrivals: list[tuple[float, EngineName]],
+) -> None:
+    assert schedule_at_most(SCENARIO, arrivals) == pytest.approx(best_by_trying(arrivals))
+
+
+def test_the_bound_on_schedules_is_below_that_of_the_linear_program() -> None:
+    arrivals = [(0.07 * number, (ENGINE, OTHER)[number % 2]) for number in range(30)]
+    whole = schedule_at_most(SCENARIO, arrivals)
+    assert whole <= relative_accuracy_at_most(SCENARIO, arrivals) + 1e-9
+    answers = simulate(SCENARIO, arrivals, 0)
+    best = {ENGINE: 0.9, OTHER: 0.5}
+    assert sum(each.accuracy / best[each.engine] for each in answers) / 30 <= whole
