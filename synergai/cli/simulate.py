@@ -132,11 +132,11 @@ def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[Result]
 
 
 def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> None:
-    from synergai.simulator.tables import METRICS, rows
+    from synergai.simulator.tables import METRICS, rows, title
 
     for metric in METRICS:
-        columns = (metric.title, *settings.experiments, "sum")
-        print_table(columns, rows(results, metric, settings.policies, settings.experiments))
+        columns = (title(metric, results), *settings.simulated, "sum")
+        print_table(columns, rows(results, metric, settings.policies, settings.simulated))
     if settings.load_ahead != "never":
         columns = ("loads ahead, per run", "number", "unused (s)", "unused (kJ)")
         print_table(columns, [_loads(results, policy) for policy in settings.policies])
@@ -158,9 +158,9 @@ def _plot(
     from synergai.simulator.sweep import make_workload, run
     from synergai.simulator.timeline import plot_timeline
 
-    comparison = draw_comparison(results, settings.policies, settings.experiments)
+    comparison = draw_comparison(results, settings.policies, settings.simulated)
     save(comparison, folder / "comparison.png")
-    experiment, seed = settings.experiments[-1], parse_seeds(settings.seeds)[0]
+    experiment, seed = settings.simulated[-1], parse_seeds(settings.seeds)[0]
     workload = make_workload(settings, profile, experiment, seed)
     for policy in settings.policies:
         name = f"timeline-{experiment}-{policy}-{seed}.png"

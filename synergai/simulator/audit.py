@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Session, WorkerClass
+from synergai.domain import Session
 from synergai.errors import InternalError
 
 if TYPE_CHECKING:
@@ -103,12 +103,13 @@ def _with_session_state(run: Run, spans: list[Span]) -> Iterator[tuple[Span, boo
 
 
 def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[Span]]) -> Iterator[str]:
+    classes = run.workload.workers
     for change in run.changes:
         load = change.load
         if load is None:
             continue
         session = load.session
-        name = WorkerClass(load.worker_id)
+        name = classes[load.worker_id]
         least_s = run.workload.load_s(session.engine, name, session.configuration)
         if load.spent_s < least_s - _TOLERANCE_S:
             yield f"{load.worker_id} loaded {session.engine} ahead faster than possible"
@@ -120,7 +121,7 @@ def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[Span]]) -> It
 
 
 def _memory_findings(run: Run) -> Iterator[str]:
-    workload = run.workload
+    workload, classes = run.workload, run.workload.workers
     resident: dict[WorkerId, set[Session]] = {}
     for change in run.changes:
         sessions = resident.setdefault(change.worker_id, set())
@@ -128,7 +129,7 @@ def _memory_findings(run: Run) -> Iterator[str]:
             sessions.add(change.session)
         else:
             sessions.discard(change.session)
-        most = workload.memory_bytes.get(WorkerClass(change.worker_id), math.inf)
+        most = workload.memory_bytes.get(classes[change.worker_id], math.inf)
         if len(sessions) * workload.session_bytes > most:
             yield f"{change.worker_id} had {len(sessions)} sessions, more than fit into its memory"
 
@@ -139,7 +140,7 @@ def _continues(before: Span, span: Span) -> bool:
 
 
 def _time_findings(run: Run, job: Job, span: Span, is_resident: bool) -> Iterator[str]:
-    workload, name = run.workload, WorkerClass(span.worker_id)
+    workload, name = run.workload, run.workload.workers[span.worker_id]
     queries_s = span.done * workload.per_query_s(job, name, span.configuration)
     if span.ended - span.ready < queries_s - _TOLERANCE_S:
         yield f"{span.worker_id} ran {span.done} queries of job {job.id} faster than possible"

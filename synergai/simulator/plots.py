@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from synergai.runtime.figures import fit_scale, make_figure
 from synergai.simulator.results import Spread
-from synergai.simulator.tables import METRICS, Metric, select
+from synergai.simulator.tables import METRICS, Metric, select, title
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def _bars(
         color=[_HIGHLIGHTED.get(policy, _OTHER) for policy in policies],
         error_kw={"elinewidth": 1, "capsize": 2},
     )
-    axes.set_ylabel(metric.title)
+    axes.set_ylabel(title(metric, results))
     axes.tick_params(axis="x", rotation=60)
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)

@@ -26,6 +26,7 @@ class Result:
     """One policy in one experiment with one seed.
 
     Attributes:
+        jobs: number of jobs.
         violations: late or rejected jobs.
         mean_wait_s: from a job's arrival until a worker starts it.
         mean_excess_s: time beyond the deadline over all jobs, 0 for those in time.
@@ -42,6 +43,7 @@ class Result:
     experiment: str
     policy: str
     seed: int
+    jobs: int
     violations: int
     mean_wait_s: float
     mean_excess_s: float
@@ -67,11 +69,12 @@ def summarize(run: Run) -> Result:
     if not run.loads:
         return result
     useless = [load for load in run.loads if not load.used]
+    classes = workload.workers
     return replace(
         result,
         loads=len(run.loads),
         useless_loads_s=sum(load.spent_s for load in useless),
-        useless_joules=sum(load.spent_s * WATTS.get(load.worker_id, 0.0) for load in useless),
+        useless_joules=sum(load.spent_s * WATTS.get(classes[load.worker_id], 0.0) for load in useless),
     )
 
 
@@ -89,6 +92,7 @@ def summarize_jobs(
         experiment=experiment,
         policy=policy,
         seed=seed,
+        jobs=len(jobs),
         violations=sum(job.violated for job in jobs),
         mean_wait_s=statistics.fmean(waits) if waits else 0.0,
         mean_excess_s=sum(job.excess_s for job in jobs) / len(jobs),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
@@ -27,6 +27,8 @@ DEFAULT_POLICIES: Final = (
 )
 RECONSTRUCTED_PROFILE: Final = Path(__file__).parent / "data" / "reconstructed_profile.csv"
 MAX_SEEDS: Final = 10_000
+MAX_WORKERS: Final = 1000
+MAX_JOBS: Final = 100_000
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -147,9 +149,52 @@ class SweepSettings(WorkloadSettings):
     t_pre: TPre = Field(
         default="fixed", description="T_pre is as profiled, or proportional to a job's queries."
     )
+    fleet: dict[str, Annotated[int, Field(ge=0, le=MAX_WORKERS)]] = Field(
+        default={},
+        description="Workers by class, such as x86=16,agx=16,nx=16; by default one of each class "
+        "in the profile.",
+    )
+    jobs: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_JOBS,
+        description="Jobs of each run; 24 by default, or all of --arrivals.",
+    )
+    load_factor: Annotated[float, OptionName("load")] = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="Arrivals relative to the experiment's, for the same fleet: with 16 workers of "
+        "each class, jobs arrive 16 times as often. With --arrivals, the factor by which they are "
+        "accelerated.",
+    )
+    arrivals: Path | None = Field(
+        default=None,
+        description="Jobs from the event log of a gateway (--event-log), or from a CSV file with "
+        "the columns arrival_s, engine, queries and qos_s, of which only the first is required.",
+    )
     bounds: bool = Field(
         default=False, description="Add a lower bound on violations for any schedule."
     )
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.fleet and not any(self.fleet.values()):
+            raise InvalidInput("--fleet has no workers")
+        if self.bounds and (self.fleet or self.arrivals):
+            raise InvalidInput(
+                "--bounds is for the thesis's jobs and one worker of each class; leave out --fleet "
+                "and --arrivals"
+            )
+        return self
+
+    @property
+    def simulated(self) -> tuple[ExperimentName, ...]:
+        """The experiments that differ: with given arrivals, one of each demand."""
+        if self.arrivals is None:
+            return self.experiments
+        by_demand = {EXPERIMENTS[name].demand: name for name in reversed(self.experiments)}
+        return tuple(name for name in self.experiments if name in by_demand.values())
 
 
 class SimulatorSettings(SweepSettings, env_prefix="SYNERGAI_SIMULATE_"):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Session, WorkerId
+from synergai.domain import Session
 from synergai.errors import InternalError
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Dispatch,
+    Expire,
     Fail,
     Finish,
     JobArrived,
@@ -28,17 +30,19 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.virtual_worker import VirtualWorker
+from synergai.simulator.workload import JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from synergai.domain import Job, JobId
+    from synergai.domain import Job, JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.events import Command, Event
     from synergai.simulator.virtual_worker import Loaded, SessionChange, Span
     from synergai.simulator.workload import Workload
 
 _MAX_STEPS: Final = 20_000
+"""Most steps of a run of up to 24 jobs; longer runs have as many for every 24 jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +69,11 @@ class Run:
 
 
 def make_workers(workload: Workload) -> list[Worker]:
-    """Return one worker per class, strongest first."""
+    """Return the workers, strongest first."""
     profile = workload.profile
     return [
         Worker(
-            id=WorkerId(name),
+            id=worker_id,
             worker_class=name,
             engines=frozenset(profile.engines),
             configurations=tuple(
@@ -88,7 +92,7 @@ def make_workers(workload: Workload) -> list[Worker]:
             memory_bytes=workload.memory_bytes.get(name, 0),
             session_bytes=dict.fromkeys(profile.engines, workload.session_bytes),
         )
-        for name in profile.classes
+        for worker_id, name in workload.workers.items()
     ]
 
 
@@ -147,13 +151,14 @@ class _Simulation:
             self.handle(WorkerJoined(worker))
         for job in workload.jobs:
             self.call_at(job.arrival, partial(self.submit, job))
-        for _ in range(_MAX_STEPS):
+        most = _MAX_STEPS * max(1, math.ceil(len(jobs) / JOBS))
+        for _ in range(most):
             if not self.unfinished:
                 break
             self.step()
         else:
             raise InternalError(
-                f"policy {self.settings.policy!r} did not finish within {_MAX_STEPS:,} steps"
+                f"policy {self.settings.policy!r} did not finish within {most:,} steps"
             )
         return Run(
             workload=workload,
@@ -213,5 +218,5 @@ class _Simulation:
                 case Finish(job_id):
                     self.finished[job_id] = self.now
                     self.unfinished.discard(job_id)
-                case Reject(job_id) | Fail(job_id):
+                case Reject(job_id) | Fail(job_id) | Expire(job_id):
                     self.unfinished.discard(job_id)

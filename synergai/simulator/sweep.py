@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from synergai.domain import WorkerClass
+from synergai.errors import InvalidInput
 from synergai.profiles.files import load_dictionary
+from synergai.simulator.arrivals import read_arrivals
 from synergai.simulator.audit import audit
 from synergai.simulator.results import Result, summarize
-from synergai.simulator.settings import parse_seeds
+from synergai.simulator.settings import one_of, parse_seeds
 from synergai.simulator.simulation import scheduling_settings, simulate
-from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+from synergai.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +41,17 @@ def load_profile(settings: SweepSettings) -> Profile:
 def make_workload(
     settings: SweepSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
-    """Return the workload of one experiment and seed."""
+    """Return the workload of one experiment and seed.
+
+    Raises:
+        InvalidInput: the profile lacks a class of the fleet or an engine of the arrivals, or
+            there are too few arrivals.
+    """
+    fleet = fleet_of(settings, profile)
+    given = () if settings.arrivals is None else read_arrivals(settings.arrivals)
+    count = settings.jobs or len(given) or JOBS
+    if given and count > len(given):
+        raise InvalidInput(f"{settings.arrivals} has only {len(given):,} jobs, not {count:,}")
     workload = draw(
         profile,
         EXPERIMENTS[experiment],
@@ -47,12 +59,30 @@ def make_workload(
         sessions=settings.sessions,
         t_pre=settings.t_pre,
         estimate_error=settings.estimate_error,
+        count=count,
+        # The experiments' arrivals are for one worker of each class; those of a file are what
+        # they are.
+        rate=settings.load_factor * (profile.capacity(fleet) if fleet and not given else 1.0),
+        given=given,
     )
     return replace(
         workload,
+        fleet=fleet,
         memory_bytes={WorkerClass(n): int(gib * _GIB) for n, gib in settings.memory.items()},
         session_bytes=int(settings.session_memory * _GIB),
     )
+
+
+def fleet_of(settings: SweepSettings, profile: Profile) -> dict[WorkerClass, int]:
+    """Return the number of workers by class; empty for one of each.
+
+    Raises:
+        InvalidInput: the profile has no such class.
+    """
+    return {
+        WorkerClass(one_of(name, list(profile.classes), "worker class")): count
+        for name, count in settings.fleet.items()
+    }
 
 
 def run(settings: SweepSettings, workload: Workload, policy: str) -> Run:
@@ -74,7 +104,7 @@ def simulate_all(settings: SweepSettings, profile: Profile) -> Iterator[tuple[Ru
     Raises:
         AuditFailed: a run violates a physical constraint.
     """
-    for experiment in settings.experiments:
+    for experiment in settings.simulated:
         for seed in parse_seeds(settings.seeds):
             workload = make_workload(settings, profile, experiment, seed)
             bound = None
@@ -101,4 +131,4 @@ def sweep(settings: SweepSettings, profile: Profile) -> Iterator[Result]:
 
 def run_count(settings: SweepSettings) -> int:
     """Return the number of runs of a sweep."""
-    return len(settings.experiments) * len(parse_seeds(settings.seeds)) * len(settings.policies)
+    return len(settings.simulated) * len(parse_seeds(settings.seeds)) * len(settings.policies)

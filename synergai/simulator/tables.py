@@ -29,11 +29,18 @@ class Metric:
 
 
 METRICS: Final = (
-    Metric("violations (of 24)", lambda result: result.violations, 2),
+    Metric("violations", lambda result: result.violations, 2),
     Metric("mean wait (s)", lambda result: result.mean_wait_s, 1),
     Metric("mean end-to-end (s)", lambda result: result.e2e_mean_s, 1),
     Metric("mean excess (s)", lambda result: result.mean_excess_s, 1),
 )
+
+
+def title(metric: Metric, results: Sequence[Result]) -> str:
+    """Return the title of a metric, for violations with the number of jobs of a run."""
+    if metric is not METRICS[0]:
+        return metric.title
+    return f"{metric.title} (of {results[0].jobs:,})"
 
 
 def select(results: Sequence[Result], policy: str, experiment: str) -> list[Result]:

@@ -45,7 +45,7 @@ def _draw_workers(
     numbers: dict[JobId, int],
     colours: list[tuple[float, float, float, float]],
 ) -> None:
-    names = [str(name) for name in run.workload.profile.classes]
+    names = list(map(str, run.workload.workers))
     for span in run.spans:
         row, colour = names.index(span.worker_id), colours[numbers[span.job_id]]
         setup_s, queries_s = span.ready - span.started, span.ended - span.ready

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
-from synergai.domain import EngineName, Job, JobId, WorkerClass
+from synergai.domain import EngineName, Job, JobId, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import Configuration
+    from synergai.simulator.arrivals import Arrival
 
 Sessions: TypeAlias = Literal["cold", "warm", "prewarmed"]
 """T_pre is paid at every start (cold), once per session (warm), or never (prewarmed)."""
@@ -100,6 +101,18 @@ class Profile:
         times = [queries / e.qps for name in self.classes for e in self.entries(engine, name)]
         return float(np.percentile(times, percentile))
 
+    def capacity(self, fleet: Mapping[WorkerClass, int]) -> float:
+        """Return the throughput of a fleet relative to that of one worker of each class.
+
+        Throughput is the highest QPS, summed over workers; the mean is over engines.
+        """
+        shares = []
+        for engine in self.engines:
+            rates = {name: self.best(engine, name).qps for name in self.classes}
+            rate = sum(rates[name] * count for name, count in fleet.items())
+            shares.append(rate / sum(rates.values()))
+        return sum(shares) / len(shares)
+
     def mean_gap_s(self, percentile: float) -> float:
         """Return the mean time between arrivals (thesis, Figure 7.2)."""
         times = [
@@ -124,6 +137,7 @@ class Workload:
         t_pre: whether T_pre depends on the number of queries.
         jobs: in order of arrival.
         factors: actual over profiled times, by job and class.
+        fleet: number of workers by class; one of each if it is empty.
         memory_bytes: memory for sessions by class; without a limit if it is missing.
         session_bytes: memory of each session.
     """
@@ -135,8 +149,22 @@ class Workload:
     t_pre: TPre
     jobs: tuple[Job, ...]
     factors: dict[tuple[JobId, WorkerClass], float]
+    fleet: Mapping[WorkerClass, int] = field(default_factory=dict)
     memory_bytes: Mapping[WorkerClass, int] = field(default_factory=dict)
     session_bytes: int = 0
+
+    @property
+    def workers(self) -> dict[WorkerId, WorkerClass]:
+        """The workers and their classes, strongest class first.
+
+        The only worker of a class is called like the class, the others `x86-1`, `x86-2`, ….
+        """
+        workers = {}
+        for name in self.profile.classes:
+            count = self.fleet.get(name, 0) if self.fleet else 1
+            ids = [name] if count == 1 else [f"{name}-{number}" for number in range(1, count + 1)]
+            workers.update(dict.fromkeys(map(WorkerId, ids), name))
+        return workers
 
     def scheduler_dictionary(self) -> ConfigurationDictionary:
         """Return a new dictionary with the scheduler's knowledge."""
@@ -202,6 +230,9 @@ def draw(
     sessions: Sessions = "cold",
     t_pre: TPre = "fixed",
     estimate_error: float = 0.15,
+    count: int = JOBS,
+    rate: float = 1.0,
+    given: Sequence[Arrival] = (),
 ) -> Workload:
     """Draw the workload of an experiment and a seed.
 
@@ -216,18 +247,34 @@ def draw(
         t_pre: whether T_pre depends on the number of queries.
         estimate_error: standard deviation of the logarithm of actual over profiled times, drawn
             once per job and worker class.
+        count: number of jobs.
+        rate: arrivals per second, relative to the experiment's, or to those given.
+        given: at least `count` arrivals, in their order; what they leave open is drawn. None for
+            those of the experiment.
+
+    Raises:
+        InvalidInput: an engine of the given arrivals is not in the profile.
     """
     random = np.random.default_rng(seed)
-    mean_gap_s = profile.mean_gap_s(experiment.frequency)
-    arrivals = np.cumsum(random.exponential(1.0, JOBS)) * mean_gap_s
-    engines = random.integers(len(profile.engines), size=JOBS)
-    counts = random.integers(len(QUERY_COUNTS), size=JOBS)
-    deviations = np.exp(estimate_error * random.standard_normal((JOBS, len(profile.classes))))
+    mean_gap_s = profile.mean_gap_s(experiment.frequency) / rate
+    arrivals = np.cumsum(random.exponential(1.0, count)) * mean_gap_s
+    engines = random.integers(len(profile.engines), size=count)
+    counts = random.integers(len(QUERY_COUNTS), size=count)
+    deviations = np.exp(estimate_error * random.standard_normal((count, len(profile.classes))))
     jobs = []
-    for number in range(JOBS):
+    for number in range(count):
         engine, queries = profile.engines[engines[number]], QUERY_COUNTS[counts[number]]
-        arrival = float(arrivals[number])
-        qos_s = profile.qos_s(engine, queries, experiment.demand)
+        arrival, qos_s, perishable = float(arrivals[number]), None, False
+        if given:
+            job = given[number]
+            engine, queries = job.engine or engine, job.queries or queries
+            arrival, qos_s, perishable = job.at / rate, job.qos_s, job.perishable
+        if engine not in profile.engines:
+            raise InvalidInput(
+                f"engine {engine} has no profile on all worker classes ({', '.join(profile.classes)})"
+            )
+        if qos_s is None:
+            qos_s = profile.qos_s(engine, queries, experiment.demand)
         jobs.append(
             Job(
                 id=JobId(f"{number:02d}"),
@@ -235,6 +282,7 @@ def draw(
                 queries=queries,
                 arrival=arrival,
                 deadline=arrival + qos_s,
+                perishable=perishable,
             )
         )
     return Workload(

@@ -70,11 +70,11 @@ class Outcome:
 
 
 def outcome_of_run(run: Run, violations_at_least: int | None = None) -> Outcome:
-    """Return the outcome of a simulated run, whose workers are called by their classes."""
+    """Return the outcome of a simulated run."""
     return Outcome(
         result=replace(summarize(run), violations_at_least=violations_at_least),
         jobs=job_outcomes(run.workload.jobs, run.spans, run.finished),
-        work=_work(run.spans, {}, _watts(run.workload.profile)),
+        work=_work(run.spans, run.workload.workers, _watts(run.workload.profile)),
         decisions_s=run.decisions_s,
     )
 

@@ -18,6 +18,7 @@ def a_result(policy: str, *, wait_s: float) -> Result:
         experiment="DL-FL",
         policy=policy,
         seed=1,
+        jobs=24,
         violations=2,
         mean_wait_s=wait_s,
         mean_excess_s=0.0,
