@@ -127,6 +127,12 @@ APPLICATIONS: Final = {
         _PREPARE,
         "simulator",
     ),
+    "capacity": Application(
+        "synergai.cli.capacity:app",
+        "Find the workers that a demand needs, in virtual time.",
+        _PREPARE,
+        "simulator",
+    ),
     "report": Application(
         "synergai.cli.report:app",
         "Report on profiles and policies: pages with figures and tables.",

@@ -74,7 +74,9 @@ def summarize(run: Run) -> Result:
         result,
         loads=len(run.loads),
         useless_loads_s=sum(load.spent_s for load in useless),
-        useless_joules=sum(load.spent_s * WATTS.get(classes[load.worker_id], 0.0) for load in useless),
+        useless_joules=sum(
+            load.spent_s * WATTS.get(classes[load.worker_id], 0.0) for load in useless
+        ),
     )
 
 

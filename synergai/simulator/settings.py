@@ -119,7 +119,17 @@ class WorkloadSettings(Settings):
         return value
 
 
-class SweepSettings(WorkloadSettings):
+class DemandSettings(WorkloadSettings):
+    """What `synergai simulate` and `synergai capacity` have in common."""
+
+    arrivals: Path | None = Field(
+        default=None,
+        description="Jobs from the event log of a gateway (--event-log), or from a CSV file with "
+        "the columns arrival_s, engine, queries and qos_s, of which only the first is required.",
+    )
+
+
+class SweepSettings(DemandSettings):
     """Which experiments, policies and seeds to simulate."""
 
     experiments: tuple[ExperimentName, ...] = Field(
@@ -168,11 +178,6 @@ class SweepSettings(WorkloadSettings):
         "each class, jobs arrive 16 times as often. With --arrivals, the factor by which they are "
         "accelerated.",
     )
-    arrivals: Path | None = Field(
-        default=None,
-        description="Jobs from the event log of a gateway (--event-log), or from a CSV file with "
-        "the columns arrival_s, engine, queries and qos_s, of which only the first is required.",
-    )
     bounds: bool = Field(
         default=False, description="Add a lower bound on violations for any schedule."
     )
@@ -201,3 +206,52 @@ class SimulatorSettings(SweepSettings, env_prefix="SYNERGAI_SIMULATE_"):
     """Settings of ``synergai simulate``."""
 
     plots: Path | None = Field(default=None, description="Directory for plots.")
+
+
+class CapacitySettings(DemandSettings, env_prefix="SYNERGAI_CAPACITY_"):
+    """Settings of ``synergai capacity``."""
+
+    violations: float = Field(
+        default=5.0,
+        ge=0,
+        lt=100,
+        description="Most jobs that may miss their deadlines, in percent.",
+    )
+    experiment: ExperimentName = Field(
+        default="DH-FH", description="Experiment that gives the demand."
+    )
+    jobs: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_JOBS,
+        description="Jobs of each run; 48 by default and 24 times --load beyond 2, or all of "
+        "--arrivals.",
+    )
+    load_factor: Annotated[float, OptionName("load")] = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="Arrivals relative to those of the experiment, whatever the fleet, or to "
+        "--arrivals.",
+    )
+    policy: PolicyName = Field(default="malleable", description="Scheduling policy.")
+    seeds: Annotated[str, AfterValidator(checked_seeds)] = Field(
+        default="0-1", description="One run per seed; violations are the mean."
+    )
+    sessions: Sessions = Field(
+        default="warm",
+        description="T_pre is paid at every start, once per session, or never.",
+    )
+    cost: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={},
+        description="Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
+        "the lowest cost is the best. Without it, the one with the fewest workers.",
+    )
+    watts: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default={"x86": 125.0, "agx": 30.0, "nx": 15.0},
+        description="Power of a busy worker by class, where the profile has none; by default the "
+        "nominal power of the thesis's machines.",
+    )
+    max_workers: int = Field(
+        default=32, ge=1, le=MAX_WORKERS, description="Most workers of a class to consider."
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
 
@@ -18,12 +18,15 @@ from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
+    from synergai.simulator.arrivals import Arrival
     from synergai.simulator.settings import SweepSettings
     from synergai.simulator.simulation import Run
     from synergai.simulator.workload import Workload
 
+Value = TypeVar("Value")
 _GIB: Final = 1 << 30
 PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 
@@ -48,10 +51,7 @@ def make_workload(
             there are too few arrivals.
     """
     fleet = fleet_of(settings, profile)
-    given = () if settings.arrivals is None else read_arrivals(settings.arrivals)
-    count = settings.jobs or len(given) or JOBS
-    if given and count > len(given):
-        raise InvalidInput(f"{settings.arrivals} has only {len(given):,} jobs, not {count:,}")
+    given, count = arrivals_of(settings.arrivals, settings.jobs, JOBS)
     workload = draw(
         profile,
         EXPERIMENTS[experiment],
@@ -73,15 +73,39 @@ def make_workload(
     )
 
 
+def arrivals_of(
+    path: Path | None, jobs: int | None, default: int
+) -> tuple[tuple[Arrival, ...], int]:
+    """Return the arrivals in a file, none without one, and the number of jobs to simulate.
+
+    Raises:
+        InvalidInput: the file cannot be read, or has fewer jobs.
+    """
+    given = () if path is None else read_arrivals(path)
+    count = jobs or len(given) or default
+    if given and count > len(given):
+        raise InvalidInput(f"{path} has only {len(given):,} jobs, not {count:,}")
+    return given, count
+
+
 def fleet_of(settings: SweepSettings, profile: Profile) -> dict[WorkerClass, int]:
     """Return the number of workers by class; empty for one of each.
 
     Raises:
         InvalidInput: the profile has no such class.
     """
+    return by_class(settings.fleet, profile)
+
+
+def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass, Value]:
+    """Return values of worker classes.
+
+    Raises:
+        InvalidInput: the profile has no such class.
+    """
     return {
-        WorkerClass(one_of(name, list(profile.classes), "worker class")): count
-        for name, count in settings.fleet.items()
+        WorkerClass(one_of(name, list(profile.classes), "worker class")): value
+        for name, value in values.items()
     }
 
 

@@ -271,7 +271,8 @@ def draw(
             arrival, qos_s, perishable = job.at / rate, job.qos_s, job.perishable
         if engine not in profile.engines:
             raise InvalidInput(
-                f"engine {engine} has no profile on all worker classes ({', '.join(profile.classes)})"
+                f"engine {engine} has no profile on all worker classes: "
+                f"{', '.join(profile.classes)}"
             )
         if qos_s is None:
             qos_s = profile.qos_s(engine, queries, experiment.demand)

@@ -1,18 +1,31 @@
-"""Power and energy sensors: INA3221 chips of Jetson boards, RAPL counters of x86 processors."""
+"""Power and energy sensors of machines.
+
+INA3221 chips of Jetson boards, power meters in the kernel's hwmon, RAPL counters of x86 processors,
+and NVIDIA's GPUs.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import NotSupported
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from worker_agent.power.files import Files
 
 _JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
 _JETPACK_5: Final = "/sys/bus/i2c/devices"
 _RAPL: Final = "/sys/class/powercap"
+_HWMON: Final = "/sys/class/hwmon"
+_WHOLE_MACHINE: Final = ("power_meter",)
+"""Chips that measure the whole machine: ACPI power meters."""
+_SUPPLY: Final = ("ina219", "ina220", "ina226", "ina230", "ina231", "ina232", "ina233", "ina238")
+"""Chips that measure the supply of a board."""
 _BOARD_TOTAL: Final = "VDD_IN"
 _CHANNELS: Final = 3
 """Channels of an INA3221; newer drivers list sums as further channels."""
@@ -43,10 +56,12 @@ class Rail:
     Attributes:
         name: the board's name of the rail.
         paths: one file in mW, or two files in mV and mA whose product is the power.
+        per_watt: units of the product in a watt, if they are others.
     """
 
     name: str
     paths: tuple[str, ...]
+    per_watt: int = 0
 
     def watts(self, files: Files) -> float:
         """Return the power on the rail, in watts.
@@ -55,36 +70,29 @@ class Rail:
             OSError: a file cannot be read.
         """
         values = [int(files.read(path)) for path in self.paths]
+        if self.per_watt:
+            return math.prod(values) / self.per_watt
         return values[0] / 1000 if len(values) == 1 else values[0] * values[1] / 1_000_000
 
 
-class Ina3221Sensor:
-    """INA3221 chips of a Jetson board; energy is integrated from power samples.
+class RailSensor:
+    """Supply rails whose power is sampled, and integrated to energy.
 
     Args:
         files: file access to the machine.
-
-    Raises:
-        NotSupported: on construction, if no sensor can be read.
+        rails: the rails; none of them is a part of another one.
+        source: human-readable description.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, rails: Iterable[Rail], source: str) -> None:
         self._files = files
-        try:
-            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
-        except OSError as error:
-            raise NotSupported(f"cannot read a power sensor: {error}") from error
-        total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
-        # A rail for the whole board includes the others.
-        self.rails = tuple(total or rails)
-        if not self.rails:
-            raise NotSupported("no INA3221 power sensor is readable")
-        self.source = f"INA3221 ({' + '.join(rail.name for rail in self.rails)})"
+        self.rails = tuple(rails)
+        self.source = source
         self._joules = 0.0
         self._last: tuple[float, float] | None = None
 
     def watts(self) -> float:
-        """Return the power of the board, in watts."""
+        """Return the power of all rails, in watts."""
         return sum(rail.watts(self._files) for rail in self.rails)
 
     def joules(self, now: float) -> float:
@@ -95,6 +103,55 @@ class Ina3221Sensor:
             self._joules += (now - then) * (watts + before) / 2
         self._last = (now, watts)
         return self._joules
+
+
+class Ina3221Sensor(RailSensor):
+    """INA3221 chips of a Jetson board.
+
+    Args:
+        files: file access to the machine.
+
+    Raises:
+        NotSupported: on construction, if no sensor can be read.
+    """
+
+    def __init__(self, files: Files) -> None:
+        try:
+            rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
+        except OSError as error:
+            raise NotSupported(f"cannot read a power sensor: {error}") from error
+        total = [rail for rail in rails if rail.name == _BOARD_TOTAL]
+        # A rail for the whole board includes the others.
+        chosen = total or rails
+        if not chosen:
+            raise NotSupported("no INA3221 power sensor is readable")
+        super().__init__(files, chosen, f"INA3221 ({' + '.join(rail.name for rail in chosen)})")
+
+
+class HwmonSensor(RailSensor):
+    """Power meters of the kernel's hwmon: of the whole machine, or of a board's supply.
+
+    Chips of other kinds are left out, since they measure only a part, such as one GPU or disk.
+
+    Args:
+        files: file access to the machine.
+
+    Raises:
+        NotSupported: on construction, if no meter can be read.
+    """
+
+    def __init__(self, files: Files) -> None:
+        found: dict[str, list[Rail]] = {}
+        for name in files.find(_HWMON, "hwmon*/name"):
+            with contextlib.suppress(OSError):
+                chip = files.read(name)
+                if chip in _WHOLE_MACHINE + _SUPPLY:
+                    found.setdefault(chip, []).extend(_hwmon_rails(files, name, chip))
+        whole = [rail for chip in _WHOLE_MACHINE for rail in found.get(chip, ())]
+        rails = whole or [rail for each in found.values() for rail in each]
+        if not rails:
+            raise NotSupported("no hwmon power meter of the machine is readable")
+        super().__init__(files, rails, f"hwmon ({' + '.join(rail.name for rail in rails)})")
 
 
 class RaplSensor:
@@ -134,6 +191,44 @@ class RaplSensor:
             self._microjoules += (count - self._last[path]) % (counter_range + 1)
             self._last[path] = count
         return self._microjoules / 1e6
+
+
+class SumSensor:
+    """Several sensors, none of which measures a part of another one.
+
+    Args:
+        sensors: the sensors.
+    """
+
+    def __init__(self, sensors: Sequence[EnergySensor]) -> None:
+        self._sensors = tuple(sensors)
+        self.source = ", ".join(sensor.source for sensor in sensors)
+
+    def joules(self, now: float) -> float:
+        """See `EnergySensor.joules`."""
+        return sum(sensor.joules(now) for sensor in self._sensors)
+
+
+def _hwmon_rails(files: Files, name: str, chip: str) -> list[Rail]:
+    """Return the readable rails of a chip.
+
+    A meter has its present power, the mean of a short time, or both.
+    """
+    folder = name.rpartition("/")[0]
+    rails = []
+    paths = files.find(folder, "power*_input") + files.find(folder, "power*_average")
+    numbers: set[str] = set()
+    for path in paths:
+        number = path.rpartition("/")[2].partition("_")[0]
+        if number in numbers:
+            continue
+        try:
+            int(files.read(path))
+        except (OSError, ValueError):
+            continue
+        numbers.add(number)
+        rails.append(Rail(f"{chip} {number}", (path,), per_watt=1_000_000))
+    return rails
 
 
 def _rails_of_jetpack_4(files: Files) -> list[Rail]:

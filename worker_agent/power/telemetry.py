@@ -1,7 +1,8 @@
 """Power and energy meters of the machine.
 
-Boards measure power with INA3221 chips, x86 machines count energy (RAPL). Without a readable
-sensor, power is reported as unmeasured and never estimated.
+Boards measure power with INA3221 or similar chips, servers with a power meter; x86 processors and
+GPUs count energy (RAPL, NVML). Without a readable sensor, power is reported as unmeasured and never
+estimated.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
 from worker_agent.power.files import Files
-from worker_agent.power.sensors import Ina3221Sensor, RaplSensor
+from worker_agent.power.nvml import NvmlSensor
+from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor, SumSensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,14 +64,26 @@ def open_meter(
     Raises:
         NotSupported: no sensor can be read; the message lists the reasons.
     """
-    machine = files or Files()
+    return EnergyMeter(_open_sensor(files or Files()), clock)
+
+
+def _open_sensor(files: Files) -> EnergySensor:
+    """Return the sensor of the whole machine, otherwise those of its parts."""
     reasons = []
-    for kind in (Ina3221Sensor, RaplSensor):
+    processor: EnergySensor | None = None
+    for kind in (Ina3221Sensor, HwmonSensor, RaplSensor):
         try:
-            return EnergyMeter(kind(machine), clock)
+            processor = kind(files)
+            break
         except NotSupported as error:
             reasons.append(str(error))
-    raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
+    if processor is None:
+        # Without the processor, the power of the GPUs is that of an unknown part of the machine.
+        raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
+    if isinstance(processor, RaplSensor):
+        with contextlib.suppress(NotSupported):
+            return SumSensor((processor, NvmlSensor(files)))
+    return processor
 
 
 class SampledMeter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,7 +11,8 @@ from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.emulated_board.kinds import KINDS
 from worker_agent.power import telemetry
 from worker_agent.power.files import Files
-from worker_agent.power.sensors import Ina3221Sensor, RaplSensor
+from worker_agent.power.nvml import NvmlSensor
+from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor
 from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
 
 if TYPE_CHECKING:
@@ -125,3 +126,148 @@ def test_a_machine_without_a_sensor_has_no_reading(tmp_path: Path) -> None:
     meter = PowerMeter(Files(tmp_path))
     assert (meter.source, meter.read()) == ("", None)
     meter.close()
+
+
+# --- hwmon and NVML ---------------------------------------------------------------------
+
+HWMON = "sys/class/hwmon"
+
+
+def test_power_meter_of_the_whole_machine_is_used_before_its_parts(tmp_path: Path) -> None:
+    files = a_machine(
+        tmp_path,
+        {
+            f"{HWMON}/hwmon0/name": "amdgpu",
+            f"{HWMON}/hwmon0/power1_average": "90000000",
+            f"{HWMON}/hwmon1/name": "power_meter",
+            f"{HWMON}/hwmon1/power1_average": "180000000",
+            f"{HWMON}/hwmon2/name": "ina226",
+            f"{HWMON}/hwmon2/power1_input": "12000000",
+            f"{RAPL}/name": "package-0",
+            f"{RAPL}/energy_uj": "0",
+            f"{RAPL}/max_energy_range_uj": "9999999",
+        },
+    )
+    times = iter([0.0, 2.0])
+    meter = open_meter(files, lambda: next(times))
+    assert meter.source == "hwmon (power_meter power1)"
+    assert meter.joules() == pytest.approx(360.0)
+
+
+def test_supply_of_a_board_is_the_sum_of_its_meters(tmp_path: Path) -> None:
+    sensor = HwmonSensor(
+        a_machine(
+            tmp_path,
+            {
+                f"{HWMON}/hwmon0/name": "ina231",
+                f"{HWMON}/hwmon0/power1_input": "2500000",
+                f"{HWMON}/hwmon1/name": "ina231",
+                f"{HWMON}/hwmon1/power1_input": "1500000",
+                f"{HWMON}/hwmon1/power1_average": "1000000",
+            },
+        )
+    )
+    assert sensor.watts() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("chip", ["amdgpu", "nvme", "coretemp"])
+def test_meters_of_a_part_are_not_taken_for_the_machine(tmp_path: Path, chip: str) -> None:
+    files = a_machine(
+        tmp_path,
+        {f"{HWMON}/hwmon0/name": chip, f"{HWMON}/hwmon0/power1_average": "90000000"},
+    )
+    with pytest.raises(NotSupported, match="hwmon"):
+        HwmonSensor(files)
+
+
+def test_meter_without_a_number_is_left_out(tmp_path: Path) -> None:
+    files = a_machine(
+        tmp_path,
+        {f"{HWMON}/hwmon0/name": "power_meter", f"{HWMON}/hwmon0/power1_average": "N/A"},
+    )
+    with pytest.raises(NotSupported, match="hwmon"):
+        HwmonSensor(files)
+
+
+class FakeNvml:
+    """GPUs with energy counters in mJ, or with power in mW only."""
+
+    def __init__(self, *, energies: list[int] | None = None, powers: list[int]) -> None:
+        self.energies = energies
+        self.powers = powers
+        self.fails = False
+
+    def nvmlInit_v2(self) -> int:  # noqa: N802  # the library's name, as below
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = len(self.powers)
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, number: int, device: Any) -> int:  # noqa: N802
+        device._obj.value = number + 1
+        return 0
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: Any, value: Any) -> int:  # noqa: N802
+        if self.energies is None:
+            return 3  # not supported
+        value._obj.value = self.energies[device.value - 1]
+        return 999 if self.fails else 0
+
+    def nvmlDeviceGetPowerUsage(self, device: Any, value: Any) -> int:  # noqa: N802
+        value._obj.value = self.powers[device.value - 1]
+        return 0
+
+
+GPU = {"dev/nvidiactl": ""}
+
+
+def test_energy_of_gpus_is_the_sum_of_their_counters(tmp_path: Path) -> None:
+    library = FakeNvml(energies=[5_000, 1_000_000], powers=[1, 1])
+    sensor = NvmlSensor(a_machine(tmp_path, GPU), lambda _: library)
+    assert sensor.source == "NVML (2 GPUs)"
+    assert sensor.joules(0.0) == 0.0
+    library.energies = [7_000, 1_003_000]
+    assert sensor.joules(1.0) == pytest.approx(5.0)
+    library.fails = True
+    with pytest.raises(OSError, match="code 999"):
+        sensor.joules(2.0)
+
+
+def test_power_of_gpus_without_a_counter_is_integrated(tmp_path: Path) -> None:
+    library = FakeNvml(powers=[40_000])
+    sensor = NvmlSensor(a_machine(tmp_path, GPU), lambda _: library)
+    assert sensor.joules(10.0) == 0.0
+    library.powers = [60_000]
+    assert sensor.joules(12.0) == pytest.approx(100.0)
+
+
+def test_machines_without_gpus_or_driver_have_no_such_sensor(tmp_path: Path) -> None:
+    def missing(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    with pytest.raises(NotSupported, match="no NVIDIA GPU"):
+        NvmlSensor(Files(tmp_path), lambda _: FakeNvml(powers=[]))
+    with pytest.raises(NotSupported, match=r"cannot load libnvidia-ml\.so\.1"):
+        NvmlSensor(a_machine(tmp_path, GPU), missing)
+    with pytest.raises(NotSupported, match="no NVIDIA GPU"):
+        NvmlSensor(a_machine(tmp_path, GPU), lambda _: FakeNvml(powers=[]))
+
+
+def test_processor_and_gpus_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = FakeNvml(energies=[0], powers=[1])
+    monkeypatch.setattr(telemetry, "NvmlSensor", lambda files: NvmlSensor(files, lambda _: library))
+    files = a_machine(
+        tmp_path,
+        {
+            **GPU,
+            f"{RAPL}/name": "package-0",
+            f"{RAPL}/energy_uj": "0",
+            f"{RAPL}/max_energy_range_uj": "9999999",
+        },
+    )
+    meter = open_meter(files, lambda: 0.0)
+    assert meter.source == "RAPL (1 package), NVML (1 GPU)"
+    files.write(f"/{RAPL}/energy_uj", "2000000")
+    library.energies = [3_000]
+    assert meter.joules() == pytest.approx(5.0)

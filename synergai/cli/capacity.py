@@ -1,0 +1,130 @@
+"""``synergai capacity``: how many workers of which class a demand needs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import print_json, print_table
+from synergai.simulator.settings import CapacitySettings, parse_seeds
+
+if TYPE_CHECKING:
+    from synergai.simulator.capacity import Option, Planner
+    from synergai.simulator.workload import Profile
+
+_JOBS_PER_LOAD: Final = 24
+"""Jobs of an experiment. Fewer would be a short burst, which needs fewer workers than a demand that
+lasts."""
+_LEAST_JOBS: Final = 48
+
+
+def capacity(settings: CapacitySettings) -> None:
+    """Find the workers that keep violations below a limit, by simulation.
+
+    Prints the least number of workers of each class alone, and the best mix of classes: the
+    cheapest one with --cost, otherwise the one with the fewest workers.
+    """
+    require("numpy")
+    from rich.console import Console
+
+    from synergai.profiles.files import load_dictionary
+    from synergai.simulator.capacity import plan
+    from synergai.simulator.workload import Profile
+
+    profile = Profile(load_dictionary(settings.profile))
+    planner = _make_planner(settings, profile)
+    with Console(stderr=True).status("simulating fleets"):
+        options = plan(planner)
+    if settings.as_json:
+        print_json([_record(option) for option in options])
+    else:
+        columns = ("fleet", "workers", "violations", "busy", "J/query", "cost/h")
+        print_table(columns, [_row(option) for option in options])
+        _print_notes(settings, profile, options)
+    if not options:
+        raise typer.Exit(1)
+
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+app.command(
+    epilog="Example: [bold]synergai capacity --load 16 --violations 5 "
+    "--cost x86=0.8,agx=0.15,nx=0.08[/bold]",
+)(settings_command(CapacitySettings, capacity))
+
+
+def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
+    from synergai.domain import WorkerClass
+    from synergai.simulator.capacity import Planner
+    from synergai.simulator.simulation import scheduling_settings
+    from synergai.simulator.sweep import PROFILE_AGNOSTIC, arrivals_of, by_class
+    from synergai.simulator.workload import EXPERIMENTS, draw
+
+    usual = max(_LEAST_JOBS, math.ceil(_JOBS_PER_LOAD * settings.load_factor))
+    given, count = arrivals_of(settings.arrivals, settings.jobs, usual)
+    options = {name: text for name, text in settings.predefined.items() if name in profile.classes}
+    agnostic = settings.policy in PROFILE_AGNOSTIC
+    return Planner(
+        workloads=[
+            draw(
+                profile,
+                EXPERIMENTS[settings.experiment],
+                seed,
+                sessions=settings.sessions,
+                estimate_error=settings.estimate_error,
+                count=count,
+                rate=settings.load_factor,
+                given=given,
+            )
+            for seed in parse_seeds(settings.seeds)
+        ],
+        settings=scheduling_settings(settings.policy, options if agnostic else None),
+        violations=settings.violations / 100,
+        max_workers=settings.max_workers,
+        costs=by_class(settings.cost, profile),
+        watts={WorkerClass(name): watts for name, watts in settings.watts.items()},
+    )
+
+
+def _print_notes(settings: CapacitySettings, profile: Profile, options: list[Option]) -> None:
+    alone = {next(iter(each.fleet)) for each in options if len(each.fleet) == 1}
+    if not options:
+        typer.echo(
+            f"no fleet of up to {settings.max_workers:,} workers of each class keeps violations "
+            f"within {settings.violations:g} %; --max-workers allows more"
+        )
+        return
+    typer.echo("the first fleet is the best one that was found; the others are of one class")
+    for name in profile.classes:
+        if name not in alone:
+            typer.echo(
+                f"{name} alone: up to {settings.max_workers:,} workers do not keep violations "
+                f"within {settings.violations:g} %"
+            )
+
+
+def _name(option: Option) -> str:
+    return ",".join(f"{name}={count}" for name, count in option.fleet.items())
+
+
+def _row(option: Option) -> list[str]:
+    return [
+        _name(option),
+        f"{sum(option.fleet.values()):,}",
+        f"{option.violations * 100:.1f} %",
+        f"{option.busy * 100:.0f} %",
+        "not measured" if option.joules is None else f"{option.joules:.3g}",
+        "" if option.cost is None else f"{option.cost:,.2f}",
+    ]
+
+
+def _record(option: Option) -> dict[str, Any]:
+    return {
+        "fleet": option.fleet,
+        "violations": option.violations,
+        "busy": option.busy,
+        "joules_per_query": option.joules,
+        "cost_per_hour": option.cost,
+    }

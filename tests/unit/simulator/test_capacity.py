@@ -1,0 +1,125 @@
+"""Least fleets for a demand."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+from typer.testing import CliRunner
+
+from synergai.cli.capacity import app
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.simulator.capacity import Planner, plan
+from synergai.simulator.simulation import scheduling_settings
+from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+
+FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")
+
+
+def a_profile(*, watts: float = 10.0, idle_watts: float = 0.0) -> Profile:
+    return Profile(
+        ProfileEntry(
+            engine=EngineName("engine"),
+            worker_class=name,
+            configuration=Configuration(1),
+            qps=qps,
+            watts=watts,
+            idle_watts=idle_watts,
+        )
+        for name, qps in ((FAST, 100.0), (SLOW, 50.0))
+    )
+
+
+def a_planner(
+    profile: Profile,
+    *,
+    rate: float = 1.0,
+    violations: float = 0.1,
+    max_workers: int = 32,
+    costs: dict[WorkerClass, float] | None = None,
+) -> Planner:
+    workload = draw(
+        profile, EXPERIMENTS["DL-FL"], 0, sessions="prewarmed", estimate_error=0.0, rate=rate
+    )
+    return Planner(
+        workloads=[workload],
+        settings=scheduling_settings("malleable"),
+        violations=violations,
+        max_workers=max_workers,
+        costs=costs or {},
+        watts={},
+    )
+
+
+@pytest.mark.parametrize("rate", [0.5, 4.0])
+@pytest.mark.parametrize("name", [FAST, SLOW])
+def test_least_fleet_suffices_and_one_worker_less_does_not(name: WorkerClass, rate: float) -> None:
+    planner = a_planner(a_profile(), rate=rate)
+    least = planner.least({name: 1})
+    assert least is not None
+    assert least.violations <= 0.1
+    count = least.fleet[name]
+    assert count == 1 or not planner.option({name: count - 1}).suffices
+
+
+def test_more_demand_needs_more_workers() -> None:
+    counts = []
+    for rate in (1.0, 4.0, 8.0):
+        least = a_planner(a_profile(), rate=rate).least({FAST: 1})
+        assert least is not None
+        counts.append(least.fleet[FAST])
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+
+
+def test_cheapest_class_is_the_best_option() -> None:
+    for dear, cheap in ((FAST, SLOW), (SLOW, FAST)):
+        costs = {dear: 100.0, cheap: 1.0}
+        best, *_ = plan(a_planner(a_profile(), rate=4.0, costs=costs))
+        assert set(best.fleet) == {cheap}
+        assert best.cost == best.fleet[cheap]
+
+
+def test_demand_beyond_the_limit_has_no_option() -> None:
+    assert plan(a_planner(a_profile(), rate=1e6, max_workers=8)) == []
+
+
+def test_energy_counts_idle_workers_where_their_power_is_known() -> None:
+    busy = a_planner(a_profile()).option({FAST: 2}).joules
+    idle = a_planner(a_profile(idle_watts=5.0)).option({FAST: 2}).joules
+    assert busy is not None
+    assert idle is not None
+    assert busy == pytest.approx(10.0 / 100.0)
+    assert idle > busy
+
+
+def test_energy_is_not_known_without_power() -> None:
+    assert a_planner(a_profile(watts=0.0)).option({FAST: 1}).joules is None
+
+
+def test_jobs_without_deadlines_need_one_worker() -> None:
+    planner = a_planner(a_profile())
+    [workload] = planner.workloads
+    jobs = tuple(structs.replace(job, deadline=math.inf) for job in workload.jobs)
+    planner.workloads = [replace(workload, jobs=jobs)]
+    least = planner.least({SLOW: 1})
+    assert least is not None
+    assert least.fleet == {SLOW: 1}
+
+
+def test_command_prints_the_least_fleets() -> None:
+    arguments = ["--jobs", "3", "--seeds", "0", "--violations", "40", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    options = json.loads(result.stdout)
+    assert {"fleet", "violations", "joules_per_query", "cost_per_hour"} <= options[0].keys()
+
+
+def test_command_says_that_no_fleet_suffices() -> None:
+    result = CliRunner().invoke(app, ["--load", "200", "--seeds", "0"])
+    assert result.exit_code == 1
+    assert "no fleet of up to 32 workers of each class" in result.stdout

@@ -1,0 +1,101 @@
+"""Energy of NVIDIA's GPUs, read with the NVIDIA Management Library of their driver."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Final
+
+from synergai.errors import NotSupported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from worker_agent.power.files import Files
+
+_DEVICE: Final = "/dev/nvidiactl"
+_LIBRARY: Final = "libnvidia-ml.so.1"
+_SUCCESS: Final = 0
+
+
+class NvmlSensor:
+    """All GPUs: their energy counters, or their sampled power where they have none.
+
+    GPUs before the Volta generation have no counter.
+
+    Args:
+        files: file access to the machine.
+        load: loads the library.
+
+    Raises:
+        NotSupported: on construction, if there are no GPUs, or one of them cannot be read.
+    """
+
+    def __init__(self, files: Files, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+        if not files.exists(_DEVICE):
+            raise NotSupported("there is no NVIDIA GPU")
+        try:
+            self._library = load(_LIBRARY)
+        except OSError as error:
+            raise NotSupported(f"cannot load {_LIBRARY}: {error}") from error
+        try:
+            self._call("nvmlInit_v2")
+            self._devices = self._find()
+            if not self._devices:
+                raise NotSupported("there is no NVIDIA GPU")
+            self._joules = [0.0] * len(self._devices)
+            self._last: list[tuple[float, float] | None] = [None] * len(self._devices)
+            self._counts = [self._has_counter(device) for device in self._devices]
+            for number in range(len(self._devices)):
+                self._read(number)
+        except (OSError, AttributeError) as error:
+            raise NotSupported(f"cannot read the power of NVIDIA GPUs: {error}") from error
+        count = len(self._devices)
+        self.source = f"NVML ({count} GPU{'s' * (count > 1)})"
+
+    def joules(self, now: float) -> float:
+        """See `EnergySensor.joules`; sampled power is integrated (trapezoidal rule)."""
+        for number, counts in enumerate(self._counts):
+            value, last = self._read(number), self._last[number]
+            if last is not None:
+                then, before = last
+                self._joules[number] += (
+                    value - before if counts else (now - then) * (value + before) / 2
+                )
+            self._last[number] = (now, value)
+        return sum(self._joules)
+
+    def _find(self) -> list[ctypes.c_void_p]:
+        count = ctypes.c_uint()
+        self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        devices = []
+        for number in range(count.value):
+            device = ctypes.c_void_p()
+            self._call("nvmlDeviceGetHandleByIndex_v2", number, ctypes.byref(device))
+            devices.append(device)
+        return devices
+
+    def _has_counter(self, device: ctypes.c_void_p) -> bool:
+        try:
+            self._energy(device)
+        except (OSError, AttributeError):
+            return False
+        return True
+
+    def _read(self, number: int) -> float:
+        """Return the energy so far in joules, or the present power in watts."""
+        device = self._devices[number]
+        if self._counts[number]:
+            return self._energy(device)
+        milliwatts = ctypes.c_uint()
+        self._call("nvmlDeviceGetPowerUsage", device, ctypes.byref(milliwatts))
+        return milliwatts.value / 1000
+
+    def _energy(self, device: ctypes.c_void_p) -> float:
+        millijoules = ctypes.c_ulonglong()
+        self._call("nvmlDeviceGetTotalEnergyConsumption", device, ctypes.byref(millijoules))
+        return millijoules.value / 1000
+
+    def _call(self, name: str, *arguments: object) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code != _SUCCESS:
+            raise OSError(f"{name} failed with code {code}")
