@@ -307,6 +307,7 @@ def test_sweep_returns_one_record_per_run_with_the_documented_fields(profile: Pr
         "experiment",
         "policy",
         "seed",
+        "jobs",
         "violations",
         "mean_wait_s",
         "mean_excess_s",
