@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
 from synergai.simulator.recording import read_log
+from synergai.simulator.workload import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,23 +18,6 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("arrival_s", "engine", "queries", "qos_s")
 _MAX_QUERIES: Final = 1 << 53
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A job of a file; what is None is drawn as in the thesis's experiments.
-
-    Attributes:
-        at: seconds after the first arrival.
-        qos_s: infinite if the job has no deadline.
-        perishable: whether it is dropped at its deadline, as a single request is.
-    """
-
-    at: float
-    engine: EngineName | None = None
-    queries: int | None = None
-    qos_s: float | None = None
-    perishable: bool = False
 
 
 @lru_cache(maxsize=1)

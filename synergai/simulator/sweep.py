@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from synergai.simulator.arrivals import Arrival
     from synergai.simulator.settings import SweepSettings
     from synergai.simulator.simulation import Run
-    from synergai.simulator.workload import Workload
+    from synergai.simulator.workload import Arrival, Workload
 
 Value = TypeVar("Value")
 _GIB: Final = 1 << 30

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from synergai.domain import Configuration
-    from synergai.simulator.arrivals import Arrival
 
 Sessions: TypeAlias = Literal["cold", "warm", "prewarmed"]
 """T_pre is paid at every start (cold), once per session (warm), or never (prewarmed)."""
@@ -58,6 +57,23 @@ EXPERIMENTS: Final = {
         Experiment("DH-FH", _LOWER_QUARTILE, _LOWER_QUARTILE),
     )
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A job of a file; what is None is drawn as in the thesis's experiments.
+
+    Attributes:
+        at: seconds after the first arrival.
+        qos_s: infinite if the job has no deadline.
+        perishable: whether it is dropped at its deadline, as a single request is.
+    """
+
+    at: float
+    engine: EngineName | None = None
+    queries: int | None = None
+    qos_s: float | None = None
+    perishable: bool = False
 
 
 class Profile:
