@@ -12,7 +12,7 @@ from synergai.search.improvement import expected_improvement, improvement
 from synergai.search.trials import SHORT_ERROR, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from synergai.search.state import State
 
@@ -107,10 +107,7 @@ class SharedProcessSearch:
         contenders = []
         for row in state.rows:
             measured = sorted(state.measured(row), key=lambda point: -mean[point])
-            for point in measured[1:]:
-                best = measured[0]
-                # Of the two, the one that was measured less often.
-                again = min(best, point, key=lambda each: len(state.results[each]))
+            for best, point, again in _pairs(measured):
                 if len(state.results[again]) >= _MOST_REPEATS or not state.fits(Trial(again)):
                     continue
                 # How far its next result will move the difference.
@@ -121,6 +118,13 @@ class SharedProcessSearch:
                     seconds = state.costs.seconds(again, full=False)
                     contenders.append(_Candidate(again, float(gain[0]), seconds))
         return contenders
+
+
+def _pairs(measured: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the best point, each other one, and which of the two to measure again: both in turn."""
+    for point in measured[1:]:
+        for again in (measured[0], point):
+            yield measured[0], point, again
 
 
 def _choose(state: State, candidates: Sequence[_Candidate]) -> int:

@@ -179,6 +179,14 @@ def test_known_results_are_not_measured_again() -> None:
     assert run(Search(space, make_strategy("exhaustive"), PLAN, math.inf, known)) == []
 
 
+def test_the_noisier_of_two_contenders_is_measured_again() -> None:
+    space = make_space((FAST,), threads=(1, 2))
+    search = Search(space, make_strategy(), PLAN, math.inf)
+    for point, qps, error in ((0, 60.6, 0.02), (1, 55.4, 0.07)):
+        search.tell(Trial(point), Result(qps, 0.0, setup_s=1.0, seconds=4.0, error=error))
+    assert search.next() == Trial(1)
+
+
 def test_search_without_power_looks_for_the_highest_qps_only() -> None:
     search = Search(make_space((FAST,)), make_strategy(), PLAN, math.inf)
     run(search, watts=0.0)
