@@ -194,7 +194,21 @@ class Caller:
             )
 
 
-UNRESTRICTED: Final = Caller(
+class _Unrestricted(Caller):
+    """A caller that may do everything, of which nothing is looked up."""
+
+    __slots__ = ()
+
+    def may(self, *_roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
+        """Return True."""
+        del engine, tenant
+        return True
+
+    def check(self, *_roles: Role, engine: str | None = None, tenant: str | None = None) -> None:
+        """Accept the call."""
+
+
+UNRESTRICTED: Final[Caller] = _Unrestricted(
     ANONYMOUS, "", (Grant(to=(ANONYMOUS,), roles=frozenset(Role), tenants=(ANY,)),)
 )
 """Every caller, where no access table is configured."""
