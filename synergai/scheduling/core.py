@@ -181,7 +181,7 @@ class SchedulerCore:
             self._hedging.place(self._queue.engines(), now)
         if self._checks.waiting:
             self._checks.place(self._queue.engines(), now)
-        if self._residency.due:
+        if self._residency.due or self._residency.again_at <= now:
             self._residency.plan(now)
         commands = self._commands.copy()
         self._commands.clear()
@@ -194,12 +194,11 @@ class SchedulerCore:
             instant = min(instant, self._retries.next_due())
         if self._hedging.is_on:
             instant = min(instant, self._hedging.next_due())
-        if self._residency.due:
-            instant = min(instant, self._residency.next_due())
+        instant = min(instant, self._residency.next_due())
         if self._queue:
             instant = min(
                 instant,
-                self._loads.next_expiry(self._now),
+                self._loads.next_change(self._now),
                 self._wait_queue.wakeup(self._now),
                 self._fleet.next_available_at(self._now),
             )
@@ -370,7 +369,7 @@ class SchedulerCore:
         self._leases.record_progress(lease, done, event.compute_s, self._now, final=True)
         if lease.done:
             self._learn_profile(lease)
-        self._release(lease)
+        self._release(lease, stopped=event.outcome is Outcome.STOPPED)
         if lease.yielding and event.outcome is Outcome.STOPPED and lease.job.queued:
             self._remember_interrupted(lease)
         if event.outcome is Outcome.FAILED:
@@ -388,8 +387,8 @@ class SchedulerCore:
         if worker is not None and not self._policy.rebalances:
             self._resumption.add(lease, worker)
 
-    def _release(self, lease: Lease) -> None:
-        self._leases.release(lease, self._now)
+    def _release(self, lease: Lease, *, stopped: bool = False) -> None:
+        self._leases.release(lease, self._now, stopped=stopped)
         if self._residency.is_on:
             self._residency.due = True
         self._probes.finished(lease.assignment.id)
@@ -535,7 +534,7 @@ class SchedulerCore:
         """Take all assignments of a worker back."""
         for lease in list(worker.leases.values()):
             self._commands.append(Revoke(lease.assignment.id, worker.id))
-            self._release(lease)
+            self._release(lease, stopped=True)
 
     # --- job lifecycle ------------------------------------------------------------------
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
 from synergai.domain import Session, largest_configuration
 from synergai.scheduling.estimate import Estimate
 
@@ -50,7 +48,8 @@ class Estimator:
         self._loads = loads
         self._settings = settings
         self._pace: dict[tuple[WorkerId, EngineName], float] = {}
-        self._setup: dict[tuple[WorkerId, EngineName], float] = {}
+        # Also by whether the session was added to a host that had others of its engine.
+        self._setup: dict[tuple[WorkerId, EngineName, bool], float] = {}
         self._transfer: dict[tuple[WorkerId, EngineName], float] = {}
         self._switch: dict[WorkerId, float] = {}
         self._fastest: dict[EngineName, list[Estimate]] = {}
@@ -91,6 +90,15 @@ class Estimator:
             return tuple([each for each in found if each.session in worker.sessions])
         return found
 
+    def may_use(self, session: Session, worker: WorkerRecord) -> bool:
+        """Return whether an assignment may use `session` now: it is loaded, or may be."""
+        return (
+            not session.configuration.variant
+            or session in worker.sessions
+            or not worker.worker.keeps_sessions
+            or self._loads.may_begin(session.engine, worker.id, self.now)
+        )
+
     def allowed(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
         """Return the cost of a job's engine on `worker`, in variants that the job may use."""
         found = self.estimates(job.job.engine, worker)
@@ -101,7 +109,8 @@ class Estimator:
         """Return the configuration in which a job's queries would measure its engine on `worker`.
 
         The largest one; with variants, the first that the job may use and that is not profiled, by
-        the accuracy that the engine's folder declares. None if there is none.
+        the accuracy that the engine's folder declares. None if there is none, or if it would have
+        to be loaded while another one is being loaded.
         """
         engine, limit = job.job.engine, job.limit
         usable = worker.configurations(engine)
@@ -116,12 +125,17 @@ class Estimator:
             if limit is None or limit.admits(variant.name, variant.accuracy):
                 found = [each for each in usable if each.variant == variant.name]
                 if found:
-                    return largest_configuration(found)
+                    largest = largest_configuration(found)
+                    return largest if self.may_use(Session(engine, largest), worker) else None
         return None
 
     def waits_for_load(self, engine: EngineName, worker: WorkerRecord) -> bool:
         """Return whether a worker may load no variant, as one is being loaded."""
-        return engine in worker.variants and self._loads.is_loading(engine, self.now)
+        return (
+            engine in worker.variants
+            and worker.worker.keeps_sessions
+            and not self._loads.may_begin(engine, worker.id, self.now)
+        )
 
     def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
         """Return the least time in which any of `serving` could run the job's pending queries.
@@ -190,10 +204,9 @@ class Estimator:
         if mode and worker.power_mode is not None and worker.power_mode != mode:
             seconds += self._switch.get(worker.id, self._settings.mode_switch_s)
         if not self._resident(session, worker):
-            started = bool(entry.configuration.variant) and _sibling_resident(session, worker)
-            # Variants share a host, and the samples in it.
-            load_s = entry.model_load_s if started else entry.t_pre_s
-            seconds += load_s * self._setup.get((worker.id, entry.engine), 1.0)
+            started = _shares_host(session, worker)
+            pace = self._setup.get((worker.id, entry.engine, started), 1.0)
+            seconds += _load_s(entry, started=started) * pace
         return seconds
 
     @staticmethod
@@ -269,10 +282,12 @@ class Estimator:
 
     def observe_setup(self, worker: WorkerRecord, entry: ProfileEntry, seconds: float) -> None:
         """Update the setup time of an engine; new and old observations weigh the same."""
-        if entry.t_pre_s <= 0 or seconds <= 0:
+        started = _shares_host(Session(entry.engine, entry.configuration), worker)
+        profiled_s = _load_s(entry, started=started)
+        if profiled_s <= 0 or seconds <= 0:
             return
-        key = worker.id, entry.engine
-        self._setup[key] = _blend(self._setup.get(key, 1.0), seconds / entry.t_pre_s, 0.5)
+        key = worker.id, entry.engine, started
+        self._setup[key] = _blend(self._setup.get(key, 1.0), seconds / profiled_s, 0.5)
         self._invalidate(worker, entry.engine)
 
     def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
@@ -363,11 +378,18 @@ def _pareto_front(found: list[Estimate]) -> list[Estimate]:
     return kept
 
 
-def _sibling_resident(session: Session, worker: WorkerRecord) -> bool:
+def _load_s(entry: ProfileEntry, *, started: bool) -> float:
+    """Return the profiled time of a load; variants share a host, and the samples in it."""
+    return entry.model_load_s if started else entry.t_pre_s
+
+
+def _shares_host(session: Session, worker: WorkerRecord) -> bool:
     """Return whether another variant is loaded that runs in the same host."""
-    host = replace(session.configuration, variant="")
+    if not session.configuration.variant:
+        return False
+    host = session.configuration.base
     return any(
-        each.engine == session.engine and replace(each.configuration, variant="") == host
+        each.engine == session.engine and each.configuration.base == host and each != session
         for each in worker.sessions
     )
 

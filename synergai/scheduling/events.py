@@ -317,10 +317,17 @@ class Revoke(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Load a session ahead of need; ``SessionLoaded`` or ``SessionDropped`` follows."""
+    """Load a session ahead of need; ``SessionLoaded`` or ``SessionDropped`` follows.
+
+    Attributes:
+        worker_id: the worker.
+        session: what it loads.
+        estimate_s: estimated time until it is loaded, with the work ahead of it; 0 if unknown.
+    """
 
     worker_id: WorkerId
     session: Session
+    estimate_s: float = 0.0
 
 
 class Unload(Struct, frozen=True):

@@ -120,7 +120,7 @@ class Interleaver:
         """Yield where a request may run next, and the seconds until that worker turns to it."""
         for worker in self._view.serving(request.job.engine):
             estimate = next(iter(self._estimator.for_job(request, worker)), None)
-            if estimate is None and not self._may_measure(request, worker):
+            if estimate is None and self._estimator.to_measure(request, worker) is None:
                 continue  # it has no variant that the request may use now
             cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
             if worker.index in available and estimate is not None:
@@ -129,12 +129,6 @@ class Interleaver:
             elif self._may_interrupt(worker, request, estimate, cost_s):
                 yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
                 yield self._delay_s(worker), Interruption(request, worker, estimate, yielding)
-
-    def _may_measure(self, request: JobRecord, worker: WorkerRecord) -> bool:
-        """Return whether a request may measure its engine on a worker."""
-        if self._estimator.waits_for_load(request.job.engine, worker):
-            return False
-        return self._estimator.to_measure(request, worker) is not None
 
     def expected_answer_s(
         self, engine: EngineName, priority: int, *, interruptible: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.domain import AssignmentId
+from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Command, Dispatch, Stop
 from synergai.scheduling.observation import observe
 from synergai.scheduling.state import Lease
@@ -17,7 +17,7 @@ from synergai.scheduling.state import Lease
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from synergai.domain import BatchTimes, Configuration, EngineName, JobId, Session
+    from synergai.domain import BatchTimes, Configuration, EngineName, JobId
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.fleet import Fleet
@@ -132,13 +132,11 @@ class Leases:
             estimate, count = self._variants.choose(job, worker, estimate, count, now)
             wanted = count
             fastest_share = decision.estimate.per_query_s / estimate.per_query_s
-            if worker.worker.keeps_sessions and estimate.session not in worker.sessions:
-                if self._loads.is_loading(job.job.engine, now):  # one load at a time
-                    estimate, fastest_share = decision.estimate, 1.0
-                    if estimate.session not in worker.sessions:
-                        return False
-                else:
-                    self._loads.begin(worker.id, estimate.session, estimate.setup_s, now)
+        if not self._estimator.may_use(estimate.session, worker):
+            estimate, fastest_share = decision.estimate, 1.0
+            if not self._estimator.may_use(estimate.session, worker):
+                return False
+        self._begin_load(worker, estimate.session, estimate.setup_s, now)
         leased_s = 0.0
         self._wait_queue.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
@@ -169,17 +167,31 @@ class Leases:
         queries = job.pending.take(self._settings.probe_queries, job.ready)
         if queries is None:
             raise RuntimeError(f"job {job.job.id} has no queries to probe its engine with")
+        session = Session(job.job.engine, configuration)
+        self._begin_load(worker, session, math.inf, now)
         lease = self._dispatch(job, worker, configuration, queries, _UNKNOWN_COST, now)
-        self._update_worker(worker, lease.session, loads=True, now=now)
+        self._update_worker(worker, session, loads=True, now=now)
         self._wait_queue.enqueue(job)
         return lease
 
     def repeat(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float) -> Lease:
         """Lease a query that runs twice, which is not queued and charged to no tenant."""
         cost = self._cost(job, worker, estimate, 1)
+        self._begin_load(worker, estimate.session, estimate.setup_s, now)
         lease = self._dispatch(job, worker, estimate.configuration, (0, 1), cost, now)
         self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
         return lease
+
+    def _begin_load(
+        self, worker: WorkerRecord, session: Session, setup_s: float, now: float
+    ) -> None:
+        """Record the load of a variant that an assignment needs, if it is not loaded."""
+        if not session.configuration.variant or session in worker.sessions:
+            return
+        if worker.worker.keeps_sessions:
+            # No setup was expected of a session that the worker dropped since.
+            seconds = worker.free_at(now) - now + (setup_s or math.inf)
+            self._loads.begin(worker.id, session, seconds, now)
 
     def _cost(
         self,
@@ -326,8 +338,14 @@ class Leases:
         worker.stop(lease, now, for_request=for_request)
         self._fleet.update_availability(worker, now)
 
-    def release(self, lease: Lease, now: float) -> None:
-        """End the lease; its unfinished queries are pending again unless the job was removed."""
+    def release(self, lease: Lease, now: float, *, stopped: bool = False) -> None:
+        """End the lease; its unfinished queries are pending again unless the job was removed.
+
+        Args:
+            lease: an assignment in flight.
+            now: when it ended.
+            stopped: it was stopped or taken back; its worker goes on with a load that has begun.
+        """
         assignment = lease.assignment
         del self._by_id[assignment.id]
         worker = self._fleet.workers.get(assignment.worker_id)
@@ -335,7 +353,9 @@ class Leases:
             worker.remove(lease, now)
             self._fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
-                self._loads.end(worker.id, lease.session)
+                needed = any(each.session == lease.session for each in worker.leases.values())
+                if not needed and not (stopped and lease.is_head):
+                    self._loads.end(worker.id, lease.session)
                 self._estimator.invalidate_engine(worker, assignment.engine)
                 self._wait_queue.mark_drifted(assignment.engine, now)
         job = lease.job

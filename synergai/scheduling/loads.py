@@ -1,57 +1,79 @@
-"""Sessions that are being loaded: at most one of an engine with variants at a time in the fleet."""
+"""Sessions that are being loaded: at most one of an engine with variants at a time in the fleet.
+
+A load that takes clearly longer than estimated is overdue: it holds back no other worker any more,
+but still its own.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName, Session, WorkerId
 
-_FACTOR: Final = 4.0
-_MARGIN_S: Final = 30.0
-"""A load that takes longer than the multiple of its estimate and this margin is forgotten."""
+PATIENCE: Final = 3.0
+MARGIN_S: Final = 1.0
+"""A load is overdue after this multiple of its estimate, and this margin."""
+UNKNOWN_S: Final = 10.0
+"""Assumed duration of a load of which nothing is known."""
 _RETRY_S: Final = 60.0
 """Time until a session that its worker dropped or did not load is loaded ahead again."""
 
 
-class _Load(NamedTuple):
-    worker_id: WorkerId
-    session: Session
-    until: float
+def overdue_at(began: float, seconds: float) -> float:
+    """Return when a load is overdue that was commanded at `began`.
+
+    Args:
+        began: when it was commanded.
+        seconds: estimate of the time until it is loaded, including the work ahead of it; infinite
+            if nothing is known.
+    """
+    return began + PATIENCE * (seconds if math.isfinite(seconds) else UNKNOWN_S) + MARGIN_S
 
 
 class Loads:
-    """The loads in flight by engine, whether ahead of time or for an assignment."""
+    """The loads in flight, whether ahead of time or for an assignment."""
 
     def __init__(self) -> None:
-        self._by_engine: dict[EngineName, _Load] = {}
+        # By engine, worker and session: when it is overdue.
+        self._by_engine: dict[EngineName, dict[tuple[WorkerId, Session], float]] = {}
         self._failed: dict[tuple[WorkerId, Session], float] = {}
         self._unloading: set[tuple[WorkerId, Session]] = set()
 
     def begin(self, worker_id: WorkerId, session: Session, seconds: float, now: float) -> None:
-        """Record that a worker begins to load a session, which is expected to take `seconds`."""
-        until = now + _FACTOR * seconds + _MARGIN_S
-        self._by_engine[session.engine] = _Load(worker_id, session, until)
+        """Record that a worker is told to load a session; see `overdue_at`."""
+        loads = self._by_engine.get(session.engine, {})
+        # The end of some may never have been reported.
+        loads = {key: overdue for key, overdue in loads.items() if overdue + _RETRY_S > now}
+        loads[worker_id, session] = overdue_at(now, seconds)
+        self._by_engine[session.engine] = loads
 
-    def is_loading(self, engine: EngineName, now: float) -> bool:
-        """Return whether any worker loads a session of the engine."""
-        load = self._by_engine.get(engine)
-        if load is None:
-            return False
-        if load.until <= now:
-            del self._by_engine[engine]
-            return False
-        return True
+    def may_begin(self, engine: EngineName, worker_id: WorkerId, now: float) -> bool:
+        """Return whether a worker may load a session of the engine.
 
-    def worker_is_loading(self, worker_id: WorkerId) -> bool:
+        Not while it loads another one itself, nor while another worker does that is not overdue.
+        """
+        loads = self._by_engine.get(engine)
+        if not loads:
+            return True
+        return not any(
+            overdue > now or (loading == worker_id and overdue + _RETRY_S > now)
+            for (loading, _), overdue in loads.items()
+        )
+
+    def worker_is_loading(self, worker_id: WorkerId, now: float) -> bool:
         """Return whether the worker loads anything."""
-        return any(load.worker_id == worker_id for load in self._by_engine.values())
+        return any(
+            loading == worker_id and overdue + _RETRY_S > now
+            for loads in self._by_engine.values()
+            for (loading, _), overdue in loads.items()
+        )
 
     def end(self, worker_id: WorkerId, session: Session) -> None:
         """Record that a session is loaded, or that its assignment is over."""
-        load = self._by_engine.get(session.engine)
-        if load is not None and load.worker_id == worker_id and load.session == session:
+        loads = self._by_engine.get(session.engine)
+        if loads is not None and loads.pop((worker_id, session), None) is not None and not loads:
             del self._by_engine[session.engine]
 
     def drop(self, worker_id: WorkerId, session: Session) -> None:
@@ -77,13 +99,20 @@ class Loads:
 
     def remove_worker(self, worker_id: WorkerId) -> None:
         """Forget the loads of a worker that left."""
-        for engine, load in list(self._by_engine.items()):
-            if load.worker_id == worker_id:
-                del self._by_engine[engine]
+        for loads in list(self._by_engine.values()):
+            for loading, session in list(loads):
+                if loading == worker_id:
+                    self.end(loading, session)
         self._failed = {key: at for key, at in self._failed.items() if key[0] != worker_id}
         self._unloading = {key for key in self._unloading if key[0] != worker_id}
 
-    def next_expiry(self, now: float) -> float:
-        """Return when the next load is forgotten, after `now`; infinite if there is none."""
-        instants = (load.until for load in self._by_engine.values() if load.until > now)
+    def next_change(self, now: float) -> float:
+        """Return when the next load is overdue or forgotten, after `now`; infinite if none is."""
+        instants = (
+            at
+            for loads in self._by_engine.values()
+            for overdue in loads.values()
+            for at in (overdue, overdue + _RETRY_S)
+            if at > now
+        )
         return min(instants, default=math.inf)

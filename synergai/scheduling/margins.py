@@ -97,7 +97,7 @@ class Margins:
             at -= 1
         if not at or len(self._queue) < 2:
             return at
-        behind = self._queue.latest_starts(worker.engines, _BEHIND)
+        behind = self._queue.latest_starts(worker.engines, _BEHIND, now)
         # The first is this request. If the most urgent one could be the last, so could all others.
         if len(behind) < 2 or starts_at + (costs[at] + len(behind) - 2) * query_s <= behind[1]:
             return at

@@ -134,9 +134,31 @@ class View:
                 return estimate
         return estimates[0] if estimates else None
 
+    def predefined_estimate(
+        self, job: JobRecord, worker: WorkerRecord, configuration: Configuration
+    ) -> Estimate | None:
+        """Return the cost of a job on `worker` in the configuration, in its fastest variant.
+
+        Falls back to the fastest configuration. None if the worker has no variant that the job may
+        use now, or the engine is not profiled there at all.
+        """
+        estimates = self._estimator.for_job(job, worker)
+        for estimate in estimates:
+            if estimate.configuration.base == configuration:
+                return estimate
+        return estimates[0] if estimates else None
+
+    def can_run(self, job: JobRecord, worker: WorkerRecord) -> bool:
+        """Return whether a worker has a variant that a job with a floor or a pin may use."""
+        return job.limit is None or bool(self._estimator.allowed(job, worker))
+
     def setup_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return the setup still to be paid if the job comes next on the worker."""
-        if estimate.setup_s == 0.0 or worker.is_set_up_for(job, self.now):
+        if estimate.setup_s == 0.0:
+            return 0.0
+        if worker.is_set_up_for(job, self.now) and not (
+            estimate.configuration.variant and worker.worker.keeps_sessions
+        ):  # it may have run in another variant
             return 0.0
         return estimate.setup_s
 

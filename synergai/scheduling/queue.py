@@ -254,7 +254,7 @@ class JobQueue:
                     seen.add(lane.engine)
                     yield part.first()[2]
 
-    def latest_starts(self, engines: Collection[EngineName], count: int) -> list[float]:
+    def latest_starts(self, engines: Collection[EngineName], count: int, now: float) -> list[float]:
         """Return when about the `count` most urgent jobs of some engines must start, ascending.
 
         Those that are overdue are left out.
@@ -262,11 +262,13 @@ class JobQueue:
         if (only := self._aside.record) is not None:
             return [only.latest_start] if only.job.engine in engines else []
         found = [
-            entry[2].latest_start
+            latest_start
             for engine, queue in self._by_engine.items()
             if engine in engines
             for lane in queue.lanes.values()
-            for entry in lane.in_time.leading(count)
+            for part in (lane.in_time, lane.overdue)  # by the rank, which may be another instant
+            for entry in part.leading(count)
+            if (latest_start := entry[2].latest_start) >= now
         ]
         found.sort()
         return found[:count]

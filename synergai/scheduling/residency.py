@@ -66,6 +66,8 @@ class Residency:
 
     Attributes:
         due: something has changed since the last plan.
+        again_at: when to plan again although nothing has changed: a load is overdue by then, or the
+            last plan looked at a part of the fleet. Infinite otherwise.
     """
 
     def __init__(
@@ -85,7 +87,10 @@ class Residency:
         self._mode = settings.load_ahead
         self._counts: dict[EngineName, tuple[float, float]] = {}
         self._planned_at = -math.inf
+        self._first_worker = 0
+        self._rounds = 0
         self.due = False
+        self.again_at = math.inf
 
     @property
     def is_on(self) -> bool:
@@ -99,13 +104,18 @@ class Residency:
 
     def next_due(self) -> float:
         """Return when to plan again; infinite if nothing has changed."""
-        return self._planned_at + PLANNED_EVERY_S if self.due else math.inf
+        soonest = self._planned_at + PLANNED_EVERY_S
+        return soonest if self.due else max(soonest, self.again_at)
 
     def plan(self, now: float) -> None:
         """Command loads ahead, at a limited rate."""
         if now < self._planned_at + PLANNED_EVERY_S:
             return
+        if self.due:
+            self._rounds = math.ceil(len(self._fleet.workers) / _WORKERS)
+        self._rounds -= 1
         self.due = False
+        self.again_at = now if self._rounds > 0 else math.inf
         self._planned_at = now
         wishes = sorted(
             self._wishes(now),
@@ -114,11 +124,16 @@ class Residency:
         for wish in wishes:
             worker, session = wish.worker, wish.estimate.session
             engine = session.engine
-            if self._loads.is_loading(engine, now) or self._loads.worker_is_loading(worker.id):
+            if self._loads.worker_is_loading(worker.id, now):
+                continue
+            if not self._loads.may_begin(engine, worker.id, now):
+                self.again_at = min(self.again_at, self._loads.next_change(now))
                 continue
             if self._makes_room(wish, now):
-                self._loads.begin(worker.id, session, wish.estimate.setup_s, now)
-                self._commands.append(Load(worker.id, session))
+                seconds = worker.free_at(now) - now + wish.estimate.setup_s
+                self._loads.begin(worker.id, session, seconds, now)
+                known_s = seconds if math.isfinite(seconds) else 0.0
+                self._commands.append(Load(worker.id, session, known_s))
 
     # --- wishes -------------------------------------------------------------------------
 
@@ -131,17 +146,22 @@ class Residency:
             ),
             key=lambda pair: (-pair[0], pair[1]),
         )
-        workers = 0
-        for worker in self._fleet.workers.values():
-            if worker.withdrawn or not worker.worker.keeps_sessions:
-                continue
-            workers += 1
-            if workers > _WORKERS:
-                return
+        for worker in self._next_workers():
             for weight, engine in weights[:_ENGINES]:
                 if engine in worker.engines:
                     for estimate in self._missing(worker, engine, now):
                         yield _Wish(weight, worker, estimate)
+
+    def _next_workers(self) -> list[WorkerRecord]:
+        """Return the workers of this plan; in a large fleet, following plans look at the others."""
+        workers = [
+            each
+            for each in self._fleet.workers.values()
+            if not each.withdrawn and each.worker.keeps_sessions
+        ]
+        first = self._first_worker if self._first_worker < len(workers) else 0
+        self._first_worker = first + _WORKERS
+        return workers[first : first + _WORKERS]
 
     def _engines(self) -> set[EngineName]:
         if self._mode == "never":

@@ -73,5 +73,5 @@ class Resumption:
                 if first.job.priority > job.job.priority:
                     continue
                 estimate = self._view.estimate(engine, worker, lease.assignment.configuration)
-                if estimate is not None:
+                if estimate is not None and (job.limit is None or job.limit.allows(estimate)):
                     yield Assign(job, worker, estimate, job.assignable)

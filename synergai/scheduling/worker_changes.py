@@ -6,6 +6,7 @@ waiting jobs. What a worker that leaves was running is handled by the core.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import Session
@@ -118,9 +119,13 @@ class WorkerChanges:
                 was_resident = session in worker.sessions
                 worker.sessions.discard(session)
                 decided = self._loads.dropped(worker.id, session, now) and was_resident
-                if decided and (self._loads.worker_is_loading(worker.id) or _is_loading(worker)):
+                if decided and (
+                    self._loads.worker_is_loading(worker.id, now) or _is_loading(worker)
+                ):
                     # It made room for another one.
                     worker.most_sessions = max(1, len(worker.sessions))
+                if was_resident and session.configuration.variant and _is_needed(session, worker):
+                    self._loads.begin(worker.id, session, math.inf, now)  # by the worker itself
                 self._estimator.invalidate_engine(worker, session.engine)
                 self._wait_queue.rerank(session.engine)
             case ModeChanged(_, mode, switch_s):
@@ -166,6 +171,11 @@ class WorkerChanges:
         self._estimator.invalidate_worker(worker)
         for engine in sorted(worker.engines):
             self._wait_queue.rerank(engine)
+
+
+def _is_needed(session: Session, worker: WorkerRecord) -> bool:
+    """Return whether any of the worker's assignments needs a session."""
+    return any(lease.session == session for lease in worker.leases.values())
 
 
 def _is_loading(worker: WorkerRecord) -> bool:

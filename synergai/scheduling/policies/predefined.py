@@ -41,13 +41,14 @@ class PredefinedConfigurations:
         return given or largest_configuration(description.configurations)
 
     def estimate(self, view: View, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
-        """Return the cost of the job's engine on the worker; None if it is not profiled there.
+        """Return the cost of the job on the worker; None if it is not profiled there.
 
-        Falls back to the fastest configuration if the predefined one is not profiled.
+        Falls back to the fastest configuration if the predefined one is not profiled. None as well
+        if the worker has no variant of the engine that the job may use now.
         """
         if job.job.engine not in worker.engines:
             return None
-        return view.estimate(job.job.engine, worker, self.of(worker))
+        return view.predefined_estimate(job, worker, self.of(worker))
 
 
 class ArrivalOrder(ABC):

@@ -28,7 +28,11 @@ class StrictRoundRobin(ArrivalOrder):
     ) -> Candidate | None:
         """Return the next worker that serves the job's engine, or None while it is busy."""
         last = self._last[job.is_request]
-        circle = sorted(w.index for w in view.serving(job.job.engine) if not w.withdrawn)
+        circle = sorted(
+            worker.index
+            for worker in view.serving(job.job.engine)
+            if not worker.withdrawn and view.can_run(job, worker)
+        )
         following = next((index for index in circle if index > last), circle[0])
         chosen = next((c for c in candidates if c.worker.index == following), None)
         if chosen is not None:
