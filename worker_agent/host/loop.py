@@ -1,13 +1,16 @@
 """Main loop of an engine host: receive runs, compute them in order, send the results.
 
-The loop is single-threaded and blocking. Between two queries it polls the socket for stop requests.
-Consecutive waiting queries that come with batch times are computed as a batch.
+The loop is blocking, and computes in one thread. Between two queries it polls the socket for stop
+requests. Consecutive waiting queries that come with batch times are computed as a batch. Further
+variants of the engine are loaded in a thread of their own, so that queries go on meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from synergai.domain import Fault, Outcome
@@ -19,6 +22,7 @@ from worker_agent.host.batches import BatchBuilder, Candidate, batch_key, concat
 from worker_agent.host.inbox import AgentDisconnected, Inbox
 from worker_agent.ipc.frames import (
     LoadStarted,
+    LoadVariant,
     RunEnded,
     RunProgress,
     RunQuery,
@@ -69,6 +73,8 @@ class HostLoop:
         interrupts: InterruptListener,
     ) -> None:
         self._socket = agent_socket
+        # Held while something is sent, so that messages of two threads do not mix.
+        self._sending = threading.Lock()
         self._inbox = Inbox(agent_socket)
         self._models = {variant: model}
         self._loader = loader
@@ -86,7 +92,7 @@ class HostLoop:
             while True:
                 run = self._inbox.take()
                 if run is None:
-                    self._socket.sendall(b"".join(results))
+                    self._send(b"".join(results))
                     results.clear()
                     held_since = 0.0
                     self._follow_orders()
@@ -104,7 +110,7 @@ class HostLoop:
                 # Waking up the agent costs it more than computing a short query costs the host.
                 next_is_short = self._inbox.next_is_query() and end - begin < HOLD_S
                 if not next_is_short or end - held_since > HOLD_S:
-                    self._socket.sendall(b"".join(results))
+                    self._send(b"".join(results))
                     results.clear()
                     held_since = 0.0
         except (AgentDisconnected, ConnectionError):
@@ -124,21 +130,33 @@ class HostLoop:
             self._interrupts.end()
 
     def _follow_orders(self) -> None:
-        """Load and unload variants as ordered."""
+        """Unload variants, and begin to load others, as ordered."""
         while (order := self._inbox.next_order()) is not None:
             if isinstance(order, UnloadVariant):
                 del self._models[order.variant]
                 self._unbatched.discard(order.variant)
                 if (heap := GlibcHeap.find()) is not None:
                     heap.trim()
-                self._socket.sendall(VariantUnloaded(order.variant).encode())
-                continue
-            self._socket.sendall(LoadStarted(order.variant).encode())
+                self._send(VariantUnloaded(order.variant).encode())
+            elif order.alone:
+                self._load(order)
+            else:
+                # The agent orders one load at a time. A load that hangs does not hold up the exit.
+                threading.Thread(target=self._load, args=(order,), daemon=True).start()
+
+    def _load(self, order: LoadVariant) -> None:
+        """Load a variant and report it; queries name it only after that."""
+        with suppress(ConnectionError):  # the main loop finds out as well
+            self._send(LoadStarted(order.variant).encode())
             like = next(iter(self._models.values())).engine
             model, report = self._loader.load(order.variant, time.monotonic(), like)
             if model is not None:
                 self._models[order.variant] = model
-            self._socket.sendall(report.encode())
+            self._send(report.encode())
+
+    def _send(self, data: bytes) -> None:
+        with self._sending:
+            self._socket.sendall(data)
 
     def _compute(self, run: Run, model: LoadedModel) -> RunEnded:
         if isinstance(run, RunQuery):
@@ -268,7 +286,7 @@ class HostLoop:
                     correct += model.processing.predicted_class(arrays) == labels[index]
                 if now >= report_at:
                     tally = Tally(done, labelled, int(correct), compute_s)
-                    self._socket.sendall(RunProgress(run.run_id, tally).encode())
+                    self._send(RunProgress(run.run_id, tally).encode())
                     report_at = now + PROGRESS_INTERVAL
         except (AgentDisconnected, ConnectionError):
             raise

@@ -31,6 +31,8 @@ _THREAD_VARIABLES: Final = (
     "MKL_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
+_SWITCH_S: Final = 0.0005
+"""Time after which a thread lets another one run Python code."""
 _QUIET: Final = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 """Read by TensorFlow on import; it also raises what it would log."""
 
@@ -68,6 +70,8 @@ def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int)
     Raises:
         ConnectionError: the agent disconnected before the engine was loaded.
     """
+    # A thread that loads a variant yields to the queries of others, if they hold the same lock.
+    sys.setswitchinterval(_SWITCH_S)
     # Imported here because NumPy and the runtimes read the thread variables on import.
     from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.loading import ModelLoader

@@ -26,7 +26,7 @@ from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import rss_bytes
 from synergai.runtime.text import printable
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.process import HostProcess, LoadCrashed
+from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadSuspected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -109,6 +109,8 @@ class HostPool:
         self._providers = {} if providers is None else providers
         # Remembered until the engine's files change: every attempt costs a start of the runtime.
         self._unusable: dict[Session, str] = {}
+        # Variants during whose load a host crashed that computed queries.
+        self._suspected: set[Session] = set()
         # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
@@ -162,6 +164,7 @@ class HostPool:
         Its hosts complete their runs before they are closed; pending loads are cancelled. What
         was unusable is tried again.
         """
+        self._suspected = {each for each in self._suspected if each.engine != engine}
         if forgotten := [session for session in self._unusable if session.engine == engine]:
             for session in forgotten:
                 del self._unusable[session]
@@ -244,7 +247,10 @@ class HostPool:
                 host = await self._start(session)
                 ready = host.ready
             else:
-                host, ready = shared, await shared.load_variant(session.configuration.variant)
+                # Only without queries beside it is it certain what a crash is due to.
+                alone = session in self._suspected
+                host = shared
+                ready = await shared.load_variant(session.configuration.variant, alone=alone)
         except SynergaiError as failure:
             error = self._blame(session, failure)
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
@@ -286,6 +292,8 @@ class HostPool:
         The engine itself has been loaded before, on the CPU and with another variant.
         """
         configuration = session.configuration
+        if isinstance(error, LoadSuspected):
+            self._suspected.add(session)
         if not (configuration.execution_provider or configuration.variant):
             return error
         if not isinstance(error, (EngineUnusable, LoadCrashed)):

@@ -72,6 +72,10 @@ class LoadCrashed(Unavailable):
     """The engine host crashed while it loaded the engine."""
 
 
+class LoadSuspected(Unavailable):
+    """The engine host crashed while it loaded a variant and computed runs; either was the cause."""
+
+
 class _PendingRun(Struct, frozen=True):
     on_ended: OnEnded
     on_progress: OnProgress | None = None
@@ -106,8 +110,9 @@ class HostProcess(asyncio.Protocol):
         self._first_message: asyncio.Future[Message] = self._loop.create_future()
         # Answers to orders in flight, by variant.
         self._orders: dict[str, asyncio.Future[Message]] = {}
-        # What the host is loading, which it does between two queries.
+        # The variant that the host is loading, and whether it computes nothing meanwhile.
         self._loading: str | None = None
+        self._loads_alone = False
         self._decoder = Decoder()
         self._runs: dict[int, _PendingRun] = {}
         self._last_run_id = 0
@@ -206,18 +211,27 @@ class HostProcess(asyncio.Protocol):
             case _:
                 raise EngineUnusable(f"unexpected first message from the host: {message}")
 
-    async def load_variant(self, variant: str, timeout_s: float = 300.0) -> Ready:
-        """Load another variant of the engine, between two queries of those that are loaded.
+    async def load_variant(
+        self, variant: str, *, alone: bool = False, timeout_s: float = 300.0
+    ) -> Ready:
+        """Load another variant of the engine, beside the queries of those that are loaded.
 
         If it kills the process, the variants that were loaded are lost.
 
+        Args:
+            variant: the variant.
+            alone: compute no queries meanwhile, to know what to blame if the process dies.
+            timeout_s: time limit.
+
         Raises:
             EngineUnusable: it cannot be loaded; `LoadHung` if that takes too long.
-            Unavailable: the process died before, or while loading; `LoadCrashed` if that caused it.
+            Unavailable: the process died before, or while loading; `LoadCrashed` if that caused it,
+                `LoadSuspected` if a query may have.
         """
+        self._loads_alone = alone
         try:
             async with asyncio.timeout(timeout_s):
-                message = await self._order(variant, LoadVariant(variant))
+                message = await self._order(variant, LoadVariant(variant, alone))
         except TimeoutError:
             what = f"variant {variant!r} of engine {self.session.engine!r}"
             error = LoadHung if self._loading == variant else Unavailable
@@ -508,7 +522,7 @@ class HostProcess(asyncio.Protocol):
             if not answer.done():
                 blamed = variant == self._loading
                 answer.set_exception(
-                    self._death(f"{reason} while loading") if blamed else Unavailable(reason)
+                    self._load_death(f"{reason} while loading") if blamed else Unavailable(reason)
                 )
         runs, self._runs = self._runs, {}
         for run_id, run in runs.items():
@@ -527,6 +541,13 @@ class HostProcess(asyncio.Protocol):
         # Killed from outside, as by the kernel when memory is short, it may load another time.
         killed = self._process.returncode == -signal.SIGKILL
         return self._kill_error or (Unavailable if killed else LoadCrashed)(reason)
+
+    def _load_death(self, reason: str) -> SynergaiError:
+        """Return why the load of a further variant failed during which the process died."""
+        error = self._death(reason)
+        if isinstance(error, LoadCrashed) and self._runs and not self._loads_alone:
+            return LoadSuspected(reason)
+        return error
 
     async def _wait_exit(self) -> str:
         """Wait until the process has exited, and describe how."""

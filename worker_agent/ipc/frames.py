@@ -116,12 +116,15 @@ class StopRun(_Message, frozen=True, tag=3):
 
 
 class LoadVariant(_Message, frozen=True, tag=4):
-    """Load another variant of the engine, before the next query.
+    """Load another variant of the engine; `LoadStarted` and then `Ready` or `LoadFailed` answer it.
 
-    `LoadStarted` and then `Ready` or `LoadFailed` answer it.
+    Attributes:
+        variant: the variant.
+        alone: load it before the next query, instead of beside those that follow.
     """
 
     variant: str
+    alone: bool = False
 
 
 class UnloadVariant(_Message, frozen=True, tag=5):
@@ -197,7 +200,7 @@ class VariantUnloaded(_Message, frozen=True, tag=20):
 
 
 class LoadStarted(_Message, frozen=True, tag=21):
-    """The host turns to a `LoadVariant`: if it dies from now on, this variant is to blame."""
+    """The host turns to a `LoadVariant`: if it dies from now on, this variant may be to blame."""
 
     variant: str
 

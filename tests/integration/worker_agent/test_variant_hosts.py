@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.process import LoadSuspected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,6 +68,31 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models
 
 
+@pytest.fixture(scope="module")
+def slow_family(family: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model directory: emulated variants, the load of one of which does not end."""
+    models = tmp_path_factory.mktemp("slow")
+    folder = models / FAMILY
+    folder.mkdir()
+    shutil.copy(family / FAMILY / "large.onnx", folder / "model.onnx")
+    text = 'backend = "emulated"\n'
+    for name, setup_s in (("large", 0.0), ("endless", 3600.0)):
+        (folder / f"{name}.toml").write_text(
+            'model = "model.onnx"\n[[configurations]]\n'
+            f"threads = 1\nquery_s = 0.001\nsetup_s = {setup_s}\n"
+        )
+        text += f'[[variants]]\nname = "{name}"\nfile = "{name}.toml"\n'
+    (folder / "engine.toml").write_text(text)
+    return models
+
+
+@pytest.fixture
+async def slow_hosts(slow_family: Path) -> AsyncIterator[HostPool]:
+    hosts = HostPool(slow_family, memory_bytes=1 << 40)
+    yield hosts
+    await hosts.close()
+
+
 @pytest.fixture
 def changes() -> list[SessionChange]:
     return []
@@ -90,6 +117,12 @@ async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
     return response.model_version, float(np.frombuffer(response.raw_output_contents[0], "<f4")[0])
 
 
+async def load_started(host: HostProcess) -> None:
+    """Wait until the host has begun to load another variant."""
+    while host._loading is None:  # noqa: ASYNC110 - polls what the host reports
+        await asyncio.sleep(0.02)
+
+
 async def test_variants_share_a_process_and_name_the_one_that_answers(hosts: HostPool) -> None:
     large, small = await asyncio.gather(*(hosts.load(session(name)) for name in VARIANTS))
     assert large is small
@@ -109,6 +142,48 @@ async def test_variant_that_cannot_be_loaded_costs_only_itself(
     assert unusable == ["missing", "other", "truncated"]
     assert await answer(host, "large") == ("1.large", 1.0)
     assert [change.resident for change in changes] == [True, False, False, False]
+
+
+async def test_queries_go_on_while_another_variant_is_loaded(slow_hosts: HostPool) -> None:
+    hosts = slow_hosts
+    host = await hosts.load(session("large"))
+    loading = hosts.load(session("endless"))
+    async with asyncio.timeout(60):
+        await load_started(host)
+        for _ in range(3):
+            assert await answer(host, "large") == ("1.large", 1.0)
+    assert not loading.done()
+
+
+async def test_crash_during_a_load_beside_queries_blames_neither(slow_hosts: HostPool) -> None:
+    hosts = slow_hosts
+    host = await hosts.load(session("large"))
+    loading = hosts.load(session("endless"))
+    async with asyncio.timeout(60):
+        await load_started(host)
+        os.kill(host.pid, signal.SIGSTOP)
+        computing = asyncio.create_task(answer(host, "large"))
+        await asyncio.sleep(0)
+        os.kill(host.pid, signal.SIGSEGV)
+        os.kill(host.pid, signal.SIGCONT)
+        with pytest.raises(AssertionError, match="signal"):
+            await computing
+        with pytest.raises(LoadSuspected):
+            await loading
+        assert hosts.unusable_sessions() == []
+        # The next load is alone, so that its crash is that of the variant.
+        host = await hosts.load(session("large"))
+        loading = hosts.load(session("endless"))
+        await load_started(host)
+        os.kill(host.pid, signal.SIGSTOP)
+        computing = asyncio.create_task(answer(host, "large"))
+        await asyncio.sleep(0)
+        os.kill(host.pid, signal.SIGSEGV)
+        os.kill(host.pid, signal.SIGCONT)
+        with pytest.raises(AssertionError, match="signal"):
+            await computing
+        with pytest.raises(ConfigurationUnusable):
+            await loading
 
 
 async def test_one_variant_is_unloaded_and_loaded_again(hosts: HostPool) -> None:
