@@ -209,6 +209,12 @@ class Estimator:
             seconds += _load_s(entry, started=started) * pace
         return seconds
 
+    def load_s(self, session: Session, worker: WorkerRecord) -> float:
+        """Return the profiled time to load a session; 0 if it is not profiled."""
+        row = self._dictionary.row(session.engine, worker.worker.worker_class)
+        entry = row.get(session.configuration)
+        return 0.0 if entry is None else _load_s(entry, started=_shares_host(session, worker))
+
     @staticmethod
     def _resident(session: Session, worker: WorkerRecord) -> bool:
         """Return whether the session will be resident after the worker's current assignments."""

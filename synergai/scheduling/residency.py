@@ -2,9 +2,9 @@
 
 Of an engine with variants, the fastest one is kept loaded wherever the engine is served, as are
 those that its load asks for next. Other engines are loaded by idle workers if recent arrivals make
-them likely, when the operator wants that. A session is dropped only for a likelier one, and only if
-the memory would not suffice for both. One session of an engine is loaded at a time in the whole
-fleet, and one of all engines on a worker.
+them likely, when the operator wants that. A session is dropped only for one that is worth more, and
+only if the memory would not suffice for both. One session of an engine is loaded at a time in the
+whole fleet, and one of all engines on a worker.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ SESSION_BYTES: Final = 512 << 20
 """Assumed size of a session of unknown size."""
 VARIANT_BYTES: Final = 64 << 20
 """The same of a variant, which shares the host of others."""
+LEAST_S: Final = 1.0
+"""Load time that at least counts: a variant that is missing costs accuracy as well."""
 PLANNED_EVERY_S: Final = 0.1
 _WORKERS: Final = 64
 _ENGINES: Final = 32
@@ -48,7 +50,7 @@ _ENGINES: Final = 32
 class _Wish(NamedTuple):
     """A session to load on a worker, and how likely it is to be used."""
 
-    weight: float
+    value: float
     worker: WorkerRecord
     estimate: Estimate
 
@@ -119,7 +121,7 @@ class Residency:
         self._planned_at = now
         wishes = sorted(
             self._wishes(now),
-            key=lambda wish: (-wish.weight, wish.estimate.setup_s, wish.worker.index),
+            key=lambda wish: (-wish.value, wish.estimate.setup_s, wish.worker.index),
         )
         for wish in wishes:
             worker, session = wish.worker, wish.estimate.session
@@ -147,10 +149,11 @@ class Residency:
             key=lambda pair: (-pair[0], pair[1]),
         )
         for worker in self._next_workers():
-            for weight, engine in weights[:_ENGINES]:
+            for _, engine in weights[:_ENGINES]:
                 if engine in worker.engines:
                     for estimate in self._missing(worker, engine, now):
-                        yield _Wish(weight, worker, estimate)
+                        value = self._value(worker, estimate.session, now)
+                        yield _Wish(value, worker, estimate)
 
     def _next_workers(self) -> list[WorkerRecord]:
         """Return the workers of this plan; in a large fleet, following plans look at the others."""
@@ -197,6 +200,11 @@ class Residency:
         prior = PRIOR if self._mode == "all" else 0.0
         return self._count(engine, now) + prior
 
+    def _value(self, worker: WorkerRecord, session: Session, now: float) -> float:
+        """Return the seconds of loading that a session is expected to save, per byte."""
+        load_s = max(self._estimator.load_s(session, worker), LEAST_S)
+        return self._weight(session.engine, now) * load_s / self._size(worker, session)
+
     # --- memory -------------------------------------------------------------------------
 
     def _makes_room(self, wish: _Wish, now: float) -> bool:
@@ -205,14 +213,14 @@ class Residency:
         if self._has_room(worker, wish.estimate.session):
             return True
         idle = [
-            (self._weight(session.engine, now), session)
+            (self._value(worker, session, now), session)
             for session in worker.sessions
             if session != wish.estimate.session and self._may_drop(worker, session, now)
         ]
         if not idle:
             return False
-        weight, session = min(idle)
-        if BETTER * weight < wish.weight:
+        value, session = min(idle)
+        if BETTER * value < wish.value:
             self._loads.drop(worker.id, session)
             self._commands.append(Unload(worker.id, session))
             self.due = True  # the load follows once the session is dropped

@@ -368,3 +368,9 @@ def test_request_that_waits_for_a_load_holds_up_no_other(policy: str) -> None:
             break
         assert fleet.running[0].assignment.configuration.variant in ("large", "")
     assert not fleet.running
+
+
+def test_what_takes_longest_to_load_is_loaded_where_not_everything_fits() -> None:
+    fleet = Fleet(1, load_ahead="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
+    loads = [load.session.engine for load in fleet.settle() if load.session.engine != FAMILY]
+    assert loads == [PLAIN[3], PLAIN[2]]  # and not those that are loaded soonest

@@ -129,7 +129,7 @@ def reference_limit_s(
     late_s = (spread - 1.0) * head.expected_s if head is not None else 0.0
     starts_at += late_s if math.isfinite(late_s) else 0.0
     most_s = [(deadline - starts_at) / spread]
-    behind = core._queue.latest_starts(worker.engines, 16)[1:]
+    behind = core._queue.latest_starts(worker.engines, 16, now)[1:]
     others = [each for each in core._fleet.serving(FAMILY) if each is not worker][:8]
     for ahead, latest_start in enumerate(behind):
         others_s = sum(latest_start - max(each.free_at(now), now) for each in others)
