@@ -95,7 +95,6 @@ class SearchRun:
         self._keep = keep
         self._skip = skip
         self._clock = clock
-        self._budget = budget
         self._search = Search(
             searched.space,
             STRATEGIES.create(strategy, options),
@@ -114,7 +113,7 @@ class SearchRun:
             configurations=len(self._searched.drafts),
             known=len(self._searched.drafts) - len(left),
             exhaustive_s=exhaustive_s,
-            at_most_s=self._budget * exhaustive_s if left else 0.0,
+            at_most_s=self._search.budget_s(),
         )
 
     def progress(self) -> str:

@@ -58,9 +58,19 @@ class Search:
         """Return the next measurement; None at the end of the search."""
         state = self.state
         if math.isfinite(self._budget):
-            state.budget_s = self._budget * state.costs.exhaustive_s(self._unknown)
+            state.budget_s = self.budget_s()
         trial = self._strategy.propose(state)
         return trial if trial is not None and state.fits(trial) else None
+
+    def budget_s(self) -> float:
+        """Return the seconds that the search may take; enough for a first measurement."""
+        costs, unknown = self.state.costs, self._unknown
+        budget_s = self._budget * costs.exhaustive_s(unknown) if unknown else 0.0
+        if self.state.new or not budget_s:
+            return budget_s
+        # A share of few configurations would otherwise be too short for any of them.
+        first_s = max(costs.seconds(point, full=False, switches=True) for point in unknown)
+        return max(budget_s, first_s)
 
     def tell(self, trial: Trial, result: Result) -> None:
         """Report the result of a measurement."""

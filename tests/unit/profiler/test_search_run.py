@@ -207,6 +207,14 @@ def test_search_without_time_says_what_it_had_none_for() -> None:
     assert run.predictions() == []
 
 
+def test_budget_is_enough_for_a_first_measurement() -> None:
+    measurer = FakeMeasurer()
+    run, _, _ = make_run(measurer, budget=1e-6)
+    assert run.forecast().at_most_s > 1.0
+    run.run(follow, nothing)
+    assert len(measurer.asked) == 1
+
+
 def test_batches_are_measured_of_the_best_configuration_only() -> None:
     measurer = FakeMeasurer()
     run, dictionary, _ = make_run(measurer, engines=(A,), max_batch=4)
