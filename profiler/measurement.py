@@ -71,6 +71,7 @@ class Origin:
         runtime: inference runtime and its version.
         agent: version of SynergAI.
         idle_watts: power of the idle machine in the same power mode.
+        samples_digest: SHA-256 of the sample set; empty if there is none.
         accuracy: accuracy that is known already, with its number of samples; None to measure it.
     """
 
@@ -78,6 +79,7 @@ class Origin:
     runtime: str = ""
     agent: str = ""
     idle_watts: float = 0.0
+    samples_digest: str = ""
     accuracy: tuple[float, int] | None = None
 
 
@@ -210,4 +212,5 @@ def _entry(
         timer=timer,
         accuracy=accuracy,
         accuracy_samples=samples,
+        samples_digest=origin.samples_digest if samples else "",
     )

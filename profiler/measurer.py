@@ -114,6 +114,7 @@ class Measurer:
                     runtime=origin.runtime,
                     agent=agent_version(),
                     idle_watts=self._idle_watts,
+                    samples_digest=self._origins.samples_of(session.engine),
                     accuracy=self._accuracies.get(answering),
                 ),
                 report=report,

@@ -150,13 +150,14 @@ class SearchRun:
             self._searched.space.points[index].row: (
                 each.entry.accuracy,
                 each.entry.accuracy_samples,
+                each.entry.samples_digest,
             )
             for index, each in self.measurements.items()
         }
         for index, prediction in self._search.predictions().items():
             point = self._searched.space.points[index]
             origin = self._origins.of(point.engine, point.configuration.variant)
-            accuracy = accuracies.get(point.row, (0.0, 0))
+            accuracy = accuracies.get(point.row, (0.0, 0, ""))
             entries.append(
                 ProfileEntry(
                     engine=point.engine,
@@ -172,6 +173,7 @@ class SearchRun:
                     runtime=origin.runtime,
                     accuracy=accuracy[0],
                     accuracy_samples=accuracy[1],
+                    samples_digest=accuracy[2],
                 )
             )
         return entries

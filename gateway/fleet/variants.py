@@ -41,7 +41,8 @@ class FleetVariants:
     ) -> float:
         """Return the accuracy of an engine in a configuration; 0 if it is not known."""
         entry = self._dictionary.row(engine, worker.worker_class).get(configuration)
-        if entry is not None and entry.accuracy_samples:
+        samples = self._dictionary.samples(engine, worker.worker_class)
+        if entry is not None and entry.is_accurate_on(samples):
             return entry.accuracy
         described = worker.engines.get(engine)
         if described is None or not configuration.variant:

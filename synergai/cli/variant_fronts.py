@@ -128,7 +128,8 @@ def _print(front: VariantFront) -> None:
 
 def _row(point: FrontPoint, best: FrontPoint | None) -> tuple[str | Text, ...]:
     if point.accuracy is None or point.origin is None or best is None or best.accuracy is None:
-        return point.variant, format_rate(point.qps), "unknown", "", "", "", "", ""
+        remark = Text("measured on other samples" if point.on_other_samples else "", "yellow")
+        return point.variant, format_rate(point.qps), "unknown", "", "", "", "", remark
     error = "" if point.accuracy_error is None else f" ± {point.accuracy_error:.2%}"
     loss = (best.accuracy - point.accuracy) * 100
     remark = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
+from synergai.models.formats.model_files import digest
 from synergai.models.runtimes import runtime_version
 
 if TYPE_CHECKING:
@@ -48,11 +49,20 @@ class EngineOrigins:
         if key not in self._known:
             try:
                 definition = self._directory.get(engine).of_variant(variant)
-                digest = definition.verified_digest()
-                self._known[key] = EngineOrigin(digest, runtime_version(definition.backend))
+                self._known[key] = EngineOrigin(
+                    definition.verified_digest(), runtime_version(definition.backend)
+                )
             except (SynergaiError, OSError):
                 self._known[key] = EngineOrigin()
         return self._known[key]
+
+    def samples_of(self, engine: EngineName) -> str:
+        """Return the SHA-256 of an engine's sample set; empty if it has none that can be read."""
+        try:
+            samples = self._directory.get(engine).samples
+            return "" if samples is None else digest(samples)
+        except (SynergaiError, OSError):
+            return ""
 
     def is_stale(self, entry: ProfileEntry) -> bool:
         """Return whether an entry is of another model file or runtime than the engine has now."""

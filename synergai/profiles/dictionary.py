@@ -7,6 +7,7 @@ The profiler writes one entry per engine, worker class and configuration; the es
 from __future__ import annotations
 
 import math
+from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -81,6 +82,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
             class, 0 to 1.
         accuracy_samples: number of these samples; 0 if the accuracy was not measured.
         timer: what measured the latencies, ``loadgen`` or ``built-in``.
+        samples_digest: SHA-256 of the samples that `accuracy` was measured on; empty if not known.
 
     Raises:
         InvalidInput: on construction, if a figure is negative or beyond `MAX_FIGURE`, `qps` is 0,
@@ -116,6 +118,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     accuracy: float = 0.0
     accuracy_samples: int = 0
     timer: str = ""
+    samples_digest: str = ""
 
     def __post_init__(self) -> None:
         if self.engine != (engine := validate_engine(self.engine)):
@@ -224,6 +227,15 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         share = (self.accuracy * self.accuracy_samples + 2) / trials
         return math.sqrt(share * (1 - share) / trials)
 
+    def is_accurate_on(self, samples: str) -> bool:
+        """Return whether its accuracy was measured, on these samples as far as is known.
+
+        Args:
+            samples: SHA-256 of a sample set; empty if not known.
+        """
+        known = self.samples_digest and samples
+        return self.accuracy_samples > 0 and (not known or self.samples_digest == samples)
+
     @property
     def joules(self) -> float:
         """Energy of the machine per query; 0 if not measured."""
@@ -237,11 +249,29 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         return max(0.0, self.watts - self.idle_watts) / self.qps
 
 
+def common_samples(entries: Iterable[ProfileEntry]) -> str:
+    """Return the samples that most accuracies of an engine on a worker class were measured on.
+
+    Accuracies on different samples cannot be compared. Of equally many, the latest count.
+
+    Returns:
+        The SHA-256 of the sample set; empty if it is not known.
+    """
+    counts: Counter[str] = Counter()
+    latest: dict[str, str] = {}
+    for entry in entries:
+        if entry.accuracy_samples and (samples := entry.samples_digest):
+            counts[samples] += 1
+            latest[samples] = max(latest.get(samples, ""), entry.measured_at)
+    return max(counts, key=lambda each: (counts[each], latest[each], each), default="")
+
+
 class ConfigurationDictionary:
     """Table of profile entries, indexed by engine and worker class."""
 
     def __init__(self, entries: Iterable[ProfileEntry] = ()) -> None:
         self._table: dict[tuple[EngineName, WorkerClass], dict[Configuration, ProfileEntry]] = {}
+        self._samples: dict[tuple[EngineName, WorkerClass], str] = {}
         for entry in entries:
             self.put(entry)
 
@@ -249,12 +279,14 @@ class ConfigurationDictionary:
         """Add `entry`, replacing one with the same engine, class and configuration."""
         row = self._table.setdefault((entry.engine, entry.worker_class), {})
         row[entry.configuration] = entry
+        self._samples.pop((entry.engine, entry.worker_class), None)
 
     def remove(self, entry: ProfileEntry) -> None:
         """Remove the entry with the same engine, class and configuration, if there is one."""
         key = entry.engine, entry.worker_class
         if (row := self._table.get(key)) is not None:
             row.pop(entry.configuration, None)
+            self._samples.pop(key, None)
             if not row:
                 del self._table[key]
 
@@ -263,6 +295,16 @@ class ConfigurationDictionary:
     ) -> Mapping[Configuration, ProfileEntry]:
         """Return the entries of `engine` on `worker_class` by configuration."""
         return self._table.get((engine, worker_class), _EMPTY)
+
+    def samples(self, engine: EngineName, worker_class: WorkerClass) -> str:
+        """Return the samples that accuracies of a row are compared on; see `common_samples`."""
+        key = engine, worker_class
+        found = self._samples.get(key)
+        if found is None:
+            found = common_samples(self.row(engine, worker_class).values())
+            if key in self._table:
+                self._samples[key] = found
+        return found
 
     def __iter__(self) -> Iterator[ProfileEntry]:
         for row in self._table.values():

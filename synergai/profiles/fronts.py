@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.domain import Origin
+from synergai.profiles.dictionary import common_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,8 @@ class FrontPoint:
         origin: where the accuracy comes from; None if it is not known.
         dominated_by: a variant of the front that makes this one pointless; empty if it is on the
             front, or if its accuracy is not known.
+        on_other_samples: whether an accuracy was measured, but on other samples than those of most
+            other variants, so that it does not count.
     """
 
     variant: str
@@ -50,6 +53,7 @@ class FrontPoint:
     samples: int = 0
     origin: Origin | None = None
     dominated_by: str = ""
+    on_other_samples: bool = False
 
     @property
     def on_front(self) -> bool:
@@ -87,12 +91,18 @@ def variant_fronts(
         declared: what the engine's folder says of each variant, for accuracies that were not
             measured.
     """
-    groups: dict[tuple[EngineName, WorkerClass, Configuration], list[FrontPoint]] = {}
+    rows: dict[tuple[EngineName, WorkerClass], list[ProfileEntry]] = {}
     for entry in entries:
+        rows.setdefault((entry.engine, entry.worker_class), []).append(entry)
+    samples = {key: common_samples(row) for key, row in rows.items()}
+    groups: dict[tuple[EngineName, WorkerClass, Configuration], list[FrontPoint]] = {}
+    for entry in (each for row in rows.values() for each in row):
         if entry.configuration.variant:
             key = entry.engine, entry.worker_class, replace(entry.configuration, variant="")
             variant = declared.get(entry.configuration.variant)
-            groups.setdefault(key, []).append(_point(entry, variant))
+            groups.setdefault(key, []).append(
+                _point(entry, variant, samples[entry.engine, entry.worker_class])
+            )
     return [
         VariantFront(
             engine=engine,
@@ -106,9 +116,9 @@ def variant_fronts(
     ]
 
 
-def _point(entry: ProfileEntry, declared: Variant | None) -> FrontPoint:
+def _point(entry: ProfileEntry, declared: Variant | None, samples: str) -> FrontPoint:
     name, qps_error = entry.configuration.variant, max(entry.error, MIN_QPS_ERROR)
-    if entry.accuracy_samples:
+    if entry.is_accurate_on(samples):
         return FrontPoint(
             variant=name,
             qps=entry.qps,
@@ -125,6 +135,7 @@ def _point(entry: ProfileEntry, declared: Variant | None) -> FrontPoint:
         qps_error=qps_error,
         accuracy=declared.accuracy if declared is not None and known else None,
         origin=declared.origin if declared is not None and known else None,
+        on_other_samples=entry.accuracy_samples > 0,
     )
 
 

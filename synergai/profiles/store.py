@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 APPLICATION_ID: Final = 0x53594E44  # "SYND"; identifies our databases
-SCHEMA_VERSION: Final = 9
-_WITH_ITS_COLUMNS: Final = 8
+SCHEMA_VERSION: Final = 11
+_WITH_ITS_COLUMNS: Final = 10
 """Version with all columns of the current one, but without checksums."""
-WITHOUT_CHECKSUMS: Final = frozenset((1, 2, 4, 6, _WITH_ITS_COLUMNS))
+WITHOUT_CHECKSUMS: Final = frozenset((1, 2, 4, 6, 8, _WITH_ITS_COLUMNS))
 BUSY_TIMEOUT_MS: Final = 30_000
 """A lock is held for milliseconds, but by a process that a busy machine may not run for seconds;
 what would be lost is minutes of measurement."""
@@ -56,6 +56,7 @@ _ADDED: Final = {
     "accuracy": "REAL NOT NULL DEFAULT 0",
     "accuracy_samples": "INTEGER NOT NULL DEFAULT 0",
     "timer": "TEXT NOT NULL DEFAULT ''",
+    "samples_digest": "TEXT NOT NULL DEFAULT ''",
 }
 """Columns that earlier versions lack, some or all of them."""
 _TABLE: Final = f"""

@@ -24,7 +24,7 @@ _READABLE: Final = (1, 2, JSON_VERSION)
 
 _TEXTS: Final = (
     *("engine", "worker_class", "label", "measured_at", "batch_qps"),
-    *("digest", "runtime", "agent", "timer"),
+    *("digest", "runtime", "agent", "timer", "samples_digest"),
     *CONFIGURATION[1:],
 )
 _WHOLE: Final = {

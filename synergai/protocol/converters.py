@@ -294,7 +294,7 @@ def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
     fields["batch_qps"] = tuple(message.batch_qps)
     _validate_printable(message.label, "the label of a dictionary entry")
     _validate_printable(message.measured_at, "the date of a dictionary entry")
-    for name in ("digest", "runtime", "agent", "timer"):
+    for name in ("digest", "runtime", "agent", "timer", "samples_digest"):
         _validate_printable(getattr(message, name), f"the {name} of a dictionary entry")
     return ProfileEntry(**fields)
 

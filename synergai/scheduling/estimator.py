@@ -173,11 +173,12 @@ class Estimator:
         entries.sort(key=lambda entry: -entry.planned_qps)
         pace, transfer_s = self._pace_and_transfer_s(engine, worker)
         declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
+        samples = self._dictionary.samples(engine, worker.worker.worker_class)
         found: list[Estimate] = []
         for entry in entries:
             session = Session(engine, entry.configuration)
             variant = entry.configuration.variant
-            measured = entry.accuracy_samples > 0
+            measured = entry.is_accurate_on(samples)
             found.append(
                 Estimate(
                     entry.configuration,

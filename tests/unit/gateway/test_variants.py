@@ -95,6 +95,16 @@ def test_floor_is_checked_once_for_workers_that_are_alike(
     assert set(asked) == {"w0", "w19"}
 
 
+def test_accuracy_measured_on_other_samples_is_not_used(family: Engine) -> None:
+    entries = [
+        replace(measured(variant, 0.9), samples_digest=samples)
+        for variant, samples in (("full", "a"), ("int8", "b"), ("p25", "a"))
+    ]
+    variants, worker = fleet(family, *entries), worker_with(family)
+    found = [variants.accuracy(ECHO, worker, Configuration(1, variant=name)) for name in ACCURACIES]
+    assert found == [0.9, 0.87, 0.9]
+
+
 def test_floor_within_reach_passes(family: Engine) -> None:
     fleet(family).check_floor(ECHO, 0.88)
     fleet(family, measured("p25", 0.95)).check_floor(ECHO, 0.9)

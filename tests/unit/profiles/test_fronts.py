@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from synergai.cli.engines import app
 from synergai.domain import Configuration, EngineName, Origin, Variant, WorkerClass
 from synergai.errors import NotFound
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.profiles.fronts import FrontPoint, variant_fronts
 from synergai.reports.front_plot import plot_fronts
@@ -67,6 +68,34 @@ def test_accuracies_within_their_standard_error_are_a_tie() -> None:
     assert found["full"].dominated_by == "int8"
     more = [an_entry("full", 100, 0.884, 200_000), an_entry("int8", 250, 0.881, 200_000)]
     assert all(point.on_front for point in points(*more).values())
+
+
+def on(samples: str, entry: ProfileEntry, measured_at: str = "") -> ProfileEntry:
+    return replace(entry, samples_digest=samples, measured_at=measured_at)
+
+
+def test_accuracy_on_other_samples_than_those_of_most_variants_does_not_count() -> None:
+    found = points(
+        on("a", an_entry("full", 100, 0.90)),
+        on("b", an_entry("int8", 250, 0.99)),
+        on("a", an_entry("tiny", 900, 0.70)),
+        an_entry("earlier", 500, 0.80),  # whose samples are not known
+    )
+    assert {name for name, point in found.items() if point.on_front} == {"full", "tiny", "earlier"}
+    assert (found["int8"].accuracy, found["int8"].on_other_samples) == (None, True)
+
+
+def test_of_equally_many_accuracies_the_latest_samples_count() -> None:
+    old, new = an_entry("full", 100, 0.9), an_entry("int8", 250, 0.8)
+    found = points(on("a", old, "2026-01-01"), on("b", new, "2026-02-01"))
+    assert (found["full"].accuracy, found["int8"].accuracy) == (None, 0.8)
+    dictionary = ConfigurationDictionary([on("a", old)])
+    assert dictionary.samples(NET, WorkerClass("x86")) == "a"
+    dictionary.put(on("b", new, "2026-02-01"))
+    assert dictionary.samples(NET, WorkerClass("x86")) == "b"
+    dictionary.remove(new)
+    assert dictionary.samples(NET, WorkerClass("x86")) == "a"
+    assert dictionary.samples(NET, WorkerClass("arm")) == ""
 
 
 def test_throughputs_within_their_standard_error_are_a_tie() -> None:

@@ -48,6 +48,7 @@ DICTIONARY_3 = Path(__file__).with_name("dictionary_3.db")
 DICTIONARY_5 = Path(__file__).with_name("dictionary_5.db")
 """Written by the program of November 2026, before engines had variants and accuracies."""
 DICTIONARY_7 = Path(__file__).with_name("dictionary_7.db")
+DICTIONARY_9 = Path(__file__).with_name("dictionary_9.db")
 """The same entries, upgraded by the program of November 2026 before entries named their timer."""
 TEXTS_1 = [Path(__file__).with_name(f"dictionary_1.{suffix}") for suffix in ("csv", "json")]
 """Exported by the program of `DICTIONARY_3` from the same entries."""
@@ -291,9 +292,9 @@ def test_impossible_number_of_threads_in_a_database_is_rejected(
 def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
-    change(path, "PRAGMA user_version = 10")
+    change(path, "PRAGMA user_version = 12")
 
-    with pytest.raises(InvalidInput, match="version 10, but this program reads version 9"):
+    with pytest.raises(InvalidInput, match="version 12, but this program reads version 11"):
         load_dictionary(path)
 
 
@@ -309,7 +310,9 @@ def test_dictionary_of_version_1_is_migrated(tmp_path: Path) -> None:
 
 def new_columns(path: Path) -> ProfileEntry:
     """An entry with a value in each column that files of version 3 lack."""
-    given = {name: f"a {name}" for name in ("digest", "runtime", "agent", "timer")}
+    given = {
+        name: f"a {name}" for name in ("digest", "runtime", "agent", "timer", "samples_digest")
+    }
     return replace(
         an_entry("newer"),
         label=PREDICTED,
@@ -351,7 +354,13 @@ def test_older_file_is_read_as_it_is_and_upgraded_by_the_first_entry(
 
 @pytest.mark.parametrize(
     ("old", "version"),
-    [(OLD_DICTIONARY, 8), (DICTIONARY_3, 9), (DICTIONARY_5, 9), (DICTIONARY_7, 9)],
+    [
+        (OLD_DICTIONARY, 10),
+        (DICTIONARY_3, 11),
+        (DICTIONARY_5, 11),
+        (DICTIONARY_7, 11),
+        (DICTIONARY_9, 11),
+    ],
 )
 def test_command_upgrades_the_columns_and_a_gateway_the_rest(
     tmp_path: Path, old: Path, version: int
@@ -365,7 +374,7 @@ def test_command_upgrades_the_columns_and_a_gateway_the_rest(
         store.upgrade()
         store.upgrade()
     with closing(connect(path)) as connection:
-        assert connection.pragma("user_version") == 9
+        assert connection.pragma("user_version") == 11
     assert content(load_dictionary(path)) == entries
 
 
@@ -627,7 +636,7 @@ def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
-    assert len(set(COLUMNS)) == len(COLUMNS) == 32
+    assert len(set(COLUMNS)) == len(COLUMNS) == 33
 
 
 def test_unbounded_figures_are_rejected() -> None:

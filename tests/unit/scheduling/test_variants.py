@@ -52,6 +52,7 @@ class Fleet:
         resident: tuple[str, ...] = tuple(VARIANTS),
         samples: int = 10_000,
         unknown: tuple[str, ...] = (),
+        other_samples: tuple[str, ...] = (),
     ) -> None:
         entries = [
             ProfileEntry(
@@ -61,6 +62,7 @@ class Fleet:
                 qps=1.0 / seconds,
                 accuracy=accuracy if samples and name not in unknown else 0.0,
                 accuracy_samples=0 if name in unknown else samples,
+                samples_digest="b" if name in other_samples else "a",
                 backend_start_s=0.3,
                 model_load_s=0.01,
             )
@@ -251,6 +253,12 @@ def test_a_variant_of_unknown_accuracy_answers_who_asks_for_it_and_reaches_no_fl
     fleet = Fleet(unknown=("small",), infeasible="reject")
     fleet.submit(qos=0.02, floor=0.1)
     assert variants_of(fleet.running) == []
+
+
+def test_accuracies_on_other_samples_are_not_mixed() -> None:
+    fleet = Fleet(other_samples=("large",))
+    fleet.submit()
+    assert variants_of(fleet.running) == ["medium"]
 
 
 def test_a_difference_within_the_error_is_none() -> None:
