@@ -285,8 +285,8 @@ class Search(_Command):
         self.summary = summarise(
             forecast.configurations, len(run.measurements), len(predictions), forecast.known
         )
-        if engines := run.without_time():
-            self._say(f"no time for {', '.join(engines)}: nothing of them was measured")
+        if rows := run.without_time():
+            self._say(f"no time for {', '.join(rows)}: nothing of them was measured")
         return list(run.measurements.values())
 
     def _drafts(self, dictionary: ConfigurationDictionary) -> dict[EngineName, list[Draft]]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from profiler.generators.generator import Draft
 from profiler.space import ROUGH_ERROR
-from synergai.domain import Session, WorkerClass
+from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
 from synergai.search.costs import Plan
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from profiler.measurement import Measurement
     from profiler.measurer import Measurer
     from profiler.space import SearchedSpace
-    from synergai.domain import EngineName
     from synergai.models.origins import EngineOrigins
 
 Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"
@@ -59,7 +58,8 @@ class SearchRun:
         searched: the space.
         strategy: name of the strategy.
         options: its options.
-        budget: share of the exhaustive time; infinite for no limit.
+        budget: share of the exhaustive time; infinite for no limit; None for the default one,
+            with a measurement of each row.
         plan: duration of measurements.
         measurer: measures.
         origins: digests and runtimes, for predictions.
@@ -78,7 +78,7 @@ class SearchRun:
         *,
         strategy: str,
         options: Mapping[str, str],
-        budget: float,
+        budget: float | None,
         plan: Plan,
         measurer: Measurer,
         origins: EngineOrigins,
@@ -136,11 +136,24 @@ class SearchRun:
         for point in self._best_with_batches():
             self._measure(Trial(point), follow, batches=True)
 
-    def without_time(self) -> list[EngineName]:
-        """Return the engines of which nothing was measured because there was no time for it."""
-        state = self._search.state
+    def without_time(self) -> list[str]:
+        """Return of what nothing was measured because there was no time for it, for people.
+
+        These are engines, or those of their variants and execution providers that are concerned.
+        """
+        state, space = self._search.state, self._searched.space
         rows = [row for row in self._searched.rows if row not in state.given_up]
-        return sorted({row[0] for row in rows if not state.measured(row)})
+        missing = [row for row in rows if not state.measured(row)]
+        found: set[str] = set()
+        for row in missing:
+            others = [each for each in self._searched.rows if each[0] == row[0]]
+            if all(each in missing for each in others):
+                found.add(row[0])
+                continue
+            configuration = space.points[state.rows[row][0]].configuration
+            what = replace(configuration, threads=0, power_mode="")
+            found.add(f"{row[0]} ({what})" if what != Configuration() else f"{row[0]} (the CPU)")
+        return sorted(found)
 
     def predictions(self) -> list[ProfileEntry]:
         """Return entries of the configurations that were not measured."""

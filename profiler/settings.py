@@ -82,10 +82,11 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
         min_length=1,
         description="Generators of the configurations to search, in order.",
     )
-    budget: float = Field(
-        default=0.24,
+    budget: float | None = Field(
+        default=None,
         ge=0,
-        description="Most time of the search, as a share of measuring everything.",
+        description="Most time of the search, as a share of measuring everything; default: 0.24, "
+        "and one short measurement of each engine in any case.",
     )
     stale: bool = Field(
         default=False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.search.front import front
 from synergai.search.state import State
+from synergai.search.trials import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     from synergai.search.costs import Plan
     from synergai.search.space import Row, Space
     from synergai.search.strategy import Strategy
-    from synergai.search.trials import Result, Trial
+    from synergai.search.trials import Result
 
 DEFAULT_BUDGET: Final = 0.24
-"""Share of the expected exhaustive time: a quarter, with a margin for that expectation."""
+"""Share of the expected exhaustive time: a quarter, with a margin for that expectation. A search
+without a given budget also takes the time of one short measurement per row."""
 
 
 class Search:
@@ -29,7 +31,8 @@ class Search:
         strategy: proposes the measurements.
         plan: duration of measurements.
         budget: share of the expected duration of an exhaustive profile, 0 to 1; infinite for no
-            limit. The expectation improves with each measurement, and the limit with it.
+            limit. The expectation improves with each measurement, and the limit with it. None
+            for `DEFAULT_BUDGET`, and in any case the first measurement of each row.
         known: results of earlier profiles by point, which count like its own.
         points: indices of the points to search; None for all. Results of others only tell
             something about these.
@@ -43,13 +46,14 @@ class Search:
         space: Space,
         strategy: Strategy,
         plan: Plan,
-        budget: float = DEFAULT_BUDGET,
+        budget: float | None = None,
         known: Mapping[int, Result] | None = None,
         points: Collection[int] | None = None,
     ) -> None:
         self.state = State(space, plan, points)
         self._strategy = strategy
-        self._budget = budget
+        self._budget = DEFAULT_BUDGET if budget is None else budget
+        self.state.first_fit = budget is None
         for point, result in (known or {}).items():
             self.state.know(point, result)
         self._unknown = self.state.open()
@@ -64,13 +68,16 @@ class Search:
 
     def budget_s(self) -> float:
         """Return the seconds that the search may take; enough for a first measurement."""
-        costs, unknown = self.state.costs, self._unknown
-        budget_s = self._budget * costs.exhaustive_s(unknown) if unknown else 0.0
-        if self.state.new or not budget_s:
+        state, unknown = self.state, self._unknown
+        budget_s = self._budget * state.costs.exhaustive_s(unknown) if unknown else 0.0
+        if not budget_s:
             return budget_s
         # A share of few configurations would otherwise be too short for any of them.
-        first_s = max(costs.seconds(point, full=False, switches=True) for point in unknown)
-        return max(budget_s, first_s)
+        if state.first_fit:
+            return max(budget_s, state.spent_s + state.firsts_s())
+        if state.new:
+            return budget_s
+        return max(budget_s, max(state.seconds(Trial(point)) for point in unknown))
 
     def tell(self, trial: Trial, result: Result) -> None:
         """Report the result of a measurement."""

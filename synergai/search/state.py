@@ -32,11 +32,13 @@ class State:
     Attributes:
         rows: indices of the points to search, by row.
         budget_s: seconds that the search may take.
+        first_fit: whether the first measurement of a row is made whatever the budget.
         results: results by point, in order; those of earlier searches as well.
         new: points that this search measured, in order.
         failed: points that cannot be measured.
         given_up: rows of which nothing can be measured.
-        spent_s: seconds that the search took so far.
+        spent_s: seconds that the search took so far, without the failures that a row may have
+            before it is given up: an engine that does not start leaves the others their time.
         modes: the power mode in force, by worker class.
         belief: what the results say about all points.
         costs: expected durations.
@@ -49,6 +51,7 @@ class State:
             self.rows.setdefault(space.points[index].row, []).append(index)
         self._points = frozenset(range(len(space)) if points is None else points)
         self.budget_s = math.inf
+        self.first_fit = False
         self.results: dict[int, list[Result]] = {}
         self.new: list[int] = []
         self.failed: set[int] = set()
@@ -65,17 +68,20 @@ class State:
 
     def tell(self, trial: Trial, result: Result) -> None:
         """Add the result of a trial."""
-        self._began(trial, result.seconds)
+        self._switch(trial)
+        self.spent_s += result.seconds
         self.new.append(trial.point)
         self._add(trial.point, result)
 
     def fail(self, trial: Trial, seconds: float) -> None:
         """Note that a trial failed; it is not tried again."""
-        self._began(trial, seconds)
+        self._switch(trial)
         self.failed.add(trial.point)
         row = self.space.points[trial.point].row
         points = self.space.rows[row]
         failures = sum(point in self.failed for point in points)
+        if failures > _HOPELESS:
+            self.spent_s += seconds
         if failures >= _HOPELESS and not any(point in self.results for point in points):
             self.given_up.add(row)
 
@@ -109,6 +115,8 @@ class State:
 
     def fits(self, trial: Trial) -> bool:
         """Return whether a trial should end within the budget."""
+        if self.first_fit and not self.measured(self.space.points[trial.point].row):
+            return True
         return self.spent_s + self.seconds(trial) <= self.budget_s
 
     def open(self) -> list[int]:
@@ -130,6 +138,14 @@ class State:
         switches = bool(mode) and self.modes.get(point.device[0]) != mode
         return self.costs.seconds(trial.point, full=trial.full, switches=switches)
 
+    def firsts_s(self) -> float:
+        """Return the expected duration of one short measurement of each row without any."""
+        return sum(
+            max(self.seconds(Trial(point)) for point in left)
+            for row, points in self.rows.items()
+            if not self.measured(row) and (left := [p for p in points if self.is_open(p)])
+        )
+
     def by_mode(self, points: Sequence[int]) -> list[int]:
         """Return points in an order with few switches of power modes, the mode in force first."""
 
@@ -140,10 +156,10 @@ class State:
 
         return sorted(points, key=key)
 
-    def _began(self, trial: Trial, seconds: float) -> None:
+    def _switch(self, trial: Trial) -> None:
+        """Note the power mode that a trial left in force."""
         point = self.space.points[trial.point]
         self.modes[point.device[0]] = point.configuration.power_mode
-        self.spent_s += seconds
 
     def _add(self, point: int, result: Result) -> None:
         self.results.setdefault(point, []).append(result)

@@ -74,15 +74,16 @@ def make_run(
     measurer: FakeMeasurer,
     entries: Iterable[ProfileEntry] = (),
     engines: tuple[EngineName, ...] = (A, B),
-    budget: float = math.inf,
+    budget: float | None = math.inf,
     max_batch: int = 1,
     strategy: str = "gp",
     variants: tuple[str, ...] = ("",),
+    levels: tuple[int, ...] = LEVELS,
 ) -> tuple[SearchRun, ConfigurationDictionary, list[EngineUnusable]]:
     drafts = {
         engine: [
             Draft(Configuration(count, variant=variant), max_batch)
-            for count in LEVELS
+            for count in levels
             for variant in variants
         ]
         for engine in engines
@@ -213,6 +214,38 @@ def test_budget_is_enough_for_a_first_measurement() -> None:
     assert run.forecast().at_most_s > 1.0
     run.run(follow, nothing)
     assert len(measurer.asked) == 1
+
+
+def test_default_budget_is_enough_for_a_measurement_of_each_row() -> None:
+    measurer = FakeMeasurer()
+    engines = tuple(EngineName(name) for name in "abcdefgh")
+    run, dictionary, _ = make_run(
+        measurer, engines=engines, budget=None, variants=("x", "y"), levels=(1,)
+    )
+    run.run(follow, nothing)
+    rows = {(entry.engine, entry.configuration.variant) for entry in dictionary}
+    assert rows == {(engine, variant) for engine in engines for variant in ("x", "y")}
+    assert run.without_time() == []
+
+
+def test_failures_of_an_engine_take_no_time_from_the_others() -> None:
+    alone = FakeMeasurer()
+    run, _, _ = make_run(alone, budget=0.4)
+    run.run(follow, nothing)
+    with_broken = FakeMeasurer()
+    run, _, errors = make_run(with_broken, engines=(A, BROKEN, B), budget=0.4)
+    run.run(follow, nothing)
+    assert len(errors) == 2
+    measured = [session for session, _ in with_broken.asked if session.engine != BROKEN]
+    assert len(measured) >= len(alone.asked)
+
+
+def test_what_there_was_no_time_for_is_named_by_variant() -> None:
+    run, _, _ = make_run(FakeMeasurer(), engines=(A, B), budget=1e-6, variants=("", "int8"))
+    run.run(follow, nothing)
+    [missing, other] = run.without_time()
+    assert missing in {"a (variant=int8)", "a (the CPU)"}
+    assert other == "b"
 
 
 def test_batches_are_measured_of_the_best_configuration_only() -> None:

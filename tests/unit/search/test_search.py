@@ -16,7 +16,7 @@ from synergai.errors import InvalidInput
 from synergai.search.front import front, hypervolume
 from synergai.search.improvement import expected_improvement, improvement
 from synergai.search.process import QPS, SharedProcess, expected_log_qps
-from synergai.search.search import Search
+from synergai.search.search import DEFAULT_BUDGET, Search
 from synergai.search.space import Knobs, Point, Space
 from synergai.search.strategy import STRATEGIES
 from synergai.search.trials import Result, Trial
@@ -125,6 +125,35 @@ def test_strategy_measures_within_the_budget_and_nothing_twice_without_reason(na
     state = search.state
     assert 0 < state.spent_s <= 0.45 * state.costs.exhaustive_s(range(len(fleet_part)))
     assert all(len(results) <= 3 for results in state.results.values())
+
+
+@pytest.mark.parametrize("name", ["gp", "hill-climbing"])
+def test_default_budget_covers_each_row_of_a_small_space(name: str) -> None:
+    engines = tuple(EngineName(f"e{number}") for number in range(4))
+    space = make_space(engines, (1,))
+    assert len(run(Search(space, make_strategy(name), PLAN, DEFAULT_BUDGET))) < len(engines)
+    measured = run(Search(space, make_strategy(name), PLAN))
+    assert {space.points[point].engine for point in measured} == set(engines)
+
+
+def test_default_budget_of_a_large_space_is_the_share_alone() -> None:
+    threads = tuple(range(1, 33))
+    [given, default] = [
+        Search(make_space(threads=threads), make_strategy(), PLAN, budget)
+        for budget in (DEFAULT_BUDGET, None)
+    ]
+    assert default.budget_s() == given.budget_s()
+    assert run(default) == run(given)
+
+
+def test_third_failure_of_a_row_that_works_counts_as_time() -> None:
+    search = Search(make_space((FAST,)), make_strategy(), PLAN, math.inf)
+    search.tell(Trial(0), make_result(10.0))
+    spent = []
+    for point in (1, 2, 3):
+        search.fail(Trial(point), 5.0)
+        spent.append(search.state.spent_s)
+    assert spent == [4.0, 4.0, 9.0]
 
 
 @pytest.mark.parametrize("name", ALL)
