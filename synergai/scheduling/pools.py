@@ -185,12 +185,16 @@ class Pools:
         for worker in pool.workers:
             taken_s += self._taken_s(worker, horizon_s, now)
         budget_s = max(RHO * len(pool.workers) * horizon_s - taken_s, 1e-9)
+        if len(pool.members) == 1:  # nothing to divide, which is the usual case
+            [only] = pool.members
+            queries = self._queries(only, horizon_s, now)
+            most_s = min(budget_s, RHO * only.workers * horizon_s)
+            pool.allowed = {only.engine: most_s / queries / only.fastest_s} if queries else {}
+            return
         demands: list[Demand] = []
         members: list[_Member] = []
         for member in pool.members:
-            family = member.family
-            rate = family.arrivals.per_s(now) + family.jobs.per_s(now, horizon_s)
-            queries = self._queue.with_deadlines(member.engine) + rate * horizon_s
+            queries = self._queries(member, horizon_s, now)
             if queries > 0.0:
                 most_s = RHO * member.workers * horizon_s
                 demands.append(Demand(queries, member.seconds, member.front.values, most_s))
@@ -202,6 +206,12 @@ class Pools:
             member.engine: seconds / member.fastest_s
             for member, seconds in zip(members, allowances(demands, budget_s), strict=True)
         }
+
+    def _queries(self, member: _Member, horizon_s: float, now: float) -> float:
+        """Return how many queries of an engine have to be answered within the horizon."""
+        family = member.family
+        rate = family.arrivals.per_s(now) + family.jobs.per_s(now, horizon_s)
+        return self._queue.with_deadlines(member.engine) + rate * horizon_s
 
     def _taken_s(self, worker: WorkerRecord, horizon_s: float, now: float) -> float:
         """Return the part of the horizon that the worker's other work takes."""

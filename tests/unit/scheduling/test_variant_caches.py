@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.domain import Outcome
+from synergai.domain import EngineName, Outcome
 from synergai.scheduling.events import AssignmentEnded
 from synergai.scheduling.front_cache import Fronts
 from synergai.scheduling.fronts import build_front
-from synergai.scheduling.pools import Pools
+from synergai.scheduling.pools import Family, Pools, _Pool
 from tests.unit.scheduling.test_variants import FAMILY, Fleet
 
 if TYPE_CHECKING:
-    from synergai.domain import EngineName
     from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.fronts import Front, Limit
     from synergai.scheduling.state import WorkerRecord
@@ -112,6 +111,28 @@ def test_allowances_are_those_of_a_moment_ago(
     pools.allowance = checked  # type: ignore[method-assign]
     # Fronts and fastest times are looked at less often.
     core._estimator.observe_queries = lambda *_: None  # type: ignore[method-assign]
+    drive(fleet, drawn)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_an_engine_that_shares_no_workers_is_allowed_what_the_division_gives(
+    drawn: list[tuple[float, str, float, float]],
+) -> None:
+    fleet = Fleet()
+    core = fleet.core
+    pools = core._variants._pools
+    short = pools._allow
+
+    def checked(pool: _Pool, now: float) -> None:
+        short(pool, now)
+        [only] = pool.members
+        idle = only._replace(engine=EngineName("idle"), family=Family())
+        divided = _Pool([only, idle], pool.workers, now)
+        fresh_pools(core)._allow(divided, now)
+        assert pool.allowed == pytest.approx(divided.allowed)
+
+    pools._allow = checked  # type: ignore[method-assign]
     drive(fleet, drawn)
 
 
