@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _BURST_S: Final = 0.05
 """Time that transfers may be ahead, which makes up for timers that fire late."""
+_TURN_BYTES: Final = 256 << 10
+"""Most bytes of a turn, so that clients that send large chunks get no larger share."""
 _LOOK_S: Final = 0.01
 """Interval at which transfers look whether the fleet is busy."""
 _STAYS_BUSY_S: Final = 1.0
@@ -22,7 +24,7 @@ _STAYS_BUSY_S: Final = 1.0
 
 
 class Pacer:
-    """Delays transfers to a common rate, in the order in which they ask.
+    """Delays transfers to a common rate, in turns.
 
     Args:
         bytes_per_s: the rate; 0 for no limit.
@@ -47,14 +49,21 @@ class Pacer:
         self._sleep = sleep
         self._free_at = 0.0
         self._look_at = self._busy_until = -math.inf
+        self._turn = asyncio.Lock()
 
     async def take(self, size: int) -> None:
         """Wait until `size` bytes may be transferred."""
-        now = self._now()
-        start = max(self._free_at, now - _BURST_S)
-        self._free_at = start + size / self._rate(now)
-        if start > now:
-            await self._sleep(start - now)
+        while size > 0:
+            part = min(size, _TURN_BYTES)
+            size -= part
+            # Only the one whose turn it is owes anything, so one that gives up delays no other.
+            async with self._turn:
+                wait_s = self._free_at - self._now()
+                if wait_s > 0:
+                    await self._sleep(wait_s)
+                now = self._now()
+                start = max(self._free_at, now - _BURST_S)
+                self._free_at = start + part / self._rate(now)
 
     def _rate(self, now: float) -> float:
         if now >= self._look_at:
