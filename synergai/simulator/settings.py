@@ -29,6 +29,7 @@ RECONSTRUCTED_PROFILE: Final = Path(__file__).parent / "data" / "reconstructed_p
 MAX_SEEDS: Final = 10_000
 MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
+MIN_LOAD: Final = 1e-6
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -172,7 +173,7 @@ class SweepSettings(DemandSettings):
     )
     load_factor: Annotated[float, OptionName("load")] = Field(
         default=1.0,
-        gt=0,
+        ge=MIN_LOAD,
         le=1000,
         description="Arrivals relative to the experiment's, for the same fleet: with 16 workers of "
         "each class, jobs arrive 16 times as often. With --arrivals, the factor by which they are "
@@ -229,7 +230,7 @@ class CapacitySettings(DemandSettings, env_prefix="SYNERGAI_CAPACITY_"):
     )
     load_factor: Annotated[float, OptionName("load")] = Field(
         default=1.0,
-        gt=0,
+        ge=MIN_LOAD,
         le=1000,
         description="Arrivals relative to those of the experiment, whatever the fleet, or to "
         "--arrivals.",
@@ -242,12 +243,12 @@ class CapacitySettings(DemandSettings, env_prefix="SYNERGAI_CAPACITY_"):
         default="warm",
         description="T_pre is paid at every start, once per session, or never.",
     )
-    cost: dict[str, Annotated[float, Field(gt=0)]] = Field(
+    cost: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
         default={},
         description="Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
         "the lowest cost is the best. Without it, the one with the fewest workers.",
     )
-    watts: dict[str, Annotated[float, Field(gt=0)]] = Field(
+    watts: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default={"x86": 125.0, "agx": 30.0, "nx": 15.0},
         description="Power of a busy worker by class, where the profile has none; by default the "
         "nominal power of the thesis's machines.",

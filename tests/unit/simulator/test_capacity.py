@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from synergai.cli.capacity import app
 from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import InvalidSettings
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.simulator.capacity import Planner, plan
 from synergai.simulator.simulation import scheduling_settings
@@ -123,3 +124,17 @@ def test_command_says_that_no_fleet_suffices() -> None:
     result = CliRunner().invoke(app, ["--load", "200", "--seeds", "0"])
     assert result.exit_code == 1
     assert "no fleet of up to 32 workers of each class" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--cost", "x86=1e308,agx=1e-308"],
+        ["--cost", "x86=inf"],
+        ["--watts", "x86=inf"],
+        ["--load", "1e-320"],
+    ],
+)
+def test_command_refuses_figures_beyond_all_reason(arguments: list[str]) -> None:
+    result = CliRunner().invoke(app, [*arguments, "--seeds", "0", "--max-workers", "1"])
+    assert isinstance(result.exception, InvalidSettings)

@@ -96,6 +96,7 @@ def test_fleet_of_an_unknown_class_is_refused_with_the_known_ones(profile: Profi
         {"jobs": 0},
         {"load_factor": 0},
         {"load_factor": -1},
+        {"load_factor": 1e-320},
         {"load_factor": float("nan")},
         {"bounds": True, "fleet": {"x86": 2}},
     ],
