@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from synergai.cli.output import print_json, print_table
 from synergai.simulator.settings import CapacitySettings, parse_seeds
 
 if TYPE_CHECKING:
-    from synergai.simulator.capacity import Option, Planner
+    from synergai.simulator.capacity import Fleet, Option, Planner
     from synergai.simulator.workload import Profile
 
 _JOBS_PER_LOAD: Final = 24
@@ -36,7 +37,13 @@ def capacity(settings: CapacitySettings) -> None:
 
     profile = Profile(load_dictionary(settings.profile))
     planner = _make_planner(settings, profile)
-    with Console(stderr=True).status("simulating fleets"):
+    fleets = itertools.count(1)
+    with Console(stderr=True).status("simulating fleets") as status:
+
+        def show(fleet: Fleet) -> None:
+            status.update(f"simulating fleet {next(fleets)}: {_name(fleet)}")
+
+        planner.on_fleet = show
         options = plan(planner)
     if settings.as_json:
         print_json([_record(option) for option in options])
@@ -105,13 +112,13 @@ def _print_notes(settings: CapacitySettings, profile: Profile, options: list[Opt
             )
 
 
-def _name(option: Option) -> str:
-    return ",".join(f"{name}={count}" for name, count in option.fleet.items())
+def _name(fleet: Fleet) -> str:
+    return ",".join(f"{name}={count}" for name, count in fleet.items())
 
 
 def _row(option: Option) -> list[str]:
     return [
-        _name(option),
+        _name(option.fleet),
         f"{sum(option.fleet.values()):,}",
         f"{option.violations * 100:.1f} %",
         f"{option.busy * 100:.0f} %",

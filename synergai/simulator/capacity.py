@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.simulator.audit import audit
 from synergai.simulator.outcomes import job_outcomes
-from synergai.simulator.simulation import simulate
+from synergai.simulator.simulation import TooManyLate, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from synergai.domain import Configuration, EngineName, Job, WorkerClass
     from synergai.scheduling.settings import SchedulingSettings
@@ -23,8 +23,10 @@ _DEADLINES: Final = 200
 """Most deadlines up to which the work of a fleet is summed."""
 _SHORTEST_S: Final = 1e-9
 _BUSY: Final = 0.5
+_ROUNDING: Final = 1e-9
 
 Fleet: TypeAlias = "Mapping[WorkerClass, int]"
+_Key: TypeAlias = "tuple[tuple[WorkerClass, int], ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ class Planner:
         max_workers: most workers of a class.
         costs: per worker and hour, by class.
         watts: power of a busy worker by class, for configurations whose power was not measured.
+        on_fleet: called before a fleet is simulated.
     """
 
     workloads: Sequence[Workload]
@@ -73,7 +76,9 @@ class Planner:
     max_workers: int
     costs: Mapping[WorkerClass, float]
     watts: Mapping[WorkerClass, float]
-    _known: dict[tuple[tuple[WorkerClass, int], ...], Option] = field(default_factory=dict)
+    on_fleet: Callable[[Fleet], object] = lambda _: None
+    _known: dict[_Key, Option] = field(default_factory=dict)
+    _too_late: set[_Key] = field(default_factory=set)
 
     @property
     def profile(self) -> Profile:
@@ -83,10 +88,28 @@ class Planner:
     def option(self, fleet: Fleet) -> Option:
         """Return how a fleet performs; it has a worker."""
         present = {name: count for name, count in fleet.items() if count}
-        key = tuple(sorted(present.items()))
+        key = _key(present)
         if key not in self._known:
-            self._known[key] = self._simulate(present)
+            self.on_fleet(present)
+            self._known[key] = self._summarise(present, self._runs(present))
         return self._known[key]
+
+    def sufficient(self, fleet: Fleet) -> Option | None:
+        """Return how a fleet performs; None if it does not suffice, for which less is simulated."""
+        present = {name: count for name, count in fleet.items() if count}
+        key = _key(present)
+        if key not in self._known and key not in self._too_late:
+            self.on_fleet(present)
+            try:
+                runs = [] if self._too_few(present) else self._runs(present, self._most_late)
+            except TooManyLate:
+                runs = []
+            if runs:
+                self._known[key] = self._summarise(present, runs)
+            else:
+                self._too_late.add(key)
+        option = self._known.get(key)
+        return option if option is not None and option.suffices else None
 
     def least(self, shape: Fleet) -> Option | None:
         """Return the least multiple of a fleet that suffices; None if none can.
@@ -109,7 +132,7 @@ class Planner:
             too_few, factor = factor, min(largest, 2 * factor)
         while factor - too_few > 1:
             middle = (factor + too_few) // 2
-            if times(middle).suffices:
+            if self.sufficient({name: middle * count for name, count in shape.items()}):
                 factor = middle
             else:
                 too_few = middle
@@ -122,11 +145,24 @@ class Planner:
     def improve(self, option: Option) -> Option:
         """Remove and exchange workers as long as a better fleet suffices."""
         while True:
-            candidates = (self.option(fleet) for fleet in self._neighbours(option.fleet))
-            better = [each for each in candidates if each.suffices and each.rank < option.rank]
-            if not better:
+            # The best one that suffices is the first of these; the rest is not simulated.
+            candidates = sorted(self._neighbours(option.fleet), key=self._rank)
+            found = (each for fleet in candidates if (each := self.sufficient(fleet)) is not None)
+            better = next(found, None)
+            if better is None or better.rank >= option.rank:
                 return option
-            option = min(better, key=lambda each: each.rank)
+            option = better
+
+    def _rank(self, fleet: Fleet) -> tuple[float, int]:
+        """Return the rank of a fleet's option."""
+        return (self._cost(fleet) or 0.0, sum(fleet.values()))
+
+    def _cost(self, fleet: Fleet) -> float | None:
+        """Return the cost per hour; None if that of a class is not known."""
+        present = {name: count for name, count in fleet.items() if count}
+        if not present.keys() <= self.costs.keys():
+            return None
+        return sum(count * self.costs[name] for name, count in present.items())
 
     def _neighbours(self, fleet: Fleet) -> Iterator[dict[WorkerClass, int]]:
         """Yield fleets with a worker less, or with others for the price of less than one."""
@@ -142,6 +178,12 @@ class Planner:
                 if count <= self.max_workers:
                     yield {**fewer, other: count}
 
+    @property
+    def _most_late(self) -> int:
+        """Jobs of all seeds that may be late."""
+        jobs = sum(len(workload.jobs) for workload in self.workloads)
+        return math.floor(self.violations * jobs + _ROUNDING)
+
     def _too_few(self, shape: Fleet) -> int:
         """Return a multiple of a fleet that cannot suffice, whatever its schedule; at least 0.
 
@@ -152,7 +194,7 @@ class Planner:
 
     def _too_few_for(self, workload: Workload, shape: Fleet) -> int:
         # The limit holds for the mean over seeds.
-        late = math.floor(self.violations * len(workload.jobs) * len(self.workloads))
+        late = self._most_late
         jobs = sorted(workload.jobs, key=lambda job: job.deadline)
         needed_s = [self._least_s(workload, job, shape) for job in jobs]
         began = min(job.arrival for job in jobs)
@@ -176,16 +218,23 @@ class Planner:
             rate += count / fastest_s
         return job.queries / rate
 
-    def _simulate(self, fleet: dict[WorkerClass, int]) -> Option:
+    def _runs(self, fleet: dict[WorkerClass, int], most_late: int | None = None) -> list[Run]:
+        """Return a run of each seed.
+
+        Raises:
+            TooManyLate: more than `most_late` jobs of all of them together are late.
+        """
         runs = []
         for workload in self.workloads:
-            runs.append(simulate(replace(workload, fleet=fleet), self.settings))
-            audit(runs[-1])
-        late = [
-            job.violated
-            for run in runs
-            for job in job_outcomes(run.workload.jobs, run.spans, run.finished)
-        ]
+            run = simulate(replace(workload, fleet=fleet), self.settings, most_late=most_late)
+            audit(run)
+            runs.append(run)
+            if most_late is not None:
+                most_late -= sum(_violated(run))
+        return runs
+
+    def _summarise(self, fleet: dict[WorkerClass, int], runs: Sequence[Run]) -> Option:
+        late = [violated for run in runs for violated in _violated(run)]
         violations = sum(late) / len(late)
         joules = [self._joules_per_query(run) for run in runs]
         known = [each for each in joules if each is not None]
@@ -194,9 +243,7 @@ class Planner:
             violations=violations,
             busy=fmean(map(_busy, runs)),
             joules=fmean(known) if len(known) == len(joules) else None,
-            cost=sum(count * self.costs[name] for name, count in fleet.items())
-            if fleet.keys() <= self.costs.keys()
-            else None,
+            cost=self._cost(fleet),
             suffices=violations <= self.violations,
         )
 
@@ -250,6 +297,16 @@ def plan(planner: Planner) -> list[Option]:
         return []
     best = min((planner.improve(start) for start in starts), key=lambda each: each.rank)
     return [best, *(each for each in alone if each.fleet != best.fleet)]
+
+
+def _key(fleet: Fleet) -> _Key:
+    return tuple(sorted(fleet.items()))
+
+
+def _violated(run: Run) -> list[bool]:
+    """Return whether each job was late or did not finish."""
+    outcomes = job_outcomes(run.workload.jobs, run.spans, run.finished)
+    return [outcome.violated for outcome in outcomes]
 
 
 def _duration_s(run: Run) -> float:

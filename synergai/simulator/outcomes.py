@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, Job, JobId
     from synergai.simulator.virtual_worker import Span
 
-_TOLERANCE_S: Final = 1e-9
+LATE_S: Final = 1e-9
+"""Time after its deadline up to which a job counts as in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def job_outcomes(
                 wait_s=None if begun is None else begun - job.arrival,
                 end_to_end_s=None if ended is None else ended - job.arrival,
                 excess_s=excess_s,
-                violated=ended is None or excess_s > _TOLERANCE_S,
+                violated=ended is None or excess_s > LATE_S,
             )
         )
     return tuple(outcomes)

@@ -29,6 +29,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.simulator.outcomes import LATE_S
 from synergai.simulator.virtual_worker import VirtualWorker
 from synergai.simulator.workload import JOBS
 
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 _MAX_STEPS: Final = 20_000
 """Most steps of a run of up to 24 jobs; longer runs have as many for every 24 jobs."""
+
+
+class TooManyLate(InternalError):
+    """More jobs of a simulation are late than may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,20 +110,23 @@ def simulate(
     workload: Workload,
     settings: SchedulingSettings,
     dictionary: ConfigurationDictionary | None = None,
+    most_late: int | None = None,
 ) -> Run:
-    """Run a workload to its end.
+    """Run a workload to its end, or until too many jobs are late.
 
     Args:
         workload: jobs and their true durations.
         settings: policy and options of the core.
         dictionary: what the scheduler knows of the profile; None for all of it.
+        most_late: jobs that may be late; the run ends with the next one. None for no limit.
 
     Raises:
         InvalidInput: the policy does not exist.
+        TooManyLate: more than `most_late` jobs are late.
         InternalError: the policy leaves jobs waiting forever.
     """
     known = workload.scheduler_dictionary() if dictionary is None else dictionary
-    return _Simulation(workload, settings, known).run()
+    return _Simulation(workload, settings, known, most_late=most_late).run()
 
 
 @dataclass(slots=True)
@@ -128,11 +136,13 @@ class _Simulation:
     workload: Workload
     settings: SchedulingSettings
     dictionary: ConfigurationDictionary
+    most_late: int | None = None
     now: float = 0.0
     core: SchedulerCore = field(init=False)
     workers: dict[WorkerId, VirtualWorker] = field(init=False)
     finished: dict[JobId, float] = field(default_factory=dict)
     unfinished: set[JobId] = field(init=False)
+    late: int = 0
     decisions_s: list[float] = field(default_factory=list)
     timers: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
     count: itertools.count[int] = field(default_factory=itertools.count)
@@ -151,6 +161,8 @@ class _Simulation:
             self.handle(WorkerJoined(worker))
         for job in workload.jobs:
             self.call_at(job.arrival, partial(self.submit, job))
+            if self.most_late is not None and math.isfinite(job.deadline):
+                self.call_at(job.deadline + LATE_S, partial(self.check_late, job.id))
         most = _MAX_STEPS * max(1, math.ceil(len(jobs) / JOBS))
         for _ in range(most):
             if not self.unfinished:
@@ -176,6 +188,12 @@ class _Simulation:
     def submit(self, job: Job, _: float) -> None:
         """Submit a job with all of its queries ready."""
         self.handle(JobArrived(job, ready=job.queries))
+
+    def check_late(self, job_id: JobId, _: float) -> None:
+        """Count a job whose deadline has passed."""
+        self.late += job_id not in self.finished
+        if self.most_late is not None and self.late > self.most_late:
+            raise TooManyLate(f"more than {self.most_late} jobs are late")
 
     def step(self) -> None:
         """Advance to the next timer or to the core's wakeup, whichever is first."""

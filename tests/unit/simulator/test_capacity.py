@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -87,6 +88,24 @@ def test_cheapest_class_is_the_best_option() -> None:
 
 def test_demand_beyond_the_limit_has_no_option() -> None:
     assert plan(a_planner(a_profile(), rate=1e6, max_workers=8)) == []
+
+
+def test_insufficient_fleets_are_recognised_without_a_whole_simulation() -> None:
+    costs = {FAST: 1.0, SLOW: 0.4}
+    quick = a_planner(a_profile(), rate=4.0, costs=costs)
+    whole = a_planner(a_profile(), rate=4.0, costs=costs)
+    for fast, slow in itertools.product(range(4), range(1, 6)):
+        fleet = {FAST: fast, SLOW: slow}
+        option = whole.option(fleet)
+        assert quick.sufficient(fleet) == (option if option.suffices else None)
+
+
+def test_each_fleet_is_simulated_at_most_once_and_reported() -> None:
+    planner = a_planner(a_profile(), rate=4.0, costs={FAST: 1.0, SLOW: 0.4})
+    fleets: list[dict[WorkerClass, int]] = []
+    planner.on_fleet = lambda fleet: fleets.append(dict(fleet))
+    assert plan(planner)
+    assert len({tuple(sorted(fleet.items())) for fleet in fleets}) == len(fleets)
 
 
 def test_energy_counts_idle_workers_where_their_power_is_known() -> None:
