@@ -91,5 +91,5 @@ def check_not_serving(proc: Path = _PROC) -> None:
         others = f" and {len(pids) - 1} more" if len(pids) > 1 else ""
         raise Unavailable(
             f"a worker on this machine has engines in service (process {pids[0]}{others}); stop "
-            "the agent first, or measure nevertheless with --while-serving"
+            "'synergai serve' or the agent first, or measure nevertheless with --while-serving"
         )

@@ -292,7 +292,7 @@ class Agent:
             )
         usable = sum(not engine.fault for engine in self._engines.values())
         _log.info(
-            "worker %s (%s) has %d usable engines of %d",
+            "worker %s (%s): %d of %d engines are usable",
             self._config.worker_id,
             self._config.worker_class,
             usable,

@@ -218,6 +218,7 @@ def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int 
     """
     boxes: list[tuple[str, ...]] = []
     classes: list[tuple[str, ...]] = []
+    derived: list[tuple[str, ...]] = []
     values: list[tuple[str, ...]] = []
     notes: list[str] = []
     classifies = engine.postprocess == "classes"
@@ -226,7 +227,7 @@ def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int 
         if name == "boxes" and engine.postprocess == "boxes" and array.ndim == 2:
             boxes += map(_box, array.tolist())
         elif name == "classes" and classifies:
-            classes += ((name, str(n), str(c), "") for n, c in enumerate(array.ravel()))
+            derived += ((name, str(n), str(c)) for n, c in enumerate(array.ravel()))
         elif (classifies or top) and _has_scores(array):
             # ImageNet networks have one class more than the labels: the background, at index 0.
             background = int(classifies and array.shape[1] == WITH_BACKGROUND)
@@ -235,7 +236,10 @@ def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int 
                 notes.append(f"{name}: top {shown} of {array.shape[1]:,}")
         else:
             values.append(summary(name, array))
-    for columns, rows in ((_BOX, boxes), (_CLASS, classes), (_VALUES, values)):
+    if classes:  # a table for both; a derived class has no score
+        classes, derived = [(*row, "") for row in derived] + classes, []
+    tables = ((_BOX, boxes), (_CLASS[:-1], derived), (_CLASS, classes), (_VALUES, values))
+    for columns, rows in tables:
         if rows:
             print_table(columns, rows)
     for note in notes:

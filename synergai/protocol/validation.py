@@ -40,6 +40,9 @@ ELEMENT_BYTES: Final = {
 MAX_BYTES_ELEMENTS: Final = 1 << 20
 """Limit on the elements of a BYTES tensor; checking each of them blocks the event loop."""
 
+_DERIVED: Final = frozenset(("classes", "boxes"))
+"""Outputs that only engines with `postprocess` have."""
+
 MAX_IMAGES: Final = 64
 """Limit on the encoded images of a request; a kilobyte may decode to a megabyte of tensor."""
 
@@ -287,14 +290,17 @@ def check_output_names(names: Iterable[str], engine: Engine) -> None:
         InvalidInput: it has no output of a name, or a name is given twice.
     """
     known = set(_output_names(engine))
+    requested: set[str] = set()
     for name in names:
         if name not in known:
             found = ", ".join(map(repr, _output_names(engine)))
+            hint = f"; set postprocess = {name!r} in its engine.toml" if name in _DERIVED else ""
             raise InvalidInput(
-                f"engine {engine.name!r} has no output {name!r}, or it is requested twice; "
-                f"it has {found}"
+                f"engine {engine.name!r} has no output {name!r}; it has {found}{hint}"
             )
-        known.remove(name)
+        if name in requested:
+            raise InvalidInput(f"output {name!r} of engine {engine.name!r} is requested twice")
+        requested.add(name)
 
 
 def _check_outputs(request: ModelInferRequest, engine: Engine) -> None:

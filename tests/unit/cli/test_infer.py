@@ -43,6 +43,17 @@ def test_scores_are_sorted_only_for_an_engine_that_classifies(
     assert rows[3] == ["y", "1", "0", "6"]
 
 
+def test_classes_alone_have_no_column_of_scores(capsys: pytest.CaptureFixture[str]) -> None:
+    classes = {"classes": np.array([3, 5])}
+    print_outputs(an_engine("classes"), classes, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["output", "row", "class"]
+    assert lines[2].split() == ["classes", "0", "3"]
+
+    print_outputs(an_engine("classes"), {**classes, "y": np.ones((1, 2), np.float32)}, None)
+    assert capsys.readouterr().out.splitlines()[0].split() == ["output", "row", "class", "score"]
+
+
 def test_cut_scores_say_of_how_many(capsys: pytest.CaptureFixture[str]) -> None:
     scores = {"y": np.arange(1001, dtype=np.float32)[None]}
     print_outputs(an_engine("classes"), scores, None)

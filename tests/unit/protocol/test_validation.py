@@ -142,7 +142,14 @@ def test_bytes_elements_are_checked_in_every_request() -> None:
             "belongs in fp32_contents, not in fp64",
         ),
         (request(tensor(), raw=(bytes(8),), outputs=outputs("q")), "no output 'q'"),
-        (request(tensor(), raw=(bytes(8),), outputs=outputs("y", "y")), "requested twice"),
+        (
+            request(tensor(), raw=(bytes(8),), outputs=outputs("classes")),
+            "it has 'y'; set postprocess = 'classes' in its engine.toml",
+        ),
+        (
+            request(tensor(), raw=(bytes(8),), outputs=outputs("y", "y")),
+            "output 'y' of engine .* is requested twice",
+        ),
         (request(tensor(), raw=(bytes(8),), model_version="2"), "version '1', not '2'"),
     ],
 )
