@@ -39,7 +39,8 @@ class Loads:
         # By engine, worker and session: when it is overdue.
         self._by_engine: dict[EngineName, dict[tuple[WorkerId, Session], float]] = {}
         self._failed: dict[tuple[WorkerId, Session], float] = {}
-        self._unloading: set[tuple[WorkerId, Session]] = set()
+        # By worker and session: when it may be told again.
+        self._unloading: dict[tuple[WorkerId, Session], float] = {}
 
     def begin(self, worker_id: WorkerId, session: Session, seconds: float, now: float) -> None:
         """Record that a worker is told to load a session; see `overdue_at`."""
@@ -76,9 +77,16 @@ class Loads:
         if loads is not None and loads.pop((worker_id, session), None) is not None and not loads:
             del self._by_engine[session.engine]
 
-    def drop(self, worker_id: WorkerId, session: Session) -> None:
+    def drop(self, worker_id: WorkerId, session: Session, now: float) -> None:
         """Record that a worker was told to drop a session."""
-        self._unloading.add((worker_id, session))
+        self._unloading[worker_id, session] = now + UNKNOWN_S
+
+    def may_drop_at(self, worker_id: WorkerId, session: Session) -> float:
+        """Return from when a worker may be told to drop a session.
+
+        It does not drop one that it turned out to need meanwhile, and does not report that.
+        """
+        return self._unloading.get((worker_id, session), -math.inf)
 
     def dropped(self, worker_id: WorkerId, session: Session, now: float) -> bool:
         """Record that a session is not resident: it was dropped, or could not be loaded.
@@ -87,8 +95,7 @@ class Loads:
             Whether its worker decided that.
         """
         self.end(worker_id, session)
-        if (worker_id, session) in self._unloading:
-            self._unloading.discard((worker_id, session))
+        if self._unloading.pop((worker_id, session), None) is not None:
             return False
         self._failed[worker_id, session] = now + _RETRY_S
         return True
@@ -104,7 +111,7 @@ class Loads:
                 if loading == worker_id:
                     self.end(loading, session)
         self._failed = {key: at for key, at in self._failed.items() if key[0] != worker_id}
-        self._unloading = {key for key in self._unloading if key[0] != worker_id}
+        self._unloading = {key: at for key, at in self._unloading.items() if key[0] != worker_id}
 
     def next_change(self, now: float) -> float:
         """Return when the next load is overdue or forgotten, after `now`; infinite if none is."""

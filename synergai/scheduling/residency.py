@@ -221,9 +221,11 @@ class Residency:
             return False
         value, session = min(idle)
         if BETTER * value < wish.value:
-            self._loads.drop(worker.id, session)
-            self._commands.append(Unload(worker.id, session))
-            self.due = True  # the load follows once the session is dropped
+            if self._loads.may_drop_at(worker.id, session) <= now:
+                self._loads.drop(worker.id, session, now)
+                self._commands.append(Unload(worker.id, session))
+            # The load follows once the session is dropped.
+            self.again_at = min(self.again_at, self._loads.may_drop_at(worker.id, session))
         return False
 
     def _has_room(self, worker: WorkerRecord, session: Session) -> bool:

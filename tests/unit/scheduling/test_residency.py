@@ -32,9 +32,9 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.loads import overdue_at
+from synergai.scheduling.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.residency import VARIANT_BYTES
+from synergai.scheduling.residency import PLANNED_EVERY_S, VARIANT_BYTES
 from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
@@ -374,3 +374,28 @@ def test_what_takes_longest_to_load_is_loaded_where_not_everything_fits() -> Non
     fleet = Fleet(1, load_ahead="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
     loads = [load.session.engine for load in fleet.settle() if load.session.engine != FAMILY]
     assert loads == [PLAIN[3], PLAIN[2]]  # and not those that are loaded soonest
+
+
+def test_a_session_is_dropped_with_one_command_until_the_worker_had_time_for_it() -> None:
+    fleet = Fleet(1, load_ahead="requested", memory_bytes=GIB)
+    worker_id = WorkerId("worker-0")
+    unused, wanted = (Session(engine, Configuration()) for engine in PLAIN[:2])
+    fleet.handle(SessionLoaded(worker_id, unused, 1.0))
+    fleet.submit(wanted.engine, queries=10)
+    fleet.end_first()
+    fleet.handle(SessionDropped(worker_id, wanted))
+    fleet.now += 61.0
+    for _ in range(20):
+        fleet.now += PLANNED_EVERY_S
+        fleet.handle(TimePassed())
+    assert fleet.dropping == [Unload(worker_id, unused)]
+    wakeup = fleet.core.wakeup()
+    assert wakeup is not None
+    assert fleet.now < wakeup <= fleet.now + UNKNOWN_S
+    fleet.now = wakeup
+    fleet.handle(TimePassed())
+    assert len(fleet.dropping) == 2
+    fleet.handle(SessionDropped(worker_id, unused))
+    fleet.now += PLANNED_EVERY_S
+    fleet.handle(TimePassed())
+    assert [load.session for load in fleet.loading] == [wanted]
