@@ -140,7 +140,9 @@ class VariantFiles:
                 if holders:
                     return
                 candidates = changed or candidates
-        counts = Counter(copy.digest for copy in candidates if copy.digest)
+        known = [copy.digest for copy in candidates if copy.digest]
+        # A trusted worker that does not know its file's digest decides nothing.
+        counts = Counter(known or [copy.digest for copy in copies.values() if copy.digest])
         chosen = max(counts, key=counts.__getitem__, default="")  # of equal ones, the first
         if chosen != current or name not in self.digests:
             self.digests[name] = chosen

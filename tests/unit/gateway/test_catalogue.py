@@ -168,6 +168,14 @@ def test_files_of_variants_without_digests_do_not_differ(engine: Engine) -> None
     assert "variant full is a file of SHA-256 x… instead of a…" in fault
 
 
+def test_trusted_variant_without_a_digest_leaves_one_file_to_the_others(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full=""), trusted=True)
+    catalogue.update(W2, family(engine, full="a", int8="b"))
+    resolved = catalogue.update(W3, family(engine, full="x", int8="b"))
+    assert names(resolved[W3]) == ["int8"]
+
+
 def test_files_of_variants_of_absent_workers_outlive_a_restart(engine: Engine) -> None:
     recorded: dict[EngineName, Established] = {}
     catalogue = Catalogue(on_established=recorded.__setitem__)
