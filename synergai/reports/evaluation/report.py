@@ -38,22 +38,24 @@ class Origin:
     Attributes:
         facts: names and values of their settings.
         profile: what simulated runs are based on; None for recorded ones.
-        is_reconstructed: whether that profile was reconstructed from the thesis, so that printed
-            numbers are comparable.
+        is_reconstructed: whether that profile was reconstructed from the thesis.
+        is_of_thesis: whether printed numbers are comparable: besides the profile, fleet and jobs
+            are those of the thesis.
         made: when and by what the report was made.
     """
 
     facts: tuple[tuple[str, str], ...]
     profile: Profile | None
     is_reconstructed: bool
+    is_of_thesis: bool
     made: str
 
 
 def evaluate(study: Study, origin: Origin) -> Report:
     """Return the report on a study."""
     demand = None if origin.profile is None else measure_demand(origin.profile)
-    cells = thesis.compare_cells(study) if origin.is_reconstructed else []
-    claims = thesis.check_claims(study) if origin.is_reconstructed else []
+    cells = thesis.compare_cells(study) if origin.is_of_thesis else []
+    claims = thesis.check_claims(study) if origin.is_of_thesis else []
     reference = thesis.REFERENCE if thesis.REFERENCE in study.policies else study.policies[0]
     findings = [
         Answer("Which policy meets most deadlines?", prose.answer_deadlines(study)),
@@ -72,9 +74,7 @@ def evaluate(study: Study, origin: Origin) -> Report:
                 key=f"experiment-of-{experiment}",
                 title=_title(experiment, is_simulated=demand is not None),
                 blocks=(
-                    figures.draw_experiment(
-                        study, experiment, with_printed=origin.is_reconstructed
-                    ),
+                    figures.draw_experiment(study, experiment, with_printed=origin.is_of_thesis),
                 ),
             )
             for experiment in study.experiments
