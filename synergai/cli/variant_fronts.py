@@ -127,9 +127,11 @@ def _print(front: VariantFront) -> None:
 
 
 def _row(point: FrontPoint, best: FrontPoint | None) -> tuple[str | Text, ...]:
+    # Those that differ by less than their errors count as equally fast.
+    qps = f"{format_rate(point.qps)} ± {point.qps_error:.1%}"
     if point.accuracy is None or point.origin is None or best is None or best.accuracy is None:
         remark = Text("measured on other samples" if point.on_other_samples else "", "yellow")
-        return point.variant, format_rate(point.qps), "unknown", "", "", "", "", remark
+        return point.variant, qps, "unknown", "", "", "", "", remark
     error = "" if point.accuracy_error is None else f" ± {point.accuracy_error:.2%}"
     loss = (best.accuracy - point.accuracy) * 100
     remark = (
@@ -139,7 +141,7 @@ def _row(point: FrontPoint, best: FrontPoint | None) -> tuple[str | Text, ...]:
     )
     return (
         point.variant,
-        format_rate(point.qps),
+        qps,
         f"{point.accuracy:.2%}{error}",
         f"{point.samples:,}" if point.samples else "",
         point.origin.value,
