@@ -2,17 +2,24 @@
 
 Worker time within a horizon is divided among the queries that have to be answered in it, so that
 the sum of their accuracies is the highest: a fractional knapsack. Every query starts with its
-fastest variant, and the step to a slower one with the most accuracy per second is taken next, of
-any engine. All engines thus pay the same price for a second. The mean that remains for an
-engine's query lies between two variants; see `credit`.
+fastest variant, and the step to a slower one with the most accuracy for its price is taken next, of
+any engine. All engines thus pay the same price for a second, which is higher for long queries. The
+mean that remains for an engine's query lies between two variants; see `credit`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_BLOCKING: Final = 5.0
+"""By how much the price of a second rises while a query lasts, in prices per horizon.
+
+Requests that arrive meanwhile have less time left: their waits grow with the square of a query's
+time.
+"""
 
 
 class Demand(NamedTuple):
@@ -56,12 +63,14 @@ def concave_hull(points: Sequence[tuple[float, float]]) -> list[int]:
     return hull
 
 
-def allowances(demands: Sequence[Demand], budget_s: float) -> list[float]:
+def allowances(demands: Sequence[Demand], budget_s: float, horizon_s: float) -> list[float]:
     """Return the mean seconds that a query of each demand may cost.
 
     Args:
         demands: each with queries.
         budget_s: worker time within the horizon.
+        horizon_s: the horizon, which long queries should be short of; infinite if they do not
+            matter to others.
 
     Returns:
         Seconds by demand: less than the fastest variant takes if the time is too short for all,
@@ -77,8 +86,14 @@ def allowances(demands: Sequence[Demand], budget_s: float) -> list[float]:
         return [
             min(share * demand.seconds[0], demand.most_s / demand.queries) for demand in demands
         ]
+    rise = _BLOCKING / horizon_s
     steps = [
-        ((demand.values[at + 1] - demand.values[at]) / (seconds - demand.seconds[at]), number, at)
+        (
+            (demand.values[at + 1] - demand.values[at])
+            / ((seconds - demand.seconds[at]) * (1.0 + rise * (seconds + demand.seconds[at]))),
+            number,
+            at,
+        )
         for number, demand in enumerate(demands)
         for at, seconds in enumerate(demand.seconds[1:])
     ]

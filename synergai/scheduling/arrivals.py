@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
@@ -9,19 +10,41 @@ WINDOW_S: Final = 1.0
 """Time over which arrivals are counted."""
 _MAX_COUNTED: Final = 8192
 """Arrivals that are remembered at most."""
+_MEAN_S: Final = 5.0
+"""Time constant of the mean rate, which varies less by chance than the count of one second."""
+_KNOWN_AFTER_S: Final = 2.0
+"""Time after the first arrival from which on the mean counts."""
+_DEVIATIONS: Final = 2.0
+"""Standard deviations of a Poisson process within which the last second is taken for chance."""
 
 
 class ArrivalRate:
-    """Number of arrivals within the last second, per second."""
+    """Number of arrivals within the last second, per second, and their mean rate."""
 
-    __slots__ = ("_at",)
+    __slots__ = ("_at", "_first", "_last", "_mean")
 
     def __init__(self) -> None:
         self._at: deque[float] = deque(maxlen=_MAX_COUNTED)
+        self._first = math.inf
+        self._last = 0.0
+        self._mean = 0.0
 
     def add(self, now: float) -> None:
         """Count an arrival."""
         self._at.append(now)
+        self._first = min(self._first, now)
+        self._mean = self._mean * math.exp((self._last - now) / _MEAN_S) + 1.0 / _MEAN_S
+        self._last = now
+
+    def expected_per_s(self, now: float) -> float:
+        """Return the rate to plan with: the mean, unless the last second says that it changed."""
+        lately = self.per_s(now)
+        if now - self._first < _KNOWN_AFTER_S:
+            return lately
+        seen = 1.0 - math.exp((self._first - now) / _MEAN_S)
+        mean = self._mean * math.exp((self._last - now) / _MEAN_S) / seen
+        changed = abs(lately - mean) > _DEVIATIONS * math.sqrt(max(mean, 1.0))
+        return lately if changed else mean
 
     def per_s(self, now: float) -> float:
         """Return the rate; of more arrivals than are remembered, that of the last ones."""

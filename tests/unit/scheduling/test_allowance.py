@@ -53,7 +53,7 @@ def test_hull_rises_with_falling_gain(drawn: list[tuple[float, float]]) -> None:
 
 @given(st.lists(demands(), min_size=1, max_size=4), st.floats(0.01, 1000.0))
 def test_allowances_spend_the_budget(drawn: list[Demand], budget_s: float) -> None:
-    found = allowances(drawn, budget_s)
+    found = allowances(drawn, budget_s, horizon_s=math.inf)
     spent = sum(seconds * demand.queries for seconds, demand in zip(found, drawn, strict=True))
     assert spent == pytest.approx(budget_s)
 
@@ -63,7 +63,7 @@ def test_no_other_division_of_the_same_time_is_more_accurate(
     drawn: list[Demand], times: float, data: st.DataObject
 ) -> None:
     budget_s = times * sum(demand.queries * demand.seconds[0] for demand in drawn)
-    found = allowances(drawn, budget_s)
+    found = allowances(drawn, budget_s, horizon_s=math.inf)
     best = sum(d.queries * mean_value(d, s) for d, s in zip(drawn, found, strict=True))
     giver, taker = data.draw(st.permutations(range(len(drawn))))[:2]
     least_s = drawn[giver].seconds[0]
@@ -75,10 +75,26 @@ def test_no_other_division_of_the_same_time_is_more_accurate(
     assert worse <= best + 1e-9 * max(1.0, best)
 
 
+@given(st.lists(demands(), min_size=1, max_size=4), st.floats(0.01, 1000.0), st.floats(0.2, 5.0))
+def test_a_finite_horizon_spends_the_same_budget(
+    drawn: list[Demand], budget_s: float, horizon_s: float
+) -> None:
+    found = allowances(drawn, budget_s, horizon_s)
+    spent = sum(seconds * demand.queries for seconds, demand in zip(found, drawn, strict=True))
+    assert spent == pytest.approx(budget_s)
+
+
+def test_long_queries_pay_more_for_a_second() -> None:
+    short = Demand(10.0, (0.01, 0.02), (0.8, 0.81), most_s=math.inf)
+    long = Demand(10.0, (0.01, 0.21), (0.6, 0.84), most_s=math.inf)  # more accuracy per second
+    assert allowances([short, long], 0.3, horizon_s=math.inf) == pytest.approx([0.01, 0.02])
+    assert allowances([short, long], 0.3, horizon_s=1.0) == pytest.approx([0.02, 0.01])
+
+
 def test_an_engine_gets_no_more_time_than_its_workers_have() -> None:
     few = Demand(10.0, (0.1, 0.5), (0.8, 0.9), most_s=2.0)
     all_workers = Demand(10.0, (0.1, 0.5), (0.1, 0.15), most_s=math.inf)
-    assert allowances([few, all_workers], 6.0) == pytest.approx([0.2, 0.4])
+    assert allowances([few, all_workers], 6.0, horizon_s=math.inf) == pytest.approx([0.2, 0.4])
 
 
 @given(points, st.floats(1.0, 50.0))

@@ -1,0 +1,43 @@
+"""Rate of arrivals that is planned with."""
+
+from __future__ import annotations
+
+import pytest
+
+from synergai.scheduling.arrivals import ArrivalRate
+
+
+def arrive(rate: ArrivalRate, per_s: float, since: float, until: float) -> None:
+    """Let requests arrive at equal distances."""
+    for number in range(round((until - since) * per_s)):
+        rate.add(since + (number + 0.5) / per_s)
+
+
+def test_the_mean_is_planned_with_while_the_last_second_differs_by_chance() -> None:
+    rate = ArrivalRate()
+    arrive(rate, 10.0, 100.0, 130.0)
+    assert rate.expected_per_s(130.0) == pytest.approx(10.0, rel=0.02)
+    arrive(rate, 14.0, 130.0, 131.0)
+    assert rate.per_s(131.0) == 14.0
+    assert 10.0 < rate.expected_per_s(131.0) < 11.0
+
+
+@pytest.mark.parametrize("per_s", [0.0, 2.0, 20.0])
+def test_the_last_second_is_planned_with_once_the_rate_has_changed(per_s: float) -> None:
+    rate = ArrivalRate()
+    arrive(rate, 10.0, 100.0, 130.0)
+    arrive(rate, per_s, 130.0, 131.0)
+    assert rate.expected_per_s(131.0) == rate.per_s(131.0) == per_s
+
+
+def test_the_first_requests_are_counted_as_they_are() -> None:
+    rate = ArrivalRate()
+    assert rate.expected_per_s(100.0) == 0.0
+    arrive(rate, 5.0, 100.0, 101.0)
+    assert rate.expected_per_s(101.0) == 5.0
+
+
+def test_the_mean_is_not_lower_because_it_has_just_begun() -> None:
+    rate = ArrivalRate()
+    arrive(rate, 10.0, 100.0, 103.0)
+    assert rate.expected_per_s(103.0) == pytest.approx(10.0, rel=0.02)
