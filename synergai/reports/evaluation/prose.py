@@ -55,11 +55,14 @@ def describe_experiment(study: Study, experiment: str) -> str:
     if len(means) == 1:
         sentences.append(f"{best} misses {number(means[best])} of {jobs:g} deadlines{average}.")
     else:
-        ties = [policy for policy, value in means.items() if value == means[best]]
-        verb = "misses" if len(ties) == 1 else "miss"
+        fewest, most = _tied(means, best), _tied(means, worst)
+        missed = f"{number(means[best])} of {jobs:g}"
+        verb = "misses" if len(fewest) == 1 else "miss"
         sentences.append(
-            f"{listing(ties)} {verb} fewest deadlines, {number(means[best])} of {jobs:g}{average}, "
-            f"and {worst} most, {number(means[worst])}."
+            f"All policies miss as many deadlines, {missed}{average}."
+            if means[best] == means[worst]
+            else f"{listing(fewest)} {verb} fewest deadlines, {missed}{average}, and "
+            f"{listing(most)} most, {number(means[worst])}."
         )
     boxes = {p: study.distribution(p, experiment, lambda job: job.end_to_end_s) for p in means}
     known = {policy: box for policy, box in boxes.items() if box is not None}
@@ -78,12 +81,17 @@ def describe_experiment(study: Study, experiment: str) -> str:
     excesses = _means(study, experiment, lambda result: result.mean_excess_s)
     if len(means) > 1:
         sentences.append(
-            f"Jobs wait from {_range(waits)}, and exceed their deadlines by {_range(excesses)} on "
+            f"Jobs wait {_range(waits)}, and exceed their deadlines by {_range(excesses)} on "
             "average."
         )
     if study.seeds > 1:
         sentences.append(f"Means and standard deviations are over {study.seeds} seeds.")
     return " ".join(sentences)
+
+
+def _tied(values: dict[str, float], policy: str) -> list[str]:
+    """Return the policies with the value of one of them, in their order."""
+    return [each for each, value in values.items() if value == values[policy]]
 
 
 def _average(study: Study) -> str:
@@ -98,6 +106,8 @@ def _means(study: Study, experiment: str, metric: Callable[[Result], float]) -> 
 
 def _range(values: dict[str, float]) -> str:
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    if values[low] == values[high]:
+        return f"{duration(values[low])} (all)"
     return f"{duration(values[low])} ({low}) to {duration(values[high])} ({high})"
 
 
@@ -213,8 +223,15 @@ def answer_deadlines(study: Study) -> str:
         return f"{ranked[0]} misses {missed} of {jobs:g} deadlines{_average(study)}."
     text = ", ".join(f"{policy} {number(totals[policy])}" for policy in ranked)
     mean = f", mean over {count(study.seeds, 'seed')}" if study.seeds > 1 else ""
+    fewest = _tied(totals, ranked[0])
+    verb = "has" if len(fewest) == 1 else "have"
+    answer = (
+        "All policies have as many violations"
+        if len(fewest) == len(totals)
+        else f"{listing(fewest)} {verb} fewest violations"
+    )
     return (
-        f"{ranked[0]} has fewest violations. Summed over "
+        f"{answer}. Summed over "
         f"{count(len(study.experiments), 'experiment')} with {jobs:g} jobs in all{mean}: {text}."
     )
 

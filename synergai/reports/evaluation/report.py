@@ -155,7 +155,9 @@ def _demand(demand: Demand, *, with_printed: bool) -> Section:
         for queries in QUERY_COUNTS:
             known = printed_qos_s(engine, queries) if with_printed else None
             for place, value in enumerate(demand.qos_s(engine, queries)):
-                cells.append(f"{value:.1f}" + (f" ({known[place]:.1f})" if known else ""))
+                # As printed, and of fast engines as many digits as say something.
+                text = f"{value:.1f}" if value >= 1 else number(value)
+                cells.append(text + (f" ({known[place]:.1f})" if known else ""))
         rows.append((engine, *cells))
     caption = "QoS times in seconds by number of queries: 25th percentile (DH) and median (DL)"
     caption += "; in brackets as printed in Table 7.1." if with_printed else "."

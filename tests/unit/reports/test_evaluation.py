@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,11 @@ from synergai.reports.document import Figure, Report, Table
 from synergai.reports.evaluation.demand import measure_demand, printed_qos_s
 from synergai.reports.evaluation.factors import Factors
 from synergai.reports.evaluation.outcomes import outcome_of_log, outcome_of_run, outcomes_of_logs
-from synergai.reports.evaluation.prose import describe_overheads
+from synergai.reports.evaluation.prose import (
+    answer_deadlines,
+    describe_experiment,
+    describe_overheads,
+)
 from synergai.reports.evaluation.report import Origin, evaluate
 from synergai.reports.evaluation.study import Study
 from synergai.reports.evaluation.thesis import check_claims, compare_cells, printed_factors
@@ -180,13 +185,33 @@ def test_report_on_the_thesis_is_marked_and_has_every_figure(
     )
 
 
-def a_profile(*, watts: float = 0.0) -> Profile:
+def test_policies_that_perform_alike_are_not_ranked() -> None:
+    profile = a_profile()
+    options = {"seeds": "1", "experiments": "DL-FL", "sessions": "prewarmed"}
+    [run] = a_study(profile, policies=("edf",), **options).of("edf", "DL-FL")
+    twin = replace(run, result=replace(run.result, policy="malleable"))
+    study = Study([run, twin])
+    assert answer_deadlines(study).startswith("All policies have as many violations. Summed")
+    text = describe_experiment(study, "DL-FL")
+    assert text.startswith("All policies miss as many deadlines, ")
+    assert "(all)" in text
+    assert " most, " not in text
+
+
+def test_qos_times_of_fast_engines_have_digits() -> None:
+    profile = a_profile(qps=1e6)
+    study = a_study(profile, policies=("edf",), seeds="1", experiments="DL-FL")
+    [table] = [each for each in a_report(study, profile).tables() if each.file == "table-7-1"]
+    assert not [cell for row in table.rows for cell in row if cell == "0.0"]
+
+
+def a_profile(*, watts: float = 0.0, qps: float = 10.0) -> Profile:
     return Profile(
         ProfileEntry(
             engine=EngineName("net"),
             worker_class=WorkerClass("x86"),
             configuration=Configuration(threads),
-            qps=10.0 * threads,
+            qps=qps * threads,
             model_load_s=1.0,
             watts=watts * threads,
         )
