@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+_SHOWN: Final = 40
+"""Characters of a cell that messages quote."""
 COLUMNS: Final = ("arrival_s", "engine", "queries", "qos_s")
 _MAX_QUERIES: Final = 1 << 53
+"""Integers up to this one are exact as floating-point numbers."""
 
 
 @lru_cache(maxsize=1)
@@ -87,14 +90,22 @@ def _arrival(row: Mapping[str | None, object], where: str) -> Arrival:
         raise InvalidInput(f"{where} has more cells than the first line")
     at = _number(cell("arrival_s"), "arrival_s", where)
     queries, qos_s = cell("queries"), cell("qos_s")
-    if queries and not (queries.isdecimal() and 0 < int(queries) <= _MAX_QUERIES):
-        raise InvalidInput(f"queries in {where} must be a positive integer, not {queries!r}")
     return Arrival(
         at=at,
         engine=EngineName(cell("engine")) if cell("engine") else None,
-        queries=int(queries) if queries else None,
+        queries=_count(queries, where) if queries else None,
         qos_s=_number(qos_s, "qos_s", where) if qos_s else None,
     )
+
+
+def _count(text: str, where: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if not 0 < count <= _MAX_QUERIES:
+        raise InvalidInput(f"queries in {where} must be a positive integer, not {text[:_SHOWN]!r}")
+    return count
 
 
 def _number(text: str, name: str, where: str) -> float:
