@@ -64,11 +64,17 @@ app.command(
 
 def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
     from synergai.domain import WorkerClass
+    from synergai.errors import InvalidInput
     from synergai.simulator.capacity import Planner
     from synergai.simulator.simulation import scheduling_settings
     from synergai.simulator.sweep import PROFILE_AGNOSTIC, arrivals_of, by_class
     from synergai.simulator.workload import EXPERIMENTS, draw
 
+    costs = by_class(settings.cost, profile)
+    if costs and (missing := [name for name in profile.classes if name not in costs]):
+        raise InvalidInput(
+            f"--cost lacks {', '.join(missing)}: it has to name each worker class of the profile"
+        )
     usual = max(_LEAST_JOBS, math.ceil(_JOBS_PER_LOAD * settings.load_factor))
     given, count = arrivals_of(settings.arrivals, settings.jobs, usual)
     options = {name: text for name, text in settings.predefined.items() if name in profile.classes}
@@ -90,7 +96,7 @@ def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
         settings=scheduling_settings(settings.policy, options if agnostic else None),
         violations=settings.violations / 100,
         max_workers=settings.max_workers,
-        costs=by_class(settings.cost, profile),
+        costs=costs,
         watts={WorkerClass(name): watts for name, watts in settings.watts.items()},
     )
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _DEADLINES: Final = 200
 """Most deadlines up to which the work of a fleet is summed."""
 _SHORTEST_S: Final = 1e-9
-_BUSY: Final = 0.5
 _ROUNDING: Final = 1e-9
+_BUSY: Final = 0.5
+"""Share of the workers' time below which most of them have nothing to do."""
 
 Fleet: TypeAlias = "Mapping[WorkerClass, int]"
 _Key: TypeAlias = "tuple[tuple[WorkerClass, int], ...]"
@@ -193,7 +194,7 @@ class Planner:
         return max(self._too_few_for(workload, shape) for workload in self.workloads)
 
     def _too_few_for(self, workload: Workload, shape: Fleet) -> int:
-        # The limit holds for the mean over seeds.
+        # The limit holds for the mean over seeds, so that all late jobs may be in one run.
         late = self._most_late
         jobs = sorted(workload.jobs, key=lambda job: job.deadline)
         needed_s = [self._least_s(workload, job, shape) for job in jobs]

@@ -12,8 +12,8 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from synergai.cli.capacity import app
-from synergai.domain import Configuration, EngineName, WorkerClass
-from synergai.errors import InvalidSettings
+from synergai.domain import Configuration, EngineName, JobId, WorkerClass
+from synergai.errors import InvalidInput, InvalidSettings
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.simulator.capacity import Planner, plan
 from synergai.simulator.simulation import scheduling_settings
@@ -86,6 +86,21 @@ def test_cheapest_class_is_the_best_option() -> None:
         assert best.cost == best.fleet[cheap]
 
 
+def test_share_of_violations_is_not_rounded_below_a_whole_job() -> None:
+    profile = a_profile()
+    planner = a_planner(profile, violations=0.29)  # of 100 jobs a little less than 29
+    [workload] = planner.workloads
+    on_time = structs.replace(workload.jobs[0], queries=1, arrival=0.0, deadline=1e6)
+    late = structs.replace(on_time, queries=10**6, deadline=1.0)
+    jobs = tuple(
+        structs.replace(late if number < 29 else on_time, id=JobId(str(number)))
+        for number in range(100)
+    )
+    factors = {(job.id, name): 1.0 for job in jobs for name in profile.classes}
+    planner.workloads = [replace(workload, jobs=jobs, factors=factors)]
+    assert planner._too_few({FAST: 1}) == 0
+
+
 def test_demand_beyond_the_limit_has_no_option() -> None:
     assert plan(a_planner(a_profile(), rate=1e6, max_workers=8)) == []
 
@@ -137,6 +152,13 @@ def test_command_prints_the_least_fleets() -> None:
     assert result.exit_code == 0, result.output
     options = json.loads(result.stdout)
     assert {"fleet", "violations", "joules_per_query", "cost_per_hour"} <= options[0].keys()
+
+
+def test_command_refuses_costs_of_some_classes_only() -> None:
+    # Workers of the others would cost nothing.
+    result = CliRunner().invoke(app, ["--cost", "x86=1", "--jobs", "3", "--seeds", "0"])
+    assert isinstance(result.exception, InvalidInput)
+    assert "--cost lacks agx, nx" in str(result.exception)
 
 
 def test_command_says_that_no_fleet_suffices() -> None:
