@@ -39,6 +39,7 @@ class EngineOrigins:
     def __init__(self, models: Path) -> None:
         self._directory = ModelDirectory(models)
         self._known: dict[tuple[str, str], EngineOrigin] = {}
+        self._samples: dict[str, str] = {}
 
     def of(self, engine: EngineName, variant: str = "") -> EngineOrigin:
         """Return the origin of an engine, or of one variant of it.
@@ -58,11 +59,13 @@ class EngineOrigins:
 
     def samples_of(self, engine: EngineName) -> str:
         """Return the SHA-256 of an engine's sample set; empty if it has none that can be read."""
-        try:
-            samples = self._directory.get(engine).samples
-            return "" if samples is None else digest(samples)
-        except (SynergaiError, OSError):
-            return ""
+        if engine not in self._samples:
+            try:
+                samples = self._directory.get(engine).samples
+                self._samples[engine] = "" if samples is None else digest(samples)
+            except (SynergaiError, OSError):
+                self._samples[engine] = ""
+        return self._samples[engine]
 
     def is_stale(self, entry: ProfileEntry) -> bool:
         """Return whether an entry is of another model file or runtime than the engine has now."""
