@@ -48,8 +48,9 @@ DICTIONARY_3 = Path(__file__).with_name("dictionary_3.db")
 DICTIONARY_5 = Path(__file__).with_name("dictionary_5.db")
 """Written by the program of November 2026, before engines had variants and accuracies."""
 DICTIONARY_7 = Path(__file__).with_name("dictionary_7.db")
-DICTIONARY_9 = Path(__file__).with_name("dictionary_9.db")
 """The same entries, upgraded by the program of November 2026 before entries named their timer."""
+DICTIONARY_9 = Path(__file__).with_name("dictionary_9.db")
+"""The same entries, upgraded by the program of November 2026 before they named their samples."""
 TEXTS_1 = [Path(__file__).with_name(f"dictionary_1.{suffix}") for suffix in ("csv", "json")]
 """Exported by the program of `DICTIONARY_3` from the same entries."""
 TEXTS_2 = [Path(__file__).with_name(f"dictionary_2.{suffix}") for suffix in ("csv", "json")]
