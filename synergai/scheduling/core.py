@@ -21,7 +21,6 @@ import math
 from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome
-from synergai.profiles.dictionary import PREDICTED
 from synergai.scheduling.checks import Checks
 from synergai.scheduling.completion import expected_completion
 from synergai.scheduling.estimator import Estimator
@@ -38,7 +37,6 @@ from synergai.scheduling.events import (
     Finish,
     JobArrived,
     JobCancelled,
-    Learned,
     ProfilesAdded,
     ProfilesRemoved,
     ProgressChecked,
@@ -59,6 +57,7 @@ from synergai.scheduling.loads import Loads
 from synergai.scheduling.outliers import Outliers
 from synergai.scheduling.policy import POLICIES, Assign, Expect, Preempt, View
 from synergai.scheduling.probes import Probes
+from synergai.scheduling.profile_changes import ProfileChanges
 from synergai.scheduling.ranges import Ranges
 from synergai.scheduling.residency import Residency
 from synergai.scheduling.resumption import Resumption
@@ -96,7 +95,6 @@ class SchedulerCore:
     ) -> None:
         self._settings = settings
         self._policy = POLICIES.create(settings.policy, settings.policy_options)
-        self._dictionary = dictionary
         self._loads = Loads()
         self._estimator = Estimator(dictionary, self._loads, settings)
         self._fleet = Fleet(settings)
@@ -134,6 +132,16 @@ class SchedulerCore:
             self._view,
             self._variants,
             self._loads,
+        )
+        self._profiles = ProfileChanges(
+            dictionary,
+            self._fleet,
+            self._estimator,
+            self._probes,
+            self._leases,
+            self._wait_queue,
+            self._view,
+            self._commands,
         )
         self._residency = Residency(
             self._fleet,
@@ -306,9 +314,9 @@ class SchedulerCore:
             case ProgressChecked():
                 self._check_progress()
             case ProfilesAdded(entries):
-                self._add_profiles(entries)
+                self._profiles.add(entries)
             case ProfilesRemoved(entries):
-                self._remove_profiles(entries)
+                self._profiles.remove(entries)
             case WorkerLeft(worker_id):
                 if record := self._fleet.workers.get(worker_id):
                     self._remove_worker(record)
@@ -368,7 +376,7 @@ class SchedulerCore:
         lease.batch_size = event.batch
         self._leases.record_progress(lease, done, event.compute_s, self._now, final=True)
         if lease.done:
-            self._learn_profile(lease)
+            self._profiles.learn(lease, self._now)
         self._release(lease, stopped=event.outcome is Outcome.STOPPED)
         if lease.yielding and event.outcome is Outcome.STOPPED and lease.job.queued:
             self._remember_interrupted(lease)
@@ -441,64 +449,6 @@ class SchedulerCore:
             configuration.variant != session.configuration.variant
             for configuration in worker.configurations(session.engine)
         )
-
-    def _learn_profile(self, lease: Lease) -> None:
-        """Store a profile measured in service if it is the first or better than the known one."""
-        worker = self._fleet.workers[lease.assignment.worker_id]
-        if lease.assignment.probe:
-            entry = self._probes.measured_profile(lease, worker.worker.worker_class, self._now)
-            self._view.extended_at = self._now
-        else:
-            entry = self._probes.refined_profile(lease, self._now)
-        if entry is None or self._has_better(entry):
-            return
-        engine = entry.engine
-        jobs = self._leases.paced_jobs(engine)
-        self._estimator.reset_paces(engine, self._fleet.serving(engine), jobs)
-        self._dictionary.put(entry)
-        self._refresh_profiles([engine])
-        self._commands.append(Learned(entry))
-
-    def _has_better(self, entry: ProfileEntry) -> bool:
-        """Return whether the profiler measured what was only observed, while it was observed."""
-        row = self._dictionary.row(entry.engine, entry.worker_class)
-        known = row.get(entry.configuration)
-        return known is not None and known.label not in {entry.label, PREDICTED}
-
-    def _add_profiles(self, entries: Sequence[ProfileEntry]) -> None:
-        """Put entries into the dictionary; paces relative to a replaced one are void."""
-        for entry in entries:
-            known = self._dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
-            if known is not None and known.qps != entry.qps:
-                self._reset_paces(entry)
-            self._dictionary.put(entry)
-        self._refresh_profiles(sorted({entry.engine for entry in entries}))
-
-    def _remove_profiles(self, entries: Sequence[ProfileEntry]) -> None:
-        """Remove entries from the dictionary; an engine without any is measured again."""
-        for entry in entries:
-            self._reset_paces(entry)
-            self._dictionary.remove(entry)
-        self._refresh_profiles(sorted({entry.engine for entry in entries}))
-        for worker in self._fleet.workers.values():
-            self._probes.update_worker(worker)
-
-    def _reset_paces(self, entry: ProfileEntry) -> None:
-        """Void the paces that were observed on the class of an entry, which is replaced."""
-        workers = self._fleet.serving(entry.engine)
-        self._estimator.reset_paces(
-            entry.engine,
-            [w for w in workers if w.worker.worker_class == entry.worker_class],
-            self._leases.paced_jobs(entry.engine),
-        )
-
-    def _refresh_profiles(self, engines: Sequence[EngineName]) -> None:
-        """Recompute what rests on the profiles of `engines`."""
-        for engine in engines:
-            self._estimator.invalidate_profile(engine, self._fleet.serving(engine))
-        self._probes.refresh()
-        for engine in engines:
-            self._wait_queue.rerank(engine)
 
     # --- outliers -----------------------------------------------------------------------
 
