@@ -137,9 +137,10 @@ class SearchRun:
             self._measure(Trial(point), follow, batches=True)
 
     def without_time(self) -> list[str]:
-        """Return of what nothing was measured because there was no time for it, for people.
+        """Return what was not measured at all for lack of time, as texts for people.
 
-        These are engines, or those of their variants and execution providers that are concerned.
+        An engine that was measured in part is named with the variants and execution providers that
+        are missing.
         """
         state, space = self._search.state, self._searched.space
         rows = [row for row in self._searched.rows if row not in state.given_up]

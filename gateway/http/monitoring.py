@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-_MAX_UNLIKE: Final = 10
-"""Variants that the health names."""
+_MAX_CONFLICTS: Final = 10
+"""Most conflicts that the health lists."""
 
 
 def monitoring_routes(
@@ -25,7 +25,7 @@ def monitoring_routes(
     accepts_jobs: Callable[[], bool],
     ejected: Callable[[], int],
     store_fault: Callable[[], str],
-    unlike: Callable[[], Iterable[str]],
+    conflicts: Callable[[], Iterable[str]],
 ) -> Sequence[BaseRoute]:
     """Return the routes.
 
@@ -35,7 +35,8 @@ def monitoring_routes(
         accepts_jobs: returns whether there is room to record new jobs.
         ejected: returns how many connected workers are ejected, as they answered falsely.
         store_fault: returns why the store of engines cannot be used; empty if it can.
-        unlike: returns how the files of variants differ that workers do not use for this reason.
+        conflicts: returns how the file of each variant differs that a worker does not use for this
+            reason.
     """
 
     async def render(_request: Request) -> Response:
@@ -51,7 +52,7 @@ def monitoring_routes(
             store = broken if store_fault() else ""
             files = "".join(
                 f"a worker's variant is not used: {each}\n"
-                for each in islice(unlike(), _MAX_UNLIKE)
+                for each in islice(conflicts(), _MAX_CONFLICTS)
             )
             return PlainTextResponse(f"serving\n{full}{false}{store}{files}")
         return PlainTextResponse("not serving\n", 503)

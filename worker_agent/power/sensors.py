@@ -56,7 +56,7 @@ class Rail:
     Attributes:
         name: the board's name of the rail.
         paths: one file in mW, or two files in mV and mA whose product is the power.
-        per_watt: units of the product in a watt, if they are others.
+        per_watt: units of the product per watt; 0 for the units above.
     """
 
     name: str
