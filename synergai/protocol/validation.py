@@ -294,7 +294,8 @@ def check_output_names(names: Iterable[str], engine: Engine) -> None:
     for name in names:
         if name not in known:
             found = ", ".join(map(repr, _output_names(engine)))
-            hint = f"; set postprocess = {name!r} in its engine.toml" if name in _DERIVED else ""
+            derivable = name in _DERIVED and not engine.postprocess
+            hint = f"; set postprocess = {name!r} in its engine.toml" if derivable else ""
             raise InvalidInput(
                 f"engine {engine.name!r} has no output {name!r}; it has {found}{hint}"
             )
