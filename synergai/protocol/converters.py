@@ -155,7 +155,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         variants=map(variant_to_proto, engine.variants),
         left_out=[
             common_pb2.LeftOutVariant(name=each.variant, reason=each.reason[:_MAX_TEXT])
-            for each in engine.left_out
+            for each in engine.left_out[:MAX_VARIANTS]
         ],
     )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from synergai.domain import (
     MAX_THREADS,
+    MAX_VARIANTS,
     Configuration,
     Engine,
     EngineName,
@@ -246,3 +247,19 @@ def test_entry_that_cannot_be_stored_or_displayed_is_rejected(
     message.MergeFrom(nonsense)
     with pytest.raises(InvalidInput):
         converters.profile_entry_from_proto(message)
+
+
+def test_engine_with_more_variants_left_out_than_peers_accept_is_shortened() -> None:
+    # A worker's own, and those whose files differ from other workers'.
+    left_out = tuple(LeftOut(f"v{number}", "unusable") for number in range(2 * MAX_VARIANTS))
+    engine = Engine(
+        name=EngineName("e"),
+        version="1",
+        backend="",
+        inputs=(),
+        outputs=(),
+        fault="broken",
+        left_out=left_out,
+    )
+    received = converters.engine_from_proto(converters.engine_to_proto(engine))
+    assert received.left_out == left_out[:MAX_VARIANTS]
