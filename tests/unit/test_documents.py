@@ -32,7 +32,13 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
 def test_the_list_of_decisions_is_complete_and_in_order() -> None:
     folder = ROOT / "docs" / "decisions"
     numbered = sorted(path.name for path in folder.glob("0*.md"))
-    assert LINK.findall((folder / "README.md").read_text()) == numbered
+    index = (folder / "README.md").read_text()
+    assert LINK.findall(index) == numbered
+    for name in numbered:
+        number, title = (
+            (folder / name).read_text().splitlines()[0].removeprefix("# ").split(". ", 1)
+        )
+        assert f"{number}. [{title}]({name})" in index
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
