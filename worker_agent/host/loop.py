@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.domain import BatchTimes
+    from synergai.domain import BatchTimes, Engine
     from worker_agent.host.inbox import Run
     from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.loading import LoadedModel, ModelLoader
@@ -138,17 +138,18 @@ class HostLoop:
                 if (heap := GlibcHeap.find()) is not None:
                     heap.trim()
                 self._send(VariantUnloaded(order.variant).encode())
-            elif order.alone:
-                self._load(order)
+                continue
+            like = next(iter(self._models.values())).engine
+            if order.alone:
+                self._load(order, like)
             else:
                 # The agent orders one load at a time. A load that hangs does not hold up the exit.
-                threading.Thread(target=self._load, args=(order,), daemon=True).start()
+                threading.Thread(target=self._load, args=(order, like), daemon=True).start()
 
-    def _load(self, order: LoadVariant) -> None:
+    def _load(self, order: LoadVariant, like: Engine) -> None:
         """Load a variant and report it; queries name it only after that."""
         with suppress(ConnectionError):  # the main loop finds out as well
             self._send(LoadStarted(order.variant).encode())
-            like = next(iter(self._models.values())).engine
             model, report = self._loader.load(order.variant, time.monotonic(), like)
             if model is not None:
                 self._models[order.variant] = model
