@@ -180,6 +180,7 @@ _ADDRESS = get_args(Address)[1]
 _SIZE = get_args(Size)[1]
 _MAX_METAVAR_WIDTH = 16
 """Columns; longer lists of choices move to the help text, to fit narrow terminals."""
+_PACKAGE = Path(__file__).parents[1]
 
 
 def _metavar(field: FieldInfo) -> str:
@@ -223,6 +224,8 @@ def _default_text(field: FieldInfo) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else ""
+    if isinstance(value, Path) and value.is_relative_to(_PACKAGE):
+        return ""  # part of the installation, which the description names
     if isinstance(value, tuple):
         return ",".join(str(part) for part in value)
     if isinstance(value, dict):

@@ -139,7 +139,7 @@ class ProfileService:
                     changes = self._changes(look)
                     if changes.put or changes.removed:
                         _log.info(
-                            "%d profiles were changed in the dictionary, and %d deleted",
+                            "the dictionary has changed: %d new or other profiles, %d deleted",
                             len(changes.put),
                             len(changes.removed),
                         )
