@@ -173,12 +173,15 @@ class Interleaver:
             request.job.engine, worker.worker.worker_class
         ):
             return False
+        if worker.interruptions >= MAX_INTERRUPTIONS:
+            return False
         return self._jobs_may_yield(worker, request.job.priority, cost_s)
 
     def _jobs_may_yield(self, worker: WorkerRecord, priority: int, cost_s: float) -> bool:
-        """Return whether every job on the worker may yield to a request of this cost."""
-        if worker.interruptions >= MAX_INTERRUPTIONS:
-            return False
+        """Return whether every job on the worker may yield to a request of this cost.
+
+        Whether it is a job's turn first does not count, which takes one query.
+        """
         jobs: list[Lease] = []
         delay_s = cost_s
         for lease in worker.leases.values():

@@ -471,6 +471,19 @@ def test_expected_answer_counts_the_remaining_work_of_jobs_that_do_not_yield() -
     assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(9.1)
 
 
+def test_expected_answer_is_soon_while_the_job_has_its_turn_between_requests() -> None:
+    core = make_core(policy="synergai")
+    box = Box(core)
+    box.handle(make_job("job"), 0.0)
+    for number in range(100):
+        now = number * 0.1
+        box.handle(make_request(f"r{number}", now, deadline=now + 60.0), now)
+        expected_s = core.expected_answer_s(LIVE, 0, now)
+        assert expected_s is not None
+        assert expected_s <= 1.0
+        box.tick(now + 0.05)
+
+
 def test_expected_answer_of_an_idle_or_unknown_fleet_is_unknown() -> None:
     core = make_core(policy="synergai", workers=2)
     core.handle(make_job("job"), 0.0)
