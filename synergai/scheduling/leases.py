@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Command, Dispatch, Stop
 from synergai.scheduling.observation import observe
-from synergai.scheduling.state import Lease
+from synergai.scheduling.state import Lease, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -354,7 +354,7 @@ class Leases:
             self._fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
                 needed = any(each.session == lease.session for each in worker.leases.values())
-                if not needed and not (stopped and lease.is_head):
+                if not needed and not (stopped and lease.phase is Phase.SETUP):
                     self._loads.end(worker.id, lease.session)
                 self._estimator.invalidate_engine(worker, assignment.engine)
                 self._wait_queue.mark_drifted(assignment.engine, now)

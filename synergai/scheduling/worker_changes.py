@@ -18,6 +18,7 @@ from synergai.scheduling.events import (
     SessionLoaded,
     WorkerDraining,
 )
+from synergai.scheduling.state import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -174,8 +175,14 @@ class WorkerChanges:
 
 
 def _is_needed(session: Session, worker: WorkerRecord) -> bool:
-    """Return whether any of the worker's assignments needs a session."""
-    return any(lease.session == session for lease in worker.leases.values())
+    """Return whether the worker has to load a session for any of its assignments.
+
+    One that runs goes on with the session that it has, although others get a new one.
+    """
+    return any(
+        lease.session == session and lease.phase is not Phase.RUNNING
+        for lease in worker.leases.values()
+    )
 
 
 def _is_loading(worker: WorkerRecord) -> bool:

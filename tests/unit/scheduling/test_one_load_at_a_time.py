@@ -75,6 +75,7 @@ class LoadLog:
         self._resident: dict[WorkerId, set[Session]] = {}
         self._loading: dict[tuple[WorkerId, Session], float] = {}
         self._leases: dict[WorkerId, dict[AssignmentId, Session]] = {}
+        self._started: set[AssignmentId] = set()
 
     def check(self, path: Path) -> None:
         """Replay a log."""
@@ -99,9 +100,15 @@ class LoadLog:
                 was_resident = session in self._resident[worker_id]
                 self._resident[worker_id].discard(session)
                 self._loading.pop((worker_id, session), None)
-                if was_resident and session in self._leases[worker_id].values():
-                    # The worker dropped what it needs, and loads it again by itself.
+                if was_resident and any(
+                    each == session and assignment not in self._started
+                    for assignment, each in self._leases[worker_id].items()
+                ):
+                    # The worker dropped what it needs, and loads it again by itself. An assignment
+                    # that runs keeps what it has.
                     self._loading[worker_id, session] = overdue_at(at, float("inf"))
+            case AssignmentStarted(assignment_id):
+                self._started.add(assignment_id)
             case AssignmentEnded(assignment_id, outcome=outcome):
                 self._end(assignment_id, goes_on=outcome is Outcome.STOPPED)
 
@@ -137,9 +144,9 @@ class LoadLog:
         """Forget an assignment, and its load unless the worker goes on with it."""
         for worker_id, leases in self._leases.items():
             if assignment_id in leases:
-                is_head = next(iter(leases)) == assignment_id
+                is_loading = next(iter(leases)) == assignment_id not in self._started
                 session = leases.pop(assignment_id)
-                if session not in leases.values() and not (goes_on and is_head):
+                if session not in leases.values() and not (goes_on and is_loading):
                     self._loading.pop((worker_id, session), None)
 
     def _forget(self, worker_id: WorkerId) -> None:

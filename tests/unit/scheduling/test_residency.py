@@ -22,8 +22,10 @@ from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     AssignmentEnded,
+    AssignmentStarted,
     Dispatch,
     JobArrived,
+    JobCancelled,
     Load,
     SessionDropped,
     SessionLoaded,
@@ -121,7 +123,9 @@ class Fleet:
                     self.dropping.append(command)
         return commands
 
-    def submit(self, engine: EngineName, qos: float = 1e6, queries: int = 1) -> None:
+    def submit(
+        self, engine: EngineName, qos: float = 1e6, queries: int = 1, variant: str = ""
+    ) -> None:
         self._jobs += 1
         job = Job(
             id=JobId(str(self._jobs)),
@@ -131,6 +135,7 @@ class Fleet:
             deadline=self.now + qos,
             perishable=queries == 1,
             with_tensors=queries == 1,
+            variant=variant,
         )
         self.handle(JobArrived(job, queries))
 
@@ -368,6 +373,33 @@ def test_request_that_waits_for_a_load_holds_up_no_other(policy: str) -> None:
             break
         assert fleet.running[0].assignment.configuration.variant in ("large", "")
     assert not fleet.running
+
+
+def test_a_session_dropped_while_a_job_runs_on_it_is_not_loaded_again_for_that_job() -> None:
+    fleet = Fleet(0)
+    large, small = (Configuration(variant=name) for name in ("large", "small"))
+    worker = replace(fleet.worker(0), sessions=frozenset({Session(FAMILY, large)}))
+    fleet.handle(WorkerJoined(worker))
+    fleet.submit(FAMILY, queries=1000)
+    assignment = fleet.running.pop().assignment
+    assert assignment.configuration == large
+    fleet.handle(AssignmentStarted(assignment.id, 0.0))
+    fleet.handle(SessionDropped(worker.id, Session(FAMILY, large)))
+    fleet.handle(JobCancelled(JobId("1")))
+    fleet.handle(AssignmentEnded(assignment.id, 10, Outcome.STOPPED))
+    fleet.submit(FAMILY, variant="small")
+    assert [each.assignment.configuration for each in fleet.running] == [small]
+
+
+def test_a_request_for_a_variant_that_is_not_loaded_holds_up_none_for_one_that_is() -> None:
+    fleet = Fleet(0)
+    fleet.handle(WorkerJoined(fleet.worker(1)))
+    fleet.submit(FAMILY)  # which the worker loads a variant for
+    loaded = frozenset({Session(FAMILY, Configuration(variant="large"))})
+    fleet.handle(WorkerJoined(replace(fleet.worker(0), sessions=loaded)))
+    fleet.submit(FAMILY, variant="small", qos=1.0)
+    fleet.submit(FAMILY, qos=100.0)
+    assert [each.assignment.job_id for each in fleet.running] == ["1", "3"]
 
 
 def test_what_takes_longest_to_load_is_loaded_where_not_everything_fits() -> None:

@@ -108,9 +108,11 @@ class Malleable:
         """Assign each single-query job to the worker that completes it soonest."""
         decisions: list[Decision] = []
         for job in waiting:
-            candidates = view.candidates(job, available)
-            if job.pending.total > 1 or not candidates:
+            if job.pending.total > 1 or not available:
                 break
+            candidates = view.candidates(job, available)
+            if not candidates:
+                continue  # it waits for a load, which holds up no other
             decisions.append(Assign(job, candidates[0].worker, candidates[0].estimate, 1))
             available.remove(candidates[0].worker)
         return decisions
