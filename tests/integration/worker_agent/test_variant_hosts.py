@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,6 @@ from worker_agent.hosts.process import LoadSuspected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc.frames import RunEnded
@@ -123,6 +123,26 @@ async def load_started(host: HostProcess) -> None:
         await asyncio.sleep(0.02)
 
 
+def thread_states(pid: int) -> list[str]:
+    """Return the states of a process's threads, such as T for one that is stopped."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+
+
+async def crash_at_a_query(host: HostProcess) -> None:
+    """Kill a host while a query is in flight, which fails."""
+    os.kill(host.pid, signal.SIGSTOP)
+    # Its threads stop one after another, and one that has not could answer the query.
+    while not all(state == "T" for state in thread_states(host.pid)):  # noqa: ASYNC110 - a process
+        await asyncio.sleep(0.01)
+    computing = asyncio.create_task(answer(host, "large"))
+    await asyncio.sleep(0)
+    os.kill(host.pid, signal.SIGSEGV)
+    os.kill(host.pid, signal.SIGCONT)
+    with pytest.raises(AssertionError, match="signal"):
+        await computing
+
+
 async def test_variants_share_a_process_and_name_the_one_that_answers(hosts: HostPool) -> None:
     large, small = await asyncio.gather(*(hosts.load(session(name)) for name in VARIANTS))
     assert large is small
@@ -161,13 +181,7 @@ async def test_crash_during_a_load_beside_queries_blames_neither(slow_hosts: Hos
     loading = hosts.load(session("endless"))
     async with asyncio.timeout(60):
         await load_started(host)
-        os.kill(host.pid, signal.SIGSTOP)
-        computing = asyncio.create_task(answer(host, "large"))
-        await asyncio.sleep(0)
-        os.kill(host.pid, signal.SIGSEGV)
-        os.kill(host.pid, signal.SIGCONT)
-        with pytest.raises(AssertionError, match="signal"):
-            await computing
+        await crash_at_a_query(host)
         with pytest.raises(LoadSuspected):
             await loading
         assert hosts.unusable_sessions() == []
@@ -175,13 +189,7 @@ async def test_crash_during_a_load_beside_queries_blames_neither(slow_hosts: Hos
         host = await hosts.load(session("large"))
         loading = hosts.load(session("endless"))
         await load_started(host)
-        os.kill(host.pid, signal.SIGSTOP)
-        computing = asyncio.create_task(answer(host, "large"))
-        await asyncio.sleep(0)
-        os.kill(host.pid, signal.SIGSEGV)
-        os.kill(host.pid, signal.SIGCONT)
-        with pytest.raises(AssertionError, match="signal"):
-            await computing
+        await crash_at_a_query(host)
         with pytest.raises(ConfigurationUnusable):
             await loading
 
