@@ -22,10 +22,11 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import JobArrived, Worker, WorkerJoined
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.simulator.accuracy.simulation import profile_entries
 
 FAMILY, PLAIN = EngineName("family"), EngineName("plain")
 VARIANTS = {f"v{number}": (0.001 * 2**number, 0.8 + 0.03 * number) for number in range(5)}
@@ -38,18 +39,7 @@ def make_core(objective: Literal["accuracy", "latency"]) -> SchedulerCore:
     Otherwise the worker would get more requests ahead if they take less time.
     """
     name = WorkerClass("server")
-    rows = [(FAMILY, variant, *figures) for variant, figures in VARIANTS.items()]
-    entries = [
-        ProfileEntry(
-            engine=engine,
-            worker_class=name,
-            configuration=Configuration(variant=variant),
-            qps=1.0 / seconds,
-            accuracy=accuracy,
-            accuracy_samples=10_000,
-        )
-        for engine, variant, seconds, accuracy in [*rows, (PLAIN, "", 0.001, 0.9)]
-    ]
+    entries = profile_entries({FAMILY: VARIANTS, PLAIN: {"": (0.001, 0.9)}}, name)
     settings = SchedulingSettings(objective=objective, prefetch_count=1)
     core = SchedulerCore(settings, ConfigurationDictionary(entries))
     worker = Worker(

@@ -6,7 +6,7 @@ import heapq
 import itertools
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId
     from synergai.scheduling.events import Assignment, Event
 
+    Fronts: TypeAlias = Mapping[EngineName, Mapping[str, tuple[float, float]]]
+    """Seconds and accuracy by variant and engine."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
@@ -56,7 +59,7 @@ class Scenario:
     """
 
     name: str
-    fronts: Mapping[EngineName, Mapping[str, tuple[float, float]]]
+    fronts: Fronts
     layout: Sequence[frozenset[EngineName]]
     deadline_s: float = 0.4
     error: float = 0.1
@@ -108,24 +111,29 @@ class _Worker:
     seconds: float = 0.0
 
 
+def profile_entries(fronts: Fronts, worker_class: WorkerClass) -> list[ProfileEntry]:
+    """Return the profile of engines on a worker class, with accuracies of 10,000 samples."""
+    return [
+        ProfileEntry(
+            engine=engine,
+            worker_class=worker_class,
+            configuration=Configuration(variant=variant),
+            qps=1.0 / seconds,
+            accuracy=accuracy,
+            accuracy_samples=10_000,
+        )
+        for engine, front in fronts.items()
+        for variant, (seconds, accuracy) in front.items()
+    ]
+
+
 class _Simulation:
     def __init__(self, scenario: Scenario, seed: int, chooser: str, policy: str) -> None:
         self._scenario = scenario
         self._random = np.random.default_rng(seed)
         settings = SchedulingSettings(policy=policy, chooser=chooser, stuck_s=float("inf"))
         name = WorkerClass("server")
-        entries = [
-            ProfileEntry(
-                engine=engine,
-                worker_class=name,
-                configuration=Configuration(variant=variant),
-                qps=1.0 / seconds,
-                accuracy=accuracy,
-                accuracy_samples=10_000,
-            )
-            for engine, front in scenario.fronts.items()
-            for variant, (seconds, accuracy) in front.items()
-        ]
+        entries = profile_entries(scenario.fronts, name)
         self._core = SchedulerCore(settings, ConfigurationDictionary(entries))
         self._workers: dict[WorkerId, _Worker] = {}
         self._timers: list[tuple[float, int, WorkerId]] = []
