@@ -202,7 +202,8 @@ class SchedulerCore:
             instant = min(instant, self._retries.next_due())
         if self._hedging.is_on:
             instant = min(instant, self._hedging.next_due())
-        instant = min(instant, self._residency.next_due())
+        if self._residency.due or self._residency.again_at < math.inf:
+            instant = min(instant, self._residency.next_due())
         if self._queue:
             instant = min(
                 instant,
