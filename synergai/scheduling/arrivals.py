@@ -15,7 +15,7 @@ _MEAN_S: Final = 5.0
 _KNOWN_AFTER_S: Final = 2.0
 """Time after the first arrival from which on the mean counts."""
 _DEVIATIONS: Final = 2.0
-"""Standard deviations of a Poisson process within which the last second is taken for chance."""
+"""Standard deviations of a Poisson process within which the last second may be chance."""
 
 
 class ArrivalRate:

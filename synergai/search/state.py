@@ -32,7 +32,7 @@ class State:
     Attributes:
         rows: indices of the points to search, by row.
         budget_s: seconds that the search may take.
-        first_fit: whether the first measurement of a row is made whatever the budget.
+        first_fit: whether the first measurement of a row is made even beyond the budget.
         results: results by point, in order; those of earlier searches as well.
         new: points that this search measured, in order.
         failed: points that cannot be measured.

@@ -186,7 +186,7 @@ class Planner:
         return math.floor(self.violations * jobs + _ROUNDING)
 
     def _too_few(self, shape: Fleet) -> int:
-        """Return a multiple of a fleet that cannot suffice, whatever its schedule; at least 0.
+        """Return a multiple of a fleet that cannot suffice under any schedule; at least 0.
 
         Until some deadline, its workers cannot even run the queries of the smallest jobs that are
         due by then, or more jobs than may be late cannot be run within their own time.

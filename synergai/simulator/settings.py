@@ -232,7 +232,7 @@ class CapacitySettings(DemandSettings, env_prefix="SYNERGAI_CAPACITY_"):
         default=1.0,
         ge=MIN_LOAD,
         le=1000,
-        description="Arrivals relative to those of the experiment, whatever the fleet, or to "
+        description="Arrivals relative to those of the experiment, for any fleet, or to "
         "--arrivals.",
     )
     policy: PolicyName = Field(default="malleable", description="Scheduling policy.")
