@@ -231,6 +231,11 @@ class Worker:
             memory_limit_bytes=self._memory.limit_bytes,
             memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
             unusable=map(converters.unusable_session_to_proto, self.hosts.unusable_sessions()),
+            session_budget_bytes=self.hosts.memory_bytes,
+            session_memory=[
+                hub_pb2.SessionMemory(session=converters.session_to_proto(session), bytes=size)
+                for session, size in self.hosts.session_bytes().items()
+            ],
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

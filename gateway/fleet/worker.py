@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gateway.fleet.power import WorkerPower
 from synergai.domain import Session
 from synergai.runtime.send_queue import SendQueue
-from synergai.scheduling.events import Worker
+from synergai.scheduling.events import SessionSize, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -133,6 +133,8 @@ class ConnectedWorker:
         engines_rss_bytes: resident memory of its engines.
         power: power mode and power draw of the machine.
         unusable: sessions that it cannot run, and why, although it has engine and configuration.
+        session_budget_bytes: memory for its sessions; 0 from an agent that does not tell.
+        session_bytes: memory of sessions that it had loaded when it registered.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         placed: engine versions of the store that are placed on it, as last reported.
@@ -171,6 +173,8 @@ class ConnectedWorker:
     engines: dict[EngineName, Engine] = field(default_factory=dict)
     sessions: set[Session] = field(default_factory=set)
     unusable: dict[Session, str] = field(default_factory=dict)
+    session_budget_bytes: int = 0
+    session_bytes: dict[Session, int] = field(default_factory=dict)
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
     placements_sent: bool = False
@@ -226,6 +230,8 @@ class ConnectedWorker:
             power_mode=self.power.mode,
             unusable=frozenset(self.unusable),
             variants=self.variants,
+            memory_bytes=self.session_budget_bytes,
+            session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
         )
 
     def record_completed(self, completed: CompletedQueries) -> None:

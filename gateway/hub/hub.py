@@ -368,7 +368,8 @@ class Hub:
                 )
             )
             worker.sessions.add(session)
-            self._dispatcher.tell(SessionLoaded(worker.id, session, setup_s), source=worker)
+            loaded = SessionLoaded(worker.id, session, setup_s, message.bytes)
+            self._dispatcher.tell(loaded, source=worker)
             self._model_control.on_session_changed(worker, session, resident=True)
             return
         fault = lacking_text(session) if refused else printable_detail(message.fault)

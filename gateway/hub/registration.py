@@ -30,6 +30,7 @@ MAX_ENGINES: Final = 10_000
 """Engines of one worker."""
 MAX_UNUSABLE: Final = 10_000
 """Sessions that one worker cannot run."""
+_MAX_SESSION_SIZES: Final = 100_000
 _MAX_CONFIGURATIONS: Final = 1024
 _MAX_LABELS: Final = 64
 _MAX_VERSION_TEXT: Final = 128
@@ -83,6 +84,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
     for session in [each for each in sessions if lacks_variant(engines[each.engine], each)]:
         _log.warning("%s: a loaded session is ignored: %s", where, lacking_text(session))
         sessions.discard(session)
+    if len(message.session_memory) > _MAX_SESSION_SIZES:
+        raise InvalidInput(f"{where} has sizes of more than {_MAX_SESSION_SIZES:,} sessions")
     if len(message.unusable) > MAX_UNUSABLE:
         raise InvalidInput(f"{where} has more than {MAX_UNUSABLE:,} unusable configurations")
     unusable = unusable_sessions(message.unusable)
@@ -114,6 +117,10 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         engines=engines.copy(),
         sessions=sessions,
         unusable=unusable,
+        session_budget_bytes=message.session_budget_bytes,
+        session_bytes={
+            session_from_proto(each.session): each.bytes for each in message.session_memory
+        },
     )
 
 

@@ -62,6 +62,7 @@ from synergai.scheduling.ranges import Ranges
 from synergai.scheduling.residency import Residency
 from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.retries import Retries
+from synergai.scheduling.sizes import SessionSizes
 from synergai.scheduling.state import JobRecord
 from synergai.scheduling.variants import Variants
 from synergai.scheduling.wait_queue import WaitQueue
@@ -96,6 +97,7 @@ class SchedulerCore:
         self._settings = settings
         self._policy = POLICIES.create(settings.policy, settings.policy_options)
         self._loads = Loads()
+        self._sizes = SessionSizes()
         self._estimator = Estimator(dictionary, self._loads, settings)
         self._fleet = Fleet(settings)
         self._wait_queue = WaitQueue(self._policy, self._estimator, self._fleet, settings)
@@ -132,6 +134,7 @@ class SchedulerCore:
             self._view,
             self._variants,
             self._loads,
+            self._sizes,
         )
         self._profiles = ProfileChanges(
             dictionary,
@@ -148,6 +151,7 @@ class SchedulerCore:
             self._estimator,
             self._variants,
             self._loads,
+            self._sizes,
             self._commands,
             settings,
         )
@@ -350,6 +354,7 @@ class SchedulerCore:
 
     def _remove_worker(self, worker: WorkerRecord) -> None:
         self._fleet.remove(worker)
+        self._sizes.remove_worker(worker.worker)
         self._loads.remove_worker(worker.id)
         self._variants.fleet_changed()
         self._resumption.discard_worker(worker)

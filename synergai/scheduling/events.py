@@ -27,6 +27,13 @@ from synergai.domain import (
 from synergai.profiles.dictionary import ProfileEntry  # noqa: TC001  # msgspec resolves it
 
 
+class SessionSize(Struct, frozen=True):
+    """Memory that a session takes on a worker, in bytes."""
+
+    session: Session
+    bytes: int
+
+
 class Worker(Struct, frozen=True, kw_only=True):
     """A worker as the scheduler sees it when it joins.
 
@@ -43,6 +50,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         variants: the variants that it has of each engine; engines without any are left out.
         memory_bytes: memory for its sessions; 0 if it is not known.
         session_bytes: memory of a session by engine, as far as it is known.
+        session_sizes: memory of single sessions, which goes before `session_bytes`.
     """
 
     id: WorkerId
@@ -56,6 +64,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     variants: dict[EngineName, tuple[Variant, ...]] = {}
     memory_bytes: int = 0
     session_bytes: dict[EngineName, int] = {}
+    session_sizes: tuple[SessionSize, ...] = ()
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -133,11 +142,19 @@ class ConfigurationsUnusable(Struct, frozen=True):
 
 
 class SessionLoaded(Struct, frozen=True):
-    """A session became resident; `setup_s` is the load time, 0 if unknown."""
+    """A session became resident.
+
+    Attributes:
+        worker_id: the worker.
+        session: the session.
+        setup_s: load time; 0 if unknown.
+        bytes: memory that it takes; 0 if unknown.
+    """
 
     worker_id: WorkerId
     session: Session
     setup_s: float = 0.0
+    bytes: int = 0
 
 
 class SessionDropped(Struct, frozen=True):

@@ -50,6 +50,7 @@ class Fleet:
             set(worker.sessions),
             set(worker.unusable),
             dict(worker.variants),
+            session_bytes={each.session: each.bytes for each in worker.session_sizes},
             power_mode=worker.power_mode or None,
             idle_since=now,
         )

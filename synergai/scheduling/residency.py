@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.loads import Loads
     from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.sizes import SessionSizes
     from synergai.scheduling.state import WorkerRecord
     from synergai.scheduling.variants import Variants
 
@@ -35,10 +36,6 @@ PRIOR: Final = 0.2
 """Weight of an engine that never arrived, if all are loaded ahead."""
 BETTER: Final = 2.0
 """Ratio of weights from which a session is dropped for another one."""
-SESSION_BYTES: Final = 512 << 20
-"""Assumed size of a session of unknown size."""
-VARIANT_BYTES: Final = 64 << 20
-"""The same of a variant, which shares the host of others."""
 LEAST_S: Final = 1.0
 """Load time that at least counts: a variant that is missing costs accuracy as well."""
 PLANNED_EVERY_S: Final = 0.1
@@ -63,6 +60,7 @@ class Residency:
         estimator: knows what loading costs.
         variants: knows what load asks of engines with variants.
         loads: the loads in flight.
+        sizes: memory that sessions take.
         commands: output; receives ``Load`` and ``Unload``.
         settings: scheduling options.
 
@@ -78,6 +76,7 @@ class Residency:
         estimator: Estimator,
         variants: Variants,
         loads: Loads,
+        sizes: SessionSizes,
         commands: list[Command],
         settings: SchedulingSettings,
     ) -> None:
@@ -85,6 +84,7 @@ class Residency:
         self._estimator = estimator
         self._variants = variants
         self._loads = loads
+        self._sizes = sizes
         self._commands = commands
         self._mode = settings.load_ahead
         self._counts: dict[EngineName, tuple[float, float]] = {}
@@ -203,7 +203,8 @@ class Residency:
     def _value(self, worker: WorkerRecord, session: Session, now: float) -> float:
         """Return the seconds of loading that a session is expected to save, per byte."""
         load_s = max(self._estimator.load_s(session, worker), LEAST_S)
-        return self._weight(session.engine, now) * load_s / self._size(worker, session)
+        size = max(self._sizes.of(worker, session), 1)
+        return self._weight(session.engine, now) * load_s / size
 
     # --- memory -------------------------------------------------------------------------
 
@@ -233,15 +234,8 @@ class Residency:
             return False
         if not worker.worker.memory_bytes:
             return True
-        used = sum(self._size(worker, each) for each in worker.sessions)
-        return used + self._size(worker, session) <= worker.worker.memory_bytes
-
-    @staticmethod
-    def _size(worker: WorkerRecord, session: Session) -> int:
-        known = worker.worker.session_bytes.get(session.engine)
-        if known is not None:
-            return known
-        return VARIANT_BYTES if session.configuration.variant else SESSION_BYTES
+        used = sum(self._sizes.of(worker, each) for each in worker.sessions)
+        return used + self._sizes.of(worker, session) <= worker.worker.memory_bytes
 
     def _may_drop(self, worker: WorkerRecord, session: Session, now: float) -> bool:
         """Return whether a session is neither in use nor the fastest of its engine's variants."""

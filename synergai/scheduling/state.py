@@ -232,6 +232,7 @@ class WorkerRecord:
         sessions: what is resident in its memory.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
+        session_bytes: memory of sessions that it told.
         most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
         power_mode: the mode after its current assignments; None if unknown.
         draining: it accepts no new assignments.
@@ -263,6 +264,7 @@ class WorkerRecord:
     sessions: set[Session]
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
+    session_bytes: dict[Session, int] = field(default_factory=dict)
     most_sessions: float = math.inf
     power_mode: str | None = None
     draining: bool = False

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.outliers import Outliers
     from synergai.scheduling.policy import View
     from synergai.scheduling.probes import Probes
+    from synergai.scheduling.sizes import SessionSizes
     from synergai.scheduling.state import WorkerRecord
     from synergai.scheduling.variants import Variants
     from synergai.scheduling.wait_queue import WaitQueue
@@ -59,6 +60,7 @@ class WorkerChanges:
         view: tells policies when more has become available to run on.
         variants: which engines have variants.
         loads: sessions that are being loaded.
+        sizes: memory that sessions take.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class WorkerChanges:
         view: View,
         variants: Variants,
         loads: Loads,
+        sizes: SessionSizes,
     ) -> None:
         self._fleet = fleet
         self._estimator = estimator
@@ -82,10 +85,12 @@ class WorkerChanges:
         self._view = view
         self._variants = variants
         self._loads = loads
+        self._sizes = sizes
 
     def add(self, worker: Worker, now: float) -> None:
         """Add a worker that has joined."""
         record = self._fleet.add(worker, now)
+        self._sizes.add_worker(worker)
         self._variants.fleet_changed()
         self._view.extended_at = now
         self._estimator.invalidate_worker(record)
@@ -110,8 +115,9 @@ class WorkerChanges:
                 worker.unusable = {each for each in worker.unusable if each.engine != engine}
                 worker.unusable |= {Session(engine, each) for each in configurations}
                 self._update_configurations(worker, engine, now)
-            case SessionLoaded(_, session, setup_s):
+            case SessionLoaded(_, session, setup_s, size):
                 self._outliers.heard(worker, now)
+                self._sizes.loaded(worker, session, size)
                 self.add_session(worker, session)
                 row = self._dictionary.row(session.engine, worker.worker.worker_class)
                 if entry := row.get(session.configuration):

@@ -197,6 +197,8 @@ class Register(_message.Message):
     BACKENDS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     UNUSABLE_FIELD_NUMBER: _builtins.int
+    SESSION_BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    SESSION_MEMORY_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -220,6 +222,8 @@ class Register(_message.Message):
     """of all engines together; 0 if there is none"""
     memory_enforcement: _builtins.str
     """how it is enforced, for people"""
+    session_budget_bytes: _builtins.int
+    """Memory for loaded sessions, beyond which the agent drops those used longest ago; 0 if unknown."""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """Configurations that the worker can run, by increasing speed of the power mode."""
@@ -241,6 +245,10 @@ class Register(_message.Message):
     @_builtins.property
     def unusable(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.UnusableSession]:
         """what it cannot run in some configurations"""
+
+    @_builtins.property
+    def session_memory(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionMemory]:
+        """of sessions that it has loaded before"""
 
     def __init__(
         self,
@@ -264,14 +272,41 @@ class Register(_message.Message):
         backends: _abc.Iterable[_builtins.str] | None = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         unusable: _abc.Iterable[_common_pb2.UnusableSession] | None = ...,
+        session_budget_bytes: _builtins.int = ...,
+        session_memory: _abc.Iterable[Global___SessionMemory] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Register: _TypeAlias = Register  # noqa: Y015
+
+@_typing.final
+class SessionMemory(_message.Message):
+    """Memory that loading a session took."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    @_builtins.property
+    def session(self) -> _common_pb2.Session: ...
+    def __init__(
+        self,
+        *,
+        session: _common_pb2.Session | None = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionMemory: _TypeAlias = SessionMemory  # noqa: Y015
 
 @_typing.final
 class Registered(_message.Message):
@@ -392,11 +427,14 @@ class SessionChanged(_message.Message):
     MODEL_LOAD_S_FIELD_NUMBER: _builtins.int
     DATA_PREPARATION_S_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
     resident: _builtins.bool
     backend_start_s: _builtins.float
     model_load_s: _builtins.float
     data_preparation_s: _builtins.float
     fault: _builtins.str
+    bytes: _builtins.int
+    """memory that loading it took; 0 if unknown"""
     @_builtins.property
     def session(self) -> _common_pb2.Session: ...
     def __init__(
@@ -408,10 +446,11 @@ class SessionChanged(_message.Message):
         model_load_s: _builtins.float = ...,
         data_preparation_s: _builtins.float = ...,
         fault: _builtins.str = ...,
+        bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_start_s", b"backend_start_s", "data_preparation_s", b"data_preparation_s", "fault", b"fault", "model_load_s", b"model_load_s", "resident", b"resident", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_start_s", b"backend_start_s", "bytes", b"bytes", "data_preparation_s", b"data_preparation_s", "fault", b"fault", "model_load_s", b"model_load_s", "resident", b"resident", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -57,12 +57,14 @@ class SessionChange:
         resident: whether it is resident now.
         ready: load times, if it was loaded.
         error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
+        size: memory that loading it took, in bytes; 0 if unknown.
     """
 
     session: Session
     resident: bool
     ready: Ready | None = None
     error: SynergaiError | None = None
+    size: int = 0
 
 
 class HostPool:
@@ -132,6 +134,10 @@ class HostPool:
     def resident_sessions(self) -> list[Session]:
         """Return all resident sessions, the most recently used first."""
         return [session for session, host in reversed(self._hosts.items()) if not host.is_closed]
+
+    def session_bytes(self) -> dict[Session, int]:
+        """Return the memory that loading took, of all sessions that were ever loaded."""
+        return dict(self._initial_bytes)
 
     def unusable_sessions(self) -> list[UnusableSession]:
         """Return the sessions whose provider or variant cannot be used, sorted."""
@@ -258,7 +264,7 @@ class HostPool:
             raise error from failure
         self._hosts[session] = host
         self._loaded_bytes[host] = size = rss_bytes(host.pid)
-        self._initial_bytes[session] = max(size - before, 0)
+        self._initial_bytes[session] = grown = max(size - before, 0)
         _log.info(
             "loaded %s with %s in %.2f s", session.engine, session.configuration, ready.setup_s
         )
@@ -269,7 +275,7 @@ class HostPool:
                 session.configuration,
                 100.0 * ready.elsewhere,
             )
-        self._on_change(SessionChange(session, resident=True, ready=ready))
+        self._on_change(SessionChange(session, resident=True, ready=ready, size=grown))
         await self._evict(0, keep=session)
         return host
 

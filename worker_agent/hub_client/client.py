@@ -85,6 +85,7 @@ class HubClient:
             session=converters.session_to_proto(change.session),
             resident=change.resident,
             fault=str(change.error or ""),
+            bytes=change.size,
         )
         if change.ready is not None:
             message.backend_start_s = change.ready.backend_start_s

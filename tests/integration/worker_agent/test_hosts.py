@@ -458,3 +458,11 @@ async def test_close_does_not_wait_for_runs_of_a_retired_host(models: Path) -> N
     await hosts.close()
     assert (await ended).fault is Fault.HOST_DIED
     assert psutil.Process().children() == []
+
+
+async def test_size_of_a_loaded_session_is_told(models: Path, changes: Changes) -> None:
+    hosts = HostPool(models, memory_bytes=1 << 40, on_change=changes.append)
+    await hosts.load(TWICE)
+    await hosts.close()
+    [size] = hosts.session_bytes().values()
+    assert size == changes[0].size > 1 << 20

@@ -12,6 +12,7 @@ from synergai.domain import Configuration, LeftOut, Session
 from synergai.errors import InvalidInput
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.protocol.hub import HUB_VERSION
+from synergai.scheduling.events import SessionSize
 from synergai.v1 import common_pb2, hub_pb2
 from tests.unit.gateway.conftest import ECHO, ENGINE
 
@@ -103,3 +104,25 @@ def test_variants_that_a_worker_leaves_out_are_told_with_the_reason() -> None:
     message.left_out[0].name = "a b"
     with pytest.raises(InvalidInput):
         engine_from_proto(message)
+
+
+def test_memory_of_sessions_reaches_the_scheduler() -> None:
+    session = common_pb2.Session(
+        engine=ECHO, configuration=common_pb2.Configuration(threads=1, variant="")
+    )
+    message = hub_pb2.Register(
+        protocol_version=HUB_VERSION,
+        worker_id="w",
+        worker_class="c",
+        engines=[engine_to_proto(ENGINE)],
+        session_budget_bytes=1 << 30,
+        session_memory=[hub_pb2.SessionMemory(session=session, bytes=7)],
+    )
+    worker = worker_from_registration(message, 0.0).to_scheduling()
+    assert worker.memory_bytes == 1 << 30
+    assert worker.session_sizes == (SessionSize(Session(ECHO, Configuration(1)), 7),)
+    message.ClearField("session_memory")
+    message.ClearField("session_budget_bytes")
+    earlier = worker_from_registration(message, 0.0).to_scheduling()  # of an agent that tells none
+    assert earlier.memory_bytes == 0
+    assert not earlier.session_sizes

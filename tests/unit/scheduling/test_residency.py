@@ -29,6 +29,7 @@ from synergai.scheduling.events import (
     Load,
     SessionDropped,
     SessionLoaded,
+    SessionSize,
     TimePassed,
     Unload,
     Worker,
@@ -36,8 +37,10 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.residency import PLANNED_EVERY_S, VARIANT_BYTES
+from synergai.scheduling.residency import PLANNED_EVERY_S
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.scheduling.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
+from synergai.scheduling.state import WorkerRecord
 
 if TYPE_CHECKING:
     from synergai.scheduling.event_log import EventLog
@@ -431,3 +434,40 @@ def test_a_session_is_dropped_with_one_command_until_the_worker_had_time_for_it(
     fleet.now += PLANNED_EVERY_S
     fleet.handle(TimePassed())
     assert [load.session for load in fleet.loading] == [wanted]
+
+
+def plain(engine: EngineName) -> Session:
+    return Session(engine, Configuration())
+
+
+def test_sizes_are_those_that_workers_of_the_class_told() -> None:
+    fleet = Fleet(0, load_ahead="all")
+    told = {plain(PLAIN[0]): 1 * GIB, plain(PLAIN[1]): 2 * GIB}
+    first = replace(
+        fleet.worker(0, memory_bytes=0),
+        session_bytes={},
+        session_sizes=tuple(SessionSize(*item) for item in told.items()),
+    )
+    fleet.handle(WorkerJoined(first))
+    fleet.handle(SessionLoaded(first.id, plain(PLAIN[2]), 1.0, 4 * GIB))
+    second = replace(
+        fleet.worker(1, memory_bytes=3 * GIB + SESSION_BYTES),
+        engines=frozenset(PLAIN),
+        session_bytes={},
+        variants={},
+    )
+    fleet.handle(WorkerJoined(second))
+    loads = [load.session.engine for load in fleet.settle() if load.worker_id == second.id]
+    assert sorted(loads) == [PLAIN[0], PLAIN[1], PLAIN[3]]  # the third needs more than there is
+
+
+def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
+    sizes = SessionSizes()
+    fleet = Fleet(0)
+    size = SessionSize(plain(PLAIN[0]), 7)
+    worker = replace(fleet.worker(0), session_bytes={}, session_sizes=(size,))
+    record = WorkerRecord(replace(worker, session_sizes=()), 0, set(), set())
+    sizes.add_worker(worker)
+    assert sizes.of(record, size.session) == 7
+    sizes.remove_worker(worker)
+    assert sizes.of(record, size.session) == SESSION_BYTES

@@ -1,0 +1,62 @@
+"""Memory that sessions take on workers: what agents told, and else assumptions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from synergai.domain import Session, WorkerClass
+    from synergai.scheduling.events import Worker
+    from synergai.scheduling.state import WorkerRecord
+
+SESSION_BYTES: Final = 512 << 20
+"""Assumed size of a session of unknown size."""
+VARIANT_BYTES: Final = 64 << 20
+"""The same of a variant, which shares the host of others."""
+
+
+class SessionSizes:
+    """Sizes of sessions, by worker and by worker class."""
+
+    def __init__(self) -> None:
+        # The largest that any worker of the class told.
+        self._by_class: dict[WorkerClass, dict[Session, int]] = {}
+        self._workers: Counter[WorkerClass] = Counter()
+
+    def add_worker(self, worker: Worker) -> None:
+        """Take over what a worker that joins knows of its engines."""
+        self._workers[worker.worker_class] += 1
+        for each in worker.session_sizes:
+            self._tell(worker, each.session, each.bytes)
+
+    def remove_worker(self, worker: Worker) -> None:
+        """Forget the sizes of a class without workers."""
+        self._workers[worker.worker_class] -= 1
+        if not self._workers[worker.worker_class]:
+            del self._workers[worker.worker_class]
+            self._by_class.pop(worker.worker_class, None)
+
+    def loaded(self, worker: WorkerRecord, session: Session, size: int) -> None:
+        """Record what loading a session took on a worker, in bytes; 0 if it is not known."""
+        if size:
+            worker.session_bytes[session] = size
+            self._tell(worker.worker, session, size)
+
+    def of(self, worker: WorkerRecord, session: Session) -> int:
+        """Return the size of a session on a worker, in bytes.
+
+        Where the worker has not told it, that of others of its class, or else an assumption.
+        """
+        known = worker.session_bytes.get(session)
+        if known is None:
+            known = self._by_class.get(worker.worker.worker_class, {}).get(session)
+        if known is None:
+            known = worker.worker.session_bytes.get(session.engine)
+        if known is not None:
+            return known
+        return VARIANT_BYTES if session.configuration.variant else SESSION_BYTES
+
+    def _tell(self, worker: Worker, session: Session, size: int) -> None:
+        sizes = self._by_class.setdefault(worker.worker_class, {})
+        sizes[session] = max(size, sizes.get(session, 0))
