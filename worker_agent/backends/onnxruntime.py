@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -88,6 +90,8 @@ class OnnxRuntimeBackend:
             options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         providers = [(_CPU, {})] if provider is None else session_providers(provider, threads)
         if provider is not None:
+            if provider.details.needs_cuda:
+                _load_cuda()
             options.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
             if provider.cache is not None:
                 provider.cache.mkdir(parents=True, exist_ok=True)
@@ -188,6 +192,18 @@ class OnnxRuntimeBackend:
                 "Inference Protocol"
             )
         return _spec(value)
+
+
+def _load_cuda() -> None:
+    """Load the libraries of CUDA and cuDNN that are installed as Python packages.
+
+    The dynamic linker does not look there. It finds those of the system, and the error of a missing
+    library is that of the session.
+    """
+    if hasattr(ort, "preload_dlls"):  # since 1.21
+        # It prints what is missing, which may be installed elsewhere.
+        with redirect_stdout(sys.stderr):
+            ort.preload_dlls()
 
 
 def _spec(value: Any) -> TensorSpec:

@@ -37,6 +37,7 @@ class ProviderKind:
         on_cpu: pattern of the devices that compute with threads of the CPU.
         cache_options: options of ONNX Runtime that make it keep compiled models; ``{}`` is the
             folder.
+        needs_cuda: whether it uses the libraries of CUDA and cuDNN.
         options: names of the other options.
     """
 
@@ -51,6 +52,7 @@ class ProviderKind:
     threads_option: str = ""
     on_cpu: str = ""
     cache_options: dict[str, str] = field(default_factory=dict)
+    needs_cuda: bool = False
     options: frozenset[str] = frozenset()
 
     def check_device(self, device: str) -> None:
@@ -98,6 +100,7 @@ _KINDS: Final = (
         device_option="device_id",
         device_format=_NUMBERED,
         device_example="the number of a GPU, such as 0",
+        needs_cuda=True,
         options=frozenset(
             {
                 "arena_extend_strategy",
@@ -132,6 +135,7 @@ _KINDS: Final = (
             "trt_timing_cache_enable": "1",
             "trt_timing_cache_path": "{}",
         },
+        needs_cuda=True,
         options=frozenset(
             {
                 "trt_auxiliary_streams",

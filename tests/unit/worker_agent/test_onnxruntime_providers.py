@@ -6,6 +6,7 @@ used is left out of the session's providers, and some failures are raised instea
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +113,44 @@ def test_session_uses_the_provider_on_its_device(monkeypatch: pytest.MonkeyPatch
     assert loaded.elsewhere is None
     assert [name for name, _ in runtime.providers] == [TENSORRT, CUDA, CPU]
     assert [options.get("device_id") for _, options in runtime.providers] == ["1", "1", None]
+
+
+@pytest.mark.parametrize("kind", ["CUDA", "TensorRT"])
+def test_cuda_of_python_packages_is_loaded_before_the_session(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    runtime = FakeRuntime()
+    loaded_before: list[int] = []
+
+    def preload() -> None:
+        loaded_before.append(len(runtime.providers))
+
+    monkeypatch.setattr(runtime, "preload_dlls", preload, raising=False)
+    load(monkeypatch, runtime, kind)
+    assert loaded_before == [0]
+
+
+def test_cuda_is_not_loaded_for_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = FakeRuntime(working=("OpenVINOExecutionProvider",))
+
+    def preload() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(runtime, "preload_dlls", preload, raising=False)
+    load(monkeypatch, runtime, "OpenVINO", "CPU")
+
+
+def test_what_the_preload_prints_goes_to_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = FakeRuntime()
+    monkeypatch.setattr(
+        runtime, "preload_dlls", lambda: sys.stdout.write("no cuDNN\n"), raising=False
+    )
+    load(monkeypatch, runtime)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "no cuDNN\n"
 
 
 def test_missing_library_falls_back_silently_which_is_an_error(

@@ -1,11 +1,12 @@
-"""Engines with ONNX Runtime's OpenVINO provider, by a Python environment that has it.
+"""Engines with an execution provider of ONNX Runtime, by a Python environment that has it.
 
 It compares the answers with those of the CPU provider, measures both with the profiler, and lets a
-gateway choose. Run by `test_openvino_acceptance.py`, or by hand::
+gateway choose. Run by `test_openvino_acceptance.py` and `test_cuda_acceptance.py`, or by hand::
 
-    VENV/bin/python tests/acceptance/openvino_fleet.py --models models --directory /tmp/openvino
+    VENV/bin/python tests/acceptance/provider_fleet.py CUDA --models models --directory /tmp/cuda
 
-It needs an environment with ``onnxruntime-openvino`` in place of ``onnxruntime``.
+It needs an environment with ``onnxruntime-openvino`` or ``onnxruntime-gpu`` in place of
+``onnxruntime``.
 """
 
 from __future__ import annotations
@@ -32,27 +33,28 @@ from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
 from worker_agent.hosts.sync_client import HostClient
-from worker_agent.providers.choice import ProviderChoice
+from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
 
 if TYPE_CHECKING:
     from typing import Any
 
     from numpy.typing import NDArray
 
-OPENVINO: Final = ProviderChoice(name="OpenVINO", kind="OpenVINO", device="CPU")
 TOLERANCE: Final = 1e-3
 SAMPLES: Final = 5
-CLASS: Final = "openvino"
+CLASS: Final = "provider"
 CHOICE_WITHIN_S: Final = 60.0
 
 
 def main() -> int:
     """Run all parts and print their figures as JSON, one document per line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("provider", choices=("CUDA", "OpenVINO", "TensorRT"))
     parser.add_argument("--models", type=Path, required=True, help="model directory")
     parser.add_argument("--directory", type=Path, required=True, help="folder for all else")
     parser.add_argument("--profiled", default="", help="engines to measure; all if empty")
     options = parser.parse_args()
+    [provider] = choices_of([ProviderSettings(name=options.provider, kind=options.provider)])
     names = [
         EngineName(each.name)
         for each in ModelDirectory(options.models).engines()
@@ -61,7 +63,7 @@ def main() -> int:
     unusable: list[EngineName] = []
     for name in names:
         try:
-            difference = compare(options.models, name)
+            difference = compare(options.models, name, provider)
         except EngineUnusable as error:
             print(json.dumps({"engine": name, "unusable": str(error)}), flush=True)
             unusable.append(name)
@@ -72,26 +74,30 @@ def main() -> int:
     profiled = [EngineName(name) for name in options.profiled.split(",") if name]
     profiled = profiled or [name for name in names if name not in unusable]
     dictionary = options.directory / "dictionary.db"
-    for record in profile(options.models, profiled, dictionary, options.directory):
+    for record in profile(options.models, profiled, provider, dictionary, options.directory):
         print(json.dumps(record), flush=True)
-    add_to_dictionary(dictionary, [entry for name in unusable for entry in tempting(name)])
-    for record in serve(options.models, profiled, unusable, dictionary, options.directory):
+    tempted = [entry for name in unusable for entry in tempting(name, on_device(provider))]
+    add_to_dictionary(dictionary, tempted)
+    for record in serve(
+        options.models, profiled, unusable, provider, dictionary, options.directory
+    ):
         print(json.dumps(record), flush=True)
     return 0
 
 
-def compare(models: Path, name: EngineName) -> float:
+def on_device(provider: ProviderChoice) -> Configuration:
+    """Return the configuration of a provider for one thread."""
+    [configuration] = provider.configurations([Configuration(1)])
+    return configuration
+
+
+def compare(models: Path, name: EngineName, provider: ProviderChoice) -> float:
     """Return the largest difference of an engine's outputs on its samples to the CPU's."""
-    cpu, openvino = (
-        answers(models, Session(name, configuration), provider)
-        for configuration, provider in (
-            (Configuration(1), None),
-            (Configuration(1, "", OPENVINO.name), OPENVINO),
-        )
-    )
+    cpu = answers(models, Session(name, Configuration(1)), None)
+    device = answers(models, Session(name, on_device(provider)), provider)
     differences = [
         np.abs(found[output].astype(np.float64) - expected[output].astype(np.float64)).max()
-        for found, expected in zip(openvino, cpu, strict=True)
+        for found, expected in zip(device, cpu, strict=True)
         for output in expected
     ]
     return float(max(differences))
@@ -114,13 +120,16 @@ def answers(
 
 
 def profile(
-    models: Path, names: list[EngineName], dictionary: Path, directory: Path
+    models: Path,
+    names: list[EngineName],
+    provider: ProviderChoice,
+    dictionary: Path,
+    directory: Path,
 ) -> list[dict[str, Any]]:
     """Measure engines with both providers; return the figures."""
     settings = directory / "profile.toml"
-    settings.write_text(
-        f'[providers.CPU]\n[providers.OpenVINO]\ncache = "{directory / "compiled"}"\n'
-    )
+    cache = f'cache = "{directory / "compiled"}"' if provider.details.cache_options else ""
+    settings.write_text(f"[providers.CPU]\n[providers.{provider.name}]\n{cache}\n")
     command = (
         *(sys.executable, "-m", "synergai", "profile", "--config", str(settings), "--json"),
         *("--models", str(models), "--engines", ",".join(names), "--threads", "1"),
@@ -137,16 +146,11 @@ def profile(
     ]
 
 
-def tempting(name: EngineName) -> list[ProfileEntry]:
-    """Return a profile by which OpenVINO would be the best for an engine that it cannot run."""
+def tempting(name: EngineName, configuration: Configuration) -> list[ProfileEntry]:
+    """Return a profile by which a configuration is the best for an engine that it cannot run."""
     return [
-        ProfileEntry(
-            engine=name, worker_class=WorkerClass(CLASS), configuration=configuration, qps=qps
-        )
-        for configuration, qps in (
-            (Configuration(1), 10.0),
-            (Configuration(1, "", OPENVINO.name), 1000.0),
-        )
+        ProfileEntry(engine=name, worker_class=WorkerClass(CLASS), configuration=each, qps=qps)
+        for each, qps in ((Configuration(1), 10.0), (configuration, 1000.0))
     ]
 
 
@@ -154,23 +158,24 @@ def serve(
     models: Path,
     names: list[EngineName],
     unusable: list[EngineName],
+    provider: ProviderChoice,
     dictionary: Path,
     directory: Path,
 ) -> list[dict[str, Any]]:
     """Let a gateway choose; return what it chose, by the measured profile and by its opposite.
 
-    Engines that OpenVINO cannot run have to run on the CPU, even if profiled faster elsewhere.
+    Engines that the provider cannot run have to run on the CPU, even if profiled faster elsewhere.
     """
     with LocalFleet(directory / "fleet") as fleet:
         fleet.start_gateway(("--dictionary", str(dictionary)))
-        options = ("--providers", "CPU,OpenVINO", "--threads", "1")
+        options = ("--providers", f"CPU,{provider.name}", "--threads", "1")
         fleet.start_agent("worker", models=models, worker_class=CLASS, options=options)
         fleet.wait_for_workers(1)
         with SyncClient(fleet.address) as client:
             on_cpu = [choose(client, name, Configuration(1), "failure") for name in unusable]
             [worker] = client.workers()
             known = {each.session for each in worker.unusable}
-            if known != {Session(name, Configuration(1, "", OPENVINO.name)) for name in unusable}:
+            if known != {Session(name, on_device(provider)) for name in unusable}:
                 raise SystemExit(f"unusable at the gateway: {known}")
             measured = [
                 choose(client, name, fastest(name, dictionary), "measured") for name in names

@@ -1,0 +1,247 @@
+"""Faults of a GPU, as a gateway sees them whose worker offers it.
+
+A hidden GPU, one that does not exist, one whose memory is used up, a limit of its memory that is
+too small, and a killed engine host; and a GPU that computes beside the CPU. Run by
+`test_cuda_acceptance.py`, or by hand::
+
+    VENV/bin/python tests/acceptance/gpu_faults.py --models models --directory /tmp/gpu
+
+It needs a GPU and an environment with ``onnxruntime-gpu`` in place of ``onnxruntime``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from synergai.client.sync import SyncClient
+from synergai.domain import Configuration, EngineName, JobState, WorkerClass
+from synergai.errors import Unavailable
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.files import add_to_dictionary
+from synergai.testing import LocalFleet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from synergai.jobs import JobStatus
+
+CLASS: Final = "gpu"
+ON_GPU: Final = Configuration(0, "", "CUDA")
+ON_CPU: Final = Configuration(1)
+SPARE_BYTES: Final = 64 << 20
+"""Memory of the GPU that is left when it is full: too little for a CUDA context."""
+JOB: Final = 20_000
+"""Queries of a job that runs long enough to be disturbed."""
+WITHIN_S: Final = 60.0
+HOST: Final = "worker_agent.host"
+
+
+class Wrong(Exception):
+    """The product did not do what it should."""
+
+
+def main() -> int:
+    """Cause each fault and print what was seen as JSON, one document per line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=Path, required=True, help="model directory")
+    parser.add_argument("--engine", default="onnx_mobilenet_op11", help="engine to compute with")
+    parser.add_argument("--directory", type=Path, required=True, help="folder for all else")
+    options = parser.parse_args()
+    options.directory.mkdir(parents=True, exist_ok=True)
+    trial = Trial(options.models, EngineName(options.engine), options.directory)
+    faults = {
+        "hidden": trial.hidden,
+        "no such device": trial.no_such_device,
+        "full": trial.full,
+        "limit too small": trial.limit_too_small,
+        "killed host": trial.killed_host,
+        "beside the CPU": trial.beside_the_cpu,
+    }
+    for name, cause in faults.items():
+        print(json.dumps({"fault": name, "seen": cause()}), flush=True)
+    return 0
+
+
+class Trial:
+    """Causes faults.
+
+    Args:
+        models: the model directory.
+        engine: engine to compute with.
+        directory: folder for logs and state.
+    """
+
+    def __init__(self, models: Path, engine: EngineName, directory: Path) -> None:
+        self._models = models
+        self._engine = engine
+        self._directory = directory
+
+    def hidden(self) -> str:
+        """Hide the GPU: it is not offered, and the check says why."""
+        code, text = self._check("[providers.CPU]\n[providers.CUDA]\n", CUDA_VISIBLE_DEVICES="")
+        expect(code == 1 and "not offered" in text, text)
+        return text
+
+    def no_such_device(self) -> str:
+        """Ask for a second GPU that does not exist: the first one is offered all the same."""
+        code, text = self._check('[providers.CPU]\n[providers.CUDA]\ndevices = ["0", "63"]\n')
+        lines = [line for line in text.splitlines() if line.startswith("CUDA")]
+        expect(code == 1 and len(lines) == 2, text)
+        expect("not offered" not in lines[0] and "not offered" in lines[1], text)
+        return text
+
+    def full(self) -> str:
+        """Use up the memory of the GPU: jobs run on the CPU, without a fault."""
+        with full_gpu():
+            return self._falls_back("full", "[providers.CPU]\n[providers.CUDA]\n")
+
+    def limit_too_small(self) -> str:
+        """Limit the memory of the GPU below the size of the weights: jobs run on the CPU."""
+        options = 'options = { gpu_mem_limit = "1000000" }'
+        return self._falls_back("limit", f"[providers.CPU]\n[providers.CUDA]\n{options}\n")
+
+    def killed_host(self) -> str:
+        """Kill the engine host that computes on the GPU: the job goes on there."""
+        with self._fleet("killed", "[providers.CUDA]\n") as (fleet, client):
+            handle = client.submit(self._engine, queries=JOB)
+            self._until_running(client, handle.id)
+            agent = psutil.Process(fleet.agents["board"].pid)
+            hosts = [each for each in agent.children() if HOST in " ".join(each.cmdline())]
+            expect(bool(hosts), "no engine host runs")
+            for host in hosts:
+                host.kill()
+            status = handle.wait()
+            expect(status.queries_done == JOB, str(status))
+            return f"killed {len(hosts)}: {described(status, {ON_GPU})}"
+
+    def beside_the_cpu(self) -> str:
+        """Run the GPU as a worker of its own: two jobs run at the same time."""
+        settings = "[providers.CPU]\n[providers.CUDA]\nparallel = true\n"
+        with self._fleet("parallel", settings, workers=2) as (_, client):
+            handles = [client.submit(self._engine, queries=count) for count in (200, JOB)]
+            for handle in handles:
+                self._until_running(client, handle.id)
+            used = {
+                (each.worker_id, str(each.configuration))
+                for handle in handles
+                for each in handle.wait().executions
+            }
+            expect({worker for worker, _ in used} == {"board", "board.cuda0"}, str(used))
+            return str(sorted(used))
+
+    def _falls_back(self, name: str, settings: str) -> str:
+        """Return how a job ran that should have used the GPU, which is unusable."""
+        with self._fleet(name, settings) as (_, client):
+            status = client.submit(self._engine, queries=20).wait()
+            told = described(status, {ON_CPU})
+            [worker] = client.workers()
+            unusable = [str(each) for each in worker.unusable] or "not offered"
+            return f"{told}; at the gateway: {unusable}"
+
+    def _check(self, settings: str, **environment: str) -> tuple[int, str]:
+        """Return the exit code and the output of ``synergai agent check``."""
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "synergai", "agent", "check"),
+                *("--config", str(self._settings("check", settings))),
+                *("--models", str(self._models), "--state", str(self._directory / "check")),
+            ],
+            env={**os.environ, "COLUMNS": "200", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def _settings(self, name: str, text: str) -> Path:
+        path = self._directory / f"{name}.toml"
+        path.write_text(text)
+        return path
+
+    @contextlib.contextmanager
+    def _fleet(
+        self, name: str, settings: str, workers: int = 1
+    ) -> Iterator[tuple[LocalFleet, SyncClient]]:
+        """Start a gateway by whose dictionary the GPU is the faster one, and a worker."""
+        dictionary = self._directory / f"{name}.db"
+        add_to_dictionary(
+            dictionary,
+            [
+                ProfileEntry(
+                    engine=self._engine,
+                    worker_class=WorkerClass(CLASS),
+                    configuration=configuration,
+                    qps=qps,
+                )
+                for configuration, qps in ((ON_CPU, 10.0), (ON_GPU, 1000.0))
+            ],
+        )
+        with LocalFleet(self._directory / name) as fleet:
+            fleet.start_gateway(("--dictionary", str(dictionary)))
+            fleet.start_agent(
+                "board",
+                models=self._models,
+                worker_class=CLASS,
+                options=("--threads", "1", "--config", str(self._settings(name, settings))),
+            )
+            fleet.wait_for_workers(workers)
+            with SyncClient(fleet.address) as client:
+                yield fleet, client
+
+    @staticmethod
+    def _until_running(client: SyncClient, job: str) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not any(each.id == job and each.queries_done for each in client.jobs()):
+            expect(time.monotonic() < deadline, "the job does not run")
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def full_gpu() -> Iterator[None]:
+    """Use up the memory of GPU 0 in another process, but for `SPARE_BYTES`."""
+    filler = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("gpu_filler.py")), str(SPARE_BYTES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        if filler.stdout is None or not filler.stdout.readline():
+            raise Unavailable("the memory of the GPU cannot be used up")
+        yield
+    finally:
+        filler.kill()
+        filler.communicate()
+
+
+def described(status: JobStatus, configurations: set[Configuration]) -> str:
+    """Return how a job ended, which should have run in some configurations only."""
+    used = {each.configuration for each in status.executions}
+    text = f"{status.state.name}, {status.queries_done} queries with {sorted(map(str, used))}"
+    expect(status.state is JobState.SUCCEEDED and used == configurations, text)
+    return text
+
+
+def expect(holds: bool, text: str) -> None:
+    """Raise an error unless a condition holds.
+
+    Raises:
+        Wrong: it does not.
+    """
+    if not holds:
+        raise Wrong(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
