@@ -94,7 +94,8 @@ class Trial:
 
     def no_such_device(self) -> str:
         """Ask for a second GPU that does not exist: the first one is offered all the same."""
-        code, text = self._check('[providers.CPU]\n[providers.CUDA]\ndevices = ["0", "63"]\n')
+        devices = 'devices = ["0", "63"]\nparallel = true'
+        code, text = self._check(f"[providers.CPU]\n[providers.CUDA]\n{devices}\n")
         lines = [line for line in text.splitlines() if line.startswith("CUDA")]
         expect(code == 1 and len(lines) == 2, text)
         expect("not offered" not in lines[0] and "not offered" in lines[1], text)

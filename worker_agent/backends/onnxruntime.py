@@ -48,9 +48,13 @@ _NODE: Final = re.compile(
 )
 _PROVIDER: Final = re.compile(r"\[OpenVINO-EP\] (?P<message>.+)")
 """Behind source positions and signatures of several hundred characters."""
+_CUDA: Final = re.compile(r"(?P<message>\w+ failure \d+: .*?) ; GPU=")
+"""A call of CUDA or one of its libraries that failed, before source positions and host names."""
+_SOURCE: Final = re.compile(r"^/\S+:\d+ .*?\) (?=\S)")
 _CPU: Final = "CPUExecutionProvider"
+_ERROR: Final = 3
 _FATAL: Final = 4
-"""Log severity; the runtime also raises what it would log."""
+"""Log severities; the runtime also raises what it would log."""
 _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 
 
@@ -200,6 +204,8 @@ def _load_cuda() -> None:
     The dynamic linker does not look there. It finds those of the system, and the error of a missing
     library is that of the session.
     """
+    # 1.31 warns of every session that no plug-in has registered the GPU.
+    ort.set_default_logger_severity(_ERROR)
     if hasattr(ort, "preload_dlls"):  # since 1.21
         # It prints what is missing, which may be installed elsewhere.
         with redirect_stdout(sys.stderr):
@@ -217,8 +223,10 @@ def _reason(error: Exception) -> str:
     text = _CODE.sub("", " ".join(str(error).split()))
     if found := _NODE.search(text):
         return f"{found['kind']} node {found['name']!r}: {found['message']}"[:500]
-    if found := _PROVIDER.search(text):
-        return found["message"][:500]
+    for pattern in (_PROVIDER, _CUDA):
+        if found := pattern.search(text):
+            return found["message"][:500]
+    text = _SOURCE.sub("", text)
     _, marker, rest = text.rpartition("failed:")
     return (rest.strip() if marker else text)[:500] or type(error).__name__
 

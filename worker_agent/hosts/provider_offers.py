@@ -36,7 +36,8 @@ _CHECK: Final = ("-m", "worker_agent.host.provider_check")
 _MODULES: Final = {ONNXRUNTIME: ("onnxruntime",), "tflite": ("ai_edge_litert", "tflite_runtime")}
 _ERROR: Final = re.compile(r"\[E:onnxruntime.*?\] (?P<text>.*)")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
-_REASON: Final = re.compile(r".*(\[ERROR\]|FAIL :|failed:) *")
+_REASON: Final = re.compile(r".*(\[ERROR\]|FAIL :|failed:|(?=\bCUDA failure)) *| ; GPU=.*")
+"""What stands around the reason in a message of ONNX Runtime."""
 
 _log = logging.getLogger(__name__)
 
@@ -228,7 +229,8 @@ async def _run(*arguments: str) -> tuple[str, str]:
     result = (output.decode(errors="replace").strip().splitlines() or [""])[-1]
     logged = logged_reason(text)
     if logged and result not in ('""', "") and result.startswith('"'):
-        return "", f"{_decode(result, str)}: {logged}"
+        fault = _decode(result, str)
+        return "", fault if logged in fault else f"{fault.rstrip('.')}: {logged}"
     return result, ""
 
 

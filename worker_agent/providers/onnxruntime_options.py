@@ -18,7 +18,7 @@ def session_providers(choice: ProviderChoice, threads: int) -> list[tuple[str, d
         threads: number of its threads, if it computes on the CPU.
     """
     kind = choice.details
-    options = dict(choice.options)
+    options = kind.default_options | choice.options
     if kind.device_option:
         options[kind.device_option] = choice.device
     if kind.threads_option and choice.uses_threads:
@@ -28,5 +28,6 @@ def session_providers(choice: ProviderChoice, threads: int) -> list[tuple[str, d
     found = [(kind.runtime_name, options)]
     for name in kind.fallbacks:
         fallback = KINDS[name]
-        found.append((fallback.runtime_name, {fallback.device_option: choice.device}))
+        device = {fallback.device_option: choice.device}
+        found.append((fallback.runtime_name, fallback.default_options | device))
     return [*found, ("CPUExecutionProvider", {})]

@@ -43,6 +43,9 @@ class FakeRuntime:
         self.entries: dict[str, str] = {}
         self.ExecutionMode = SimpleNamespace(ORT_SEQUENTIAL=0)
 
+    def set_default_logger_severity(self, severity: int) -> None:
+        self.severity = severity
+
     def SessionOptions(self) -> Any:  # noqa: N802 - the runtime's name
         return SimpleNamespace(add_session_config_entry=self.entries.__setitem__)
 
@@ -173,7 +176,8 @@ def test_fallback_to_another_provider_of_the_list_is_an_error(
 def test_wrong_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     error = "CUDA failure 101: invalid device ordinal ; GPU=7 ; hostname=board"
     assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
-        f"ONNX Runtime cannot load model.onnx with CUDA on device 0: {error}"
+        "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
+        "CUDA failure 101: invalid device ordinal"
     )
 
 
@@ -188,6 +192,36 @@ def test_message_of_openvino_is_found_behind_its_source_positions(
     assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
         "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
         "Exception while Reading network: Sub_248 node not found in graph cache"
+    )
+
+
+def test_message_of_cuda_is_found_behind_its_source_positions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    error = (
+        "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc:63 static "
+        "onnxruntime::CUDAExecutionProviderInfo onnxruntime::CUDAExecutionProviderInfo::"
+        "FromProviderOptions(const onnxruntime::ProviderOptions&) [ONNXRuntimeError] : 1 : FAIL : "
+        'provider_options_utils.h:187 Parse Failed to parse provider option "device_id": CUDA '
+        "failure 100: no CUDA-capable device is detected ; GPU=-1 ; hostname=board ; "
+        "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc ; "
+        "line=70 ; expr=cudaGetDeviceCount(&num_devices);"
+    )
+    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
+        "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
+        "CUDA failure 100: no CUDA-capable device is detected"
+    )
+
+
+def test_source_position_before_a_message_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = (
+        "/onnxruntime_src/onnxruntime/python/onnxruntime_pybind_state.cc:729 void onnxruntime::"
+        "python::RegisterTensorRTPluginsAsCustomOps(PySessionOptions&, const onnxruntime::"
+        "ProviderOptions&) Please install TensorRT libraries"
+    )
+    assert fault(monkeypatch, FakeRuntime(load_error=error), "TensorRT") == (
+        "ONNX Runtime cannot load model.onnx with TensorRT on device 0: "
+        "Please install TensorRT libraries"
     )
 
 

@@ -27,6 +27,11 @@ error: libcublasLt.so.12: cannot open shared object file: No such file or direct
 \x1b[m
 \x1b[0;93m2026-01-01 [W:onnxruntime:Default, pybind_state.cc:1013] Failed to create\x1b[m
 """
+HIDDEN_LOG = """\
+\x1b[1;31m2026-01-01 [E:onnxruntime:Default, cuda_call.cc:119 CudaCall] CUDA failure 100: no \
+CUDA-capable device is detected ; GPU=-1 ; hostname=board ; file=/onnxruntime_src/onnxruntime/core/\
+providers/cuda/cuda_execution_provider_info.cc ; line=70 ; expr=cudaGetDeviceCount(&num_devices);
+\x1b[m"""
 OPENVINO_LOG = """\
 \x1b[1;31m2026-01-01 [E:onnxruntime:Default, provider_bridge_ort.cc:2310 Create] \
 /onnxruntime/core/providers/openvino/openvino_provider_factory.cc:141 std::string ParseDeviceType(\
@@ -119,6 +124,7 @@ def test_reason_is_read_from_the_log_of_the_runtime() -> None:
         "Failed to load library libonnxruntime_providers_cuda.so with error: "
         "libcublasLt.so.12: cannot open shared object file: No such file or directory"
     )
+    assert logged_reason(HIDDEN_LOG) == "CUDA failure 100: no CUDA-capable device is detected"
     assert logged_reason(OPENVINO_LOG) == "[OpenVINO] Device GPU is not available"
     assert logged_reason("nothing of interest") == ""
 
@@ -132,6 +138,21 @@ def fault_of(kind: str) -> str:
     settings = AgentSettings.load({"providers": kind})
     [choice] = choices_of(settings.providers)
     return asyncio.run(provider_offers.InstalledRuntimes().fault(choice, "onnxruntime"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("CUDA fails: CUDA failure 100: no device", "CUDA fails: CUDA failure 100: no device"),
+        ("Install CUDA.", "Install CUDA: CUDA failure 100: no device"),
+    ],
+)
+def test_reason_of_the_log_is_added_unless_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, fault: str, reason: str
+) -> None:
+    log = "[E:onnxruntime:Default, cuda_call.cc:119] CUDA failure 100: no device ; GPU=-1"
+    script(monkeypatch, f"import sys; sys.stderr.write({log!r}); print('\"{fault}\"')")
+    assert fault_of("CUDA") == reason
 
 
 def test_driver_that_crashes_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,18 @@ def choice(kind: str, device: str = "", **rest: Any) -> ProviderChoice:
 def test_cuda_is_given_its_device_and_options_and_the_cpu_behind() -> None:
     chosen = choice("CUDA", "1", options={"gpu_mem_limit": "1000"})
     assert session_providers(chosen, 4) == [
-        ("CUDAExecutionProvider", {"gpu_mem_limit": "1000", "device_id": "1"}),
+        (
+            "CUDAExecutionProvider",
+            {"use_tf32": "0", "gpu_mem_limit": "1000", "device_id": "1"},
+        ),
         CPU_FALLBACK,
     ]
+
+
+def test_cuda_computes_as_exactly_as_the_cpu_unless_asked_otherwise() -> None:
+    [(_, default), _] = session_providers(choice("CUDA", "0"), 1)
+    [(_, asked), _] = session_providers(choice("CUDA", "0", options={"use_tf32": "1"}), 1)
+    assert (default["use_tf32"], asked["use_tf32"]) == ("0", "1")
 
 
 def test_tensorrt_falls_back_to_cuda_on_the_same_device_and_keeps_its_engines() -> None:
@@ -114,7 +123,7 @@ def test_tensorrt_falls_back_to_cuda_on_the_same_device_and_keeps_its_engines() 
                 "trt_timing_cache_path": "/cache",
             },
         ),
-        ("CUDAExecutionProvider", {"device_id": "1"}),
+        ("CUDAExecutionProvider", {"use_tf32": "0", "device_id": "1"}),
         CPU_FALLBACK,
     ]
 
