@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, required=True, help="folder for all else")
     parser.add_argument("--profiled", default="", help="engines to measure; all if empty")
     options = parser.parse_args()
+    options.directory.mkdir(parents=True, exist_ok=True)
     [provider] = choices_of([ProviderSettings(name=options.provider, kind=options.provider)])
     names = [
         EngineName(each.name)

@@ -50,7 +50,8 @@ _PROVIDER: Final = re.compile(r"\[OpenVINO-EP\] (?P<message>.+)")
 """Behind source positions and signatures of several hundred characters."""
 _CUDA: Final = re.compile(r"(?P<message>\w+ failure \d+: .*?) ; GPU=")
 """A call of CUDA or one of its libraries that failed, before source positions and host names."""
-_SOURCE: Final = re.compile(r"^/\S+:\d+ .*?\) (?=\S)")
+_SOURCE: Final = re.compile(r"\S+\.(cc|h):\d+ .*?\) (?=[A-Z])")
+"""A source position and the signature of its function."""
 _CPU: Final = "CPUExecutionProvider"
 _ERROR: Final = 3
 _FATAL: Final = 4

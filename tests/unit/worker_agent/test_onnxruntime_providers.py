@@ -24,6 +24,33 @@ CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 
+# Messages of version 1.31 with an H100, but for the names of hosts and folders.
+NO_TENSORRT = (
+    "/onnxruntime_src/onnxruntime/python/onnxruntime_pybind_state.cc:729 void onnxruntime::python::"
+    "RegisterTensorRTPluginsAsCustomOps(PySessionOptions&, const onnxruntime::ProviderOptions&) "
+    "Please install TensorRT libraries"
+)
+NO_MEMORY = (
+    "Exception during initialization: /onnxruntime_src/onnxruntime/core/framework/bfc_arena.cc:360 "
+    "void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, onnxruntime::Stream*) "
+    "Available memory of 0 is smaller than requested bytes of 4194304"
+)
+_PARSED = (
+    "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc:63 static "
+    "onnxruntime::CUDAExecutionProviderInfo onnxruntime::CUDAExecutionProviderInfo::"
+    "FromProviderOptions(const onnxruntime::ProviderOptions&) [ONNXRuntimeError] : 1 : FAIL : "
+    'provider_options_utils.h:187 Parse Failed to parse provider option "device_id": '
+)
+NO_DEVICE = (
+    f"{_PARSED}cuda_execution_provider_info.cc:71 operator() Invalid device ID: 63, must be between "
+    "0 (inclusive) and 1 (exclusive)."
+)
+HIDDEN = (
+    f"{_PARSED}CUDA failure 100: no CUDA-capable device is detected ; GPU=-1 ; hostname=board ; "
+    "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc ; "
+    "line=70 ; expr=cudaGetDeviceCount(&num_devices);"
+)
+
 
 class FakeRuntime:
     """ONNX Runtime on a machine with GPUs, or with faults of them."""
@@ -198,30 +225,29 @@ def test_message_of_openvino_is_found_behind_its_source_positions(
 def test_message_of_cuda_is_found_behind_its_source_positions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    error = (
-        "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc:63 static "
-        "onnxruntime::CUDAExecutionProviderInfo onnxruntime::CUDAExecutionProviderInfo::"
-        "FromProviderOptions(const onnxruntime::ProviderOptions&) [ONNXRuntimeError] : 1 : FAIL : "
-        'provider_options_utils.h:187 Parse Failed to parse provider option "device_id": CUDA '
-        "failure 100: no CUDA-capable device is detected ; GPU=-1 ; hostname=board ; "
-        "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc ; "
-        "line=70 ; expr=cudaGetDeviceCount(&num_devices);"
-    )
-    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
+    assert fault(monkeypatch, FakeRuntime(load_error=HIDDEN)) == (
         "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
         "CUDA failure 100: no CUDA-capable device is detected"
     )
 
 
-def test_source_position_before_a_message_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = (
-        "/onnxruntime_src/onnxruntime/python/onnxruntime_pybind_state.cc:729 void onnxruntime::"
-        "python::RegisterTensorRTPluginsAsCustomOps(PySessionOptions&, const onnxruntime::"
-        "ProviderOptions&) Please install TensorRT libraries"
-    )
-    assert fault(monkeypatch, FakeRuntime(load_error=error), "TensorRT") == (
-        "ONNX Runtime cannot load model.onnx with TensorRT on device 0: "
-        "Please install TensorRT libraries"
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NO_TENSORRT, "Please install TensorRT libraries"),
+        (
+            NO_MEMORY,
+            "Exception during initialization: Available memory of 0 is smaller than requested "
+            "bytes of 4194304",
+        ),
+        (NO_DEVICE, "Invalid device ID: 63, must be between 0 (inclusive) and 1 (exclusive)."),
+    ],
+)
+def test_source_positions_are_removed(
+    monkeypatch: pytest.MonkeyPatch, error: str, reason: str
+) -> None:
+    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
+        f"ONNX Runtime cannot load model.onnx with CUDA on device 0: {reason}"
     )
 
 
