@@ -42,8 +42,8 @@ _PARSED = (
     'provider_options_utils.h:187 Parse Failed to parse provider option "device_id": '
 )
 NO_DEVICE = (
-    f"{_PARSED}cuda_execution_provider_info.cc:71 operator() Invalid device ID: 63, must be between "
-    "0 (inclusive) and 1 (exclusive)."
+    f"{_PARSED}cuda_execution_provider_info.cc:71 operator() Invalid device ID: 63, must be "
+    "between 0 (inclusive) and 1 (exclusive)."
 )
 HIDDEN = (
     f"{_PARSED}CUDA failure 100: no CUDA-capable device is detected ; GPU=-1 ; hostname=board ; "
@@ -237,8 +237,10 @@ def test_message_of_cuda_is_found_behind_its_source_positions(
         (NO_TENSORRT, "Please install TensorRT libraries"),
         (
             NO_MEMORY,
-            "Exception during initialization: Available memory of 0 is smaller than requested "
-            "bytes of 4194304",
+            (
+                "Exception during initialization: Available memory of 0 is smaller than requested "
+                "bytes of 4194304"
+            ),
         ),
         (NO_DEVICE, "Invalid device ID: 63, must be between 0 (inclusive) and 1 (exclusive)."),
     ],
