@@ -74,6 +74,7 @@ def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
         prepared = Path(folder) / "prepared.onnx"
         onnx.save(model, prepared)
         quantization.quant_pre_process(prepared, prepared, skip_symbolic_shape=True)
+        stems = _single_channel_stems(onnx.load(prepared))
         quantization.quantize_static(
             prepared,
             target,
@@ -83,6 +84,7 @@ def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
             per_channel=True,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
+            nodes_to_exclude=stems,
         )
 
 
@@ -93,6 +95,27 @@ def _translated(name: str) -> Iterator[None]:
     except Exception as error:  # onnx, its converter and the runtime raise many kinds
         text = " ".join(str(error).split())[:300]
         raise InvalidInput(f"{name} cannot be quantised: {text}") from error
+
+
+def _single_channel_stems(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes of convolutions of an input with a single channel, such as a grey image.
+
+    They multiply few numbers for each output, which integer kernels do no faster: what they cost
+    for a value is more than they save.
+    """
+    graph = model.graph
+    inputs = {each.name for each in graph.input}
+    inputs |= {n.output[0] for n in graph.node if n.op_type == "Cast" and n.input[0] in inputs}
+    channels = {each.name: each.dims[1] for each in graph.initializer if len(each.dims) > 2}
+    stems = [
+        node
+        for node in graph.node
+        if node.op_type == "Conv" and node.input[0] in inputs and channels.get(node.input[1]) == 1
+    ]
+    results = {node.output[0] for node in stems}
+    # An activation that is computed with its convolution.
+    fused = [n for n in graph.node if n.op_type in ("Relu", "Clip") and n.input[0] in results]
+    return [node.name for node in (*stems, *fused) if node.name]
 
 
 class _Reader:
