@@ -42,6 +42,7 @@ from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.monitoring.worker_metrics import (
     ConflictCollector,
+    OtherSamplesCollector,
     PlacementCollector,
     VariantConflictCollector,
     WorkerCollector,
@@ -298,6 +299,11 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         "Times that a worker was ejected, as it made no progress.",
         lambda: dispatcher.ejections,
     )
+    metrics.add_counter(
+        "variant_crashes",
+        "Times that a variant crashed its engine host, and paused on the worker.",
+        lambda: dispatcher.variant_crashes,
+    )
     metrics.add_counter("hedges_sent", "Copies of late requests.", lambda: dispatcher.hedges[0])
     metrics.add_counter(
         "hedges_won",
@@ -312,6 +318,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     metrics.register(PlacementCollector(dispatcher.workers))
     metrics.register(ConflictCollector(lambda: catalogue.conflicts))
     metrics.register(VariantConflictCollector(lambda: catalogue.variant_conflicts))
+    metrics.register(OtherSamplesCollector(lambda: catalogue.other_samples))
     unread = UnreadResponses(config.max_response_bytes)
     metrics.add_gauge(
         "unread_response_bytes",

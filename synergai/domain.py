@@ -327,6 +327,9 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         samples: size of the sample set that jobs draw their queries from.
+        samples_digest: sha256 of its file, labels included, hexadecimal; empty if there is none, or
+            from agents of earlier versions.
+        other_samples: how the sample set differs from that of other workers; empty if it does not.
         digest: sha256 of the model file, hexadecimal.
         fault: reason why the engine cannot be used; empty if it can.
         unverified: reason why the engine is served although no input is known that it accepts;
@@ -359,6 +362,8 @@ class Engine(Struct, frozen=True, kw_only=True):
     pending: bool = False
     variants: tuple[Variant, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    samples_digest: str = ""
+    other_samples: str = ""
 
     @property
     def digests(self) -> frozenset[str]:
@@ -527,6 +532,7 @@ class Fault(enum.Enum):
     RESPONSE_TOO_LARGE = 5
     DIED_AT_INPUT = 6
     CONFIGURATION_UNUSABLE = 20
+    CRASHED = 21
 
     @property
     def is_of_query(self) -> bool:

@@ -29,6 +29,7 @@ from synergai.scheduling.events import (
     JobCancelled,
     Learned,
     Load,
+    Pause,
     ProgressChecked,
     Reject,
     Revoke,
@@ -86,6 +87,7 @@ class Dispatcher:
 
     Attributes:
         ejections: how often a worker was ejected, as it made no progress.
+        variant_crashes: how often a variant crashed its engine host and paused on a worker.
         unloaded: engines that an operator has unloaded; none of them is loaded ahead.
     """
 
@@ -111,6 +113,7 @@ class Dispatcher:
         self._progress_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.ejections = 0
+        self.variant_crashes = 0
         self.unloaded: Collection[EngineName] = ()
 
     def close(self) -> None:
@@ -222,6 +225,17 @@ class Dispatcher:
     def is_ejected(self, worker: ConnectedWorker) -> bool:
         """Return whether a worker gets no assignments for a while, as it made no progress."""
         return self._workers.get(worker.id) is worker and self._core.ejected(worker.id)
+
+    def paused(self, worker: ConnectedWorker) -> dict[Session, str]:
+        """Return the variants that are not used on a worker for a while, and why."""
+        if self._workers.get(worker.id) is not worker:
+            return {}
+        now = self._clock.now()
+        return {
+            session: "its engine host crashed while it computed; not used for "
+            f"{max(0.0, until - now):.0f} s"
+            for session, until in self._core.paused(worker.id).items()
+        }
 
     @property
     def hedges(self) -> tuple[int, int]:
@@ -337,6 +351,16 @@ class Dispatcher:
             case Eject(worker_id, pause_s):
                 self.ejections += 1
                 _log.warning("worker %s makes no progress: nothing for %g s", worker_id, pause_s)
+            case Pause(worker_id, session, pause_s):
+                self.variant_crashes += 1
+                _log.warning(
+                    "worker %s: the engine host of %s crashed while it computed %s, which is "
+                    "not used there for %g s",
+                    worker_id,
+                    session.engine,
+                    session.configuration,
+                    pause_s,
+                )
             case Expire(job_id):
                 self._end_job(job_id, JobState.EXPIRED, now, "the deadline passed")
             case Fail(job_id, reason, fault):

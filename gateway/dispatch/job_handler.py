@@ -104,7 +104,7 @@ def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) ->
     match fault:
         case Fault.ENGINE_BROKEN | Fault.CONFIGURATION_UNUSABLE:
             return EngineUnusable(f"engine {engine!r} failed on its workers: {see}")
-        case Fault.HOST_DIED | Fault.UNKNOWN_ENGINE:
+        case Fault.HOST_DIED | Fault.CRASHED | Fault.UNKNOWN_ENGINE:
             return Unavailable(f"the workers that ran engine {engine!r} failed: {see}")
         case _:
             return InternalError(f"engine {engine!r} failed: {see}")

@@ -134,10 +134,11 @@ class ReportIntake:
         if outcome is Outcome.COMPLETED:
             worker.record_run(assignment.estimate_s, now - progress.dispatched_at)
         fault = _FAULTS.get(report.fault, Fault.UNSPECIFIED)
-        if fault is Fault.DIED_AT_INPUT:
-            fault = Fault.HOST_DIED
+        if fault in (Fault.DIED_AT_INPUT, Fault.CRASHED):
             if handler is not None and handler.excuses_crash(assignment.first + progress.done):
                 outcome = Outcome.STOPPED
+            if fault is Fault.DIED_AT_INPUT:
+                fault = Fault.HOST_DIED
         ended = AssignmentEnded(
             assignment.id,
             progress.done,

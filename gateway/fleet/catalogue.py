@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.descriptions import Established, Offer, all_variants, most_common
+from gateway.fleet.sample_sets import other_samples
 from gateway.fleet.variant_files import VariantFiles
 from synergai.domain import EngineName, LeftOut, by_version, split_version
 from synergai.errors import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from gateway.fleet.descriptions import Description
+    from gateway.fleet.sample_sets import OtherSamples
     from gateway.fleet.variant_files import VariantConflict
     from synergai.domain import Engine, Variant, WorkerId
 
@@ -94,6 +96,7 @@ class Catalogue:
         self._conflicts: dict[EngineName, frozenset[WorkerId]] = {}
         self._files: dict[EngineName, VariantFiles] = {}
         self._variant_conflicts: dict[EngineName, list[VariantConflict]] = {}
+        self._other_samples: dict[EngineName, list[OtherSamples]] = {}
         self._on_established = on_established
         self._suggests = suggests
         self._usable: dict[EngineName, Engine] = {}
@@ -329,6 +332,11 @@ class Catalogue:
         """Variants of engines in service that workers offer with another file."""
         return (each for conflicts in self._variant_conflicts.values() for each in conflicts)
 
+    @property
+    def other_samples(self) -> Iterator[OtherSamples]:
+        """Sample sets of engines in service that differ from those of most workers."""
+        return (each for differing in self._other_samples.values() for each in differing)
+
     def update(
         self,
         worker_id: WorkerId,
@@ -413,6 +421,10 @@ class Catalogue:
         for worker_id, difference in faults.items():
             fault = f"it differs from the engine of this name in service: {difference}"
             resolved[worker_id] = replace(reported[worker_id].engine, fault=fault)
+        self._compare_samples(name, {each: resolved[each] for each in offers if each not in faults})
+        for differing in self._other_samples.get(name, ()):
+            there = differing.worker_id
+            resolved[there] = replace(resolved[there], other_samples=differing.text)
         gained = not holders.issuperset(self._holders.get(name, ()))
         if name not in self._provisional and (gained or self._files_changed(name)):
             self._record(name)
@@ -520,6 +532,12 @@ class Catalogue:
         if conflicts:
             self._variant_conflicts[name] = conflicts
         return conflicts
+
+    def _compare_samples(self, name: EngineName, served: dict[WorkerId, Engine]) -> None:
+        """Find out which workers that serve an engine have other samples than most."""
+        self._other_samples.pop(name, None)
+        if found := other_samples(served):
+            self._other_samples[name] = found
 
     def _files_changed(self, name: EngineName) -> bool:
         return name in self._files and self._files[name].changed

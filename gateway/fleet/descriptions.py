@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from synergai.domain import Variant
 
-_DIGEST_SHOWN: Final = 12
+DIGEST_SHOWN: Final = 12
+"""Characters of a digest that people are shown."""
 _SOME: Final = (("", ""),)
 """Variants of which no file is known."""
 
@@ -95,7 +96,7 @@ def file_difference(ours: str, theirs: str) -> str:
     """Return how the digest of a file differs; empty if it does not, or one is unknown."""
     if not (ours and theirs) or ours == theirs:
         return ""
-    return f"a file of SHA-256 {theirs[:_DIGEST_SHOWN]}… instead of {ours[:_DIGEST_SHOWN]}…"
+    return f"a file of SHA-256 {theirs[:DIGEST_SHOWN]}… instead of {ours[:DIGEST_SHOWN]}…"
 
 
 class Established(Struct, frozen=True, kw_only=True):

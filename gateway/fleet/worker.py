@@ -138,6 +138,7 @@ class ConnectedWorker:
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         placed: engine versions of the store that are placed on it, as last reported.
+        unplaced: engines that were placed on it until then, whose removal was asked for.
         placements_sent: whether its agent has been told them.
         fetchable: digests of their manifests and files.
         fetches: calls in which its agent fetches them.
@@ -177,6 +178,7 @@ class ConnectedWorker:
     session_bytes: dict[Session, int] = field(default_factory=dict)
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
+    unplaced: set[EngineName] = field(default_factory=set)
     placements_sent: bool = False
     fetchable: frozenset[str] = frozenset()
     fetches: int = 0

@@ -346,8 +346,11 @@ class Hub:
             if worker.engines.get(engine.name) == engine:
                 continue
             if engine.fault and not worker.distrusted:  # which is logged once, not by engine
-                _log.warning("worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
+                asked = engine.name in worker.unplaced
+                level = logging.INFO if asked else logging.WARNING
+                _log.log(level, "worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
             _log_left_out(worker, engine)
+            _log_other_samples(worker, engine)
             worker.engines[engine.name] = engine
             changed = EnginesChanged(worker.id, worker.usable_engines, worker.variants)
             self._dispatcher.tell(changed, source=worker)
@@ -452,6 +455,14 @@ def _log_left_out(worker: ConnectedWorker, engine: Engine) -> None:
         if before is None or before.fault or each not in before.left_out:
             text = "worker %s: variant %s of engine %s is not used: %s"
             _log.warning(text, worker.id, each.variant, engine.name, printable_detail(each.reason))
+
+
+def _log_other_samples(worker: ConnectedWorker, engine: Engine) -> None:
+    """Log that the samples of a worker differ from those of others, once."""
+    before = worker.engines.get(engine.name)
+    known = before is not None and before.other_samples == engine.other_samples
+    if engine.other_samples and not known:
+        _log.warning("worker %s: engine %s: %s", worker.id, engine.name, engine.other_samples)
 
 
 def _differ(one: str, other: str) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from gateway.fleet.sample_sets import OtherSamples
     from gateway.fleet.variant_files import VariantConflict
     from gateway.fleet.worker import ConnectedWorker
     from synergai.domain import EngineName, WorkerId
@@ -139,6 +140,34 @@ class VariantConflictCollector(SnapshotCollector["list[VariantConflict]"]):
         )
         for each in state:
             family.add_metric([text[:_MAX_LABEL] for text in each], 1)
+        yield family
+
+
+class OtherSamplesCollector(SnapshotCollector["list[OtherSamples]"]):
+    """Collector of the sample sets of workers that differ from those of most others.
+
+    Args:
+        differing: returns them.
+    """
+
+    def __init__(self, differing: Callable[[], Iterable[OtherSamples]]) -> None:
+        super().__init__()
+        self._differing = differing
+
+    def read(self) -> list[OtherSamples]:
+        """Return the sample sets; workers may offer any number, so not all of many."""
+        return list(islice(self._differing(), _MAX_CONFLICTS))
+
+    def families(self, state: list[OtherSamples]) -> Iterator[Metric]:
+        """Yield the family."""
+        family = gauge(
+            "worker_other_samples",
+            "Engines whose sample set on the worker differs from that of most workers; 1 for each, "
+            "with the SHA-256 of both.",
+            *("worker", "engine", "digest", "common"),
+        )
+        for each in state:
+            family.add_metric([text[:_MAX_LABEL] for text in each[:4]], 1)
         yield family
 
 

@@ -175,7 +175,9 @@ class FleetServicer:
             ],
             unusable=[
                 unusable_session_to_proto(UnusableSession(session, reason))
-                for session, reason in sorted(worker.unusable.items())
+                for session, reason in sorted(
+                    (self._dispatcher.paused(worker) | worker.unusable).items()
+                )
                 if visible(session.engine)
             ],
             queries_done=worker.queries_done,

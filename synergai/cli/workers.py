@@ -94,6 +94,8 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
         for left_out in engine.left_out:
             text = f"variant {left_out.variant}: {left_out.reason}"
             yield "", "", Text(text, "yellow")  # whole: it may name two files
+        if engine.other_samples:
+            yield "", "", Text(engine.other_samples, "yellow")  # whole: it names two files
         if engine.unverified:
             yield "", "", cut_text(f"unverified: {engine.unverified}", "yellow")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -59,8 +59,22 @@ class LoadFault(Struct, frozen=True):
     version: str
 
 
-def description_key(definition: EngineDefinition) -> tuple[str, str]:
-    """Return the key of an engine's description, and the digest of its model.
+class Digests(NamedTuple):
+    """Digests of what a description was made of.
+
+    Attributes:
+        key: key of the description.
+        model: SHA-256 of the model file.
+        samples: that of the sample set; empty if there is none.
+    """
+
+    key: str
+    model: str
+    samples: str
+
+
+def digests_of(definition: EngineDefinition) -> Digests:
+    """Return the key of an engine's description, and the digests of its files.
 
     Raises:
         EngineUnusable: As for `EngineDefinition.verified_digest`.
@@ -77,7 +91,7 @@ def description_key(definition: EngineDefinition) -> tuple[str, str]:
         files = [digest(given.file) for given in definition.warmup if given.file is not None]
         entries = [(given.name, given.shape, given.value) for given in definition.warmup]
         key += ":" + sha256(repr((entries, files)).encode()).hexdigest()
-    return key, of_file
+    return Digests(key, of_file, of_samples)
 
 
 def read_descriptions(cache: Path) -> dict[str, Description]:
@@ -128,7 +142,7 @@ def remember(definition: EngineDefinition, description: Description) -> None:
         EngineUnusable: The engine changed after it was described.
         OSError: A cache cannot be written.
     """
-    key, _ = description_key(definition)
+    key = digests_of(definition).key
     for cache in default_caches():
         cache.parent.mkdir(parents=True, exist_ok=True)
         faults = read_load_faults(cache)
@@ -148,7 +162,7 @@ def find_unverified(definitions: Sequence[EngineDefinition]) -> dict[str, str]:
     # Digests take time, and most machines have no such engine.
     for definition in definitions if reasons else ():
         with suppress(EngineUnusable, OSError):
-            key, _ = description_key(definition)
+            key = digests_of(definition).key
             if key in reasons:
                 found[definition.name] = reasons[key]
     return found

@@ -157,6 +157,8 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
             common_pb2.LeftOutVariant(name=each.variant, reason=each.reason[:_MAX_TEXT])
             for each in engine.left_out[:MAX_VARIANTS]
         ],
+        samples_digest=engine.samples_digest,
+        other_samples=engine.other_samples[:_MAX_TEXT],
     )
 
 
@@ -238,6 +240,8 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
             LeftOut(each.name, _validate_text(each.reason, "the reason why a variant is left out"))
             for each in message.left_out
         ),
+        samples_digest=_validate_text(message.samples_digest, f"the samples_digest of {where}"),
+        other_samples=_validate_text(message.other_samples, f"the other_samples of {where}"),
     )
 
 

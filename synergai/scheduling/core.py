@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from synergai.domain import EngineName, Fault, Outcome
 from synergai.scheduling.checks import Checks
 from synergai.scheduling.completion import expected_completion
+from synergai.scheduling.crashes import Crashes
 from synergai.scheduling.estimator import Estimator
 from synergai.scheduling.events import (
     AssignmentEnded,
@@ -71,7 +72,7 @@ from synergai.scheduling.worker_changes import WorkerChanges
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from synergai.domain import JobId, WorkerId
+    from synergai.domain import JobId, Session, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.interleaving import Interruption
     from synergai.scheduling.policy import Decision
@@ -156,6 +157,7 @@ class SchedulerCore:
             settings,
         )
         self._retries = Retries()
+        self._crashes = Crashes(self._fleet, self._workers, self._commands)
         self._checks = Checks(self._fleet, self._estimator, self._leases, self._commands)
         self._hedging = Hedging(
             self._fleet,
@@ -182,6 +184,8 @@ class SchedulerCore:
         if self._retries.held:
             for job in self._retries.due(now):
                 self._wait_queue.enqueue(job)
+        if self._crashes.next_due() <= now:
+            self._crashes.resume(now)
         for job in self._expiries.due(now):
             self._abort(job)
             self._commands.append(Expire(job.job.id))
@@ -204,6 +208,7 @@ class SchedulerCore:
         instant = self._expiries.next_deadline()
         if self._retries.held:
             instant = min(instant, self._retries.next_due())
+        instant = min(instant, self._crashes.next_due())
         if self._hedging.is_on:
             instant = min(instant, self._hedging.next_due())
         if self._residency.due or self._residency.again_at < math.inf:
@@ -386,6 +391,8 @@ class SchedulerCore:
         self._release(lease, stopped=event.outcome is Outcome.STOPPED)
         if lease.yielding and event.outcome is Outcome.STOPPED and lease.job.queued:
             self._remember_interrupted(lease)
+        if event.fault is Fault.CRASHED:
+            self._pause_variant(lease)
         if event.outcome is Outcome.FAILED:
             self._handle_failure(lease, event.fault, event.detail)
         elif event.outcome is Outcome.COMPLETED and lease.remaining:
@@ -400,6 +407,14 @@ class SchedulerCore:
         worker = self._fleet.workers.get(lease.assignment.worker_id)
         if worker is not None and not self._policy.rebalances:
             self._resumption.add(lease, worker)
+
+    def _pause_variant(self, crashed: Lease) -> None:
+        """Let the variant of an assignment pause on its worker, and take others of it back."""
+        worker = self._crashes.crashed(crashed, self._now)
+        for lease in () if worker is None else list(worker.leases.values()):
+            if lease.session == crashed.session:
+                self._commands.append(Revoke(lease.assignment.id, lease.assignment.worker_id))
+                self._release(lease, stopped=True)
 
     def _release(self, lease: Lease, *, stopped: bool = False) -> None:
         self._leases.release(lease, self._now, stopped=stopped)
@@ -424,7 +439,11 @@ class SchedulerCore:
         """Charge a failure to the job or the worker; fail the job once its retries are used up."""
         engine = lease.assignment.engine
         worker = self._fleet.workers.get(lease.assignment.worker_id)
-        if fault is Fault.ENGINE_BROKEN and worker is not None and self._has_others(worker, lease):
+        if (
+            fault is Fault.ENGINE_BROKEN
+            and worker is not None
+            and worker.has_other_variants(lease.session)
+        ):
             fault = Fault.CONFIGURATION_UNUSABLE
         leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)
         if leaves_worker and worker is not None:
@@ -447,15 +466,6 @@ class SchedulerCore:
         elif counted and not leaves_worker and self._retries.hold(job, self._now):
             self._wait_queue.withdraw(job)
 
-    @staticmethod
-    def _has_others(worker: WorkerRecord, lease: Lease) -> bool:
-        """Return whether the worker has variants left if the one of an assignment is broken."""
-        session = lease.session
-        return bool(session.configuration.variant) and any(
-            configuration.variant != session.configuration.variant
-            for configuration in worker.configurations(session.engine)
-        )
-
     # --- outliers -----------------------------------------------------------------------
 
     @property
@@ -468,9 +478,16 @@ class SchedulerCore:
         worker = self._fleet.workers.get(worker_id)
         return worker is not None and worker.ejected_until is not None
 
+    def paused(self, worker_id: WorkerId) -> Mapping[Session, float]:
+        """Return until when variants are not used on a worker, as they crashed."""
+        worker = self._fleet.workers.get(worker_id)
+        return {} if worker is None else worker.paused
+
     def _hear(self, lease: Lease, *, completed: bool = False) -> None:
         worker = self._fleet.workers[lease.assignment.worker_id]
         self._outliers.heard(worker, self._now)
+        if completed and self._crashes.counts:
+            self._crashes.completed(lease)
         if completed and (worker.ejections or worker.on_trial):
             self._outliers.completed(worker, self._now)
 

@@ -361,6 +361,20 @@ class Eject(Struct, frozen=True):
     pause_s: float
 
 
+class Pause(Struct, frozen=True):
+    """An engine host of the worker crashed while it computed a variant, which pauses there.
+
+    Attributes:
+        worker_id: the worker.
+        session: the engine in this variant.
+        pause_s: seconds for which it is not used.
+    """
+
+    worker_id: WorkerId
+    session: Session
+    pause_s: float
+
+
 class Finish(Struct, frozen=True):
     """All queries of the job are recorded."""
 
@@ -395,5 +409,16 @@ class Learned(Struct, frozen=True):
 
 
 Command: TypeAlias = (
-    Dispatch | Stop | Revoke | Load | Unload | Eject | Finish | Fail | Reject | Expire | Learned
+    Dispatch
+    | Stop
+    | Revoke
+    | Load
+    | Unload
+    | Eject
+    | Pause
+    | Finish
+    | Fail
+    | Reject
+    | Expire
+    | Learned
 )

@@ -234,6 +234,7 @@ class WorkerRecord:
         variants: the variants that it has of each engine with variants.
         session_bytes: memory of sessions that it told.
         most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
+        paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.
         draining: it accepts no new assignments.
         leases: its assignments in execution order.
@@ -266,6 +267,7 @@ class WorkerRecord:
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
     session_bytes: dict[Session, int] = field(default_factory=dict)
     most_sessions: float = math.inf
+    paused: dict[Session, float] = field(default_factory=dict)
     power_mode: str | None = None
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
@@ -303,9 +305,19 @@ class WorkerRecord:
         every: Iterable[Configuration] = self.worker.configurations
         if variants := self.variants.get(engine):
             every = [replace(each, variant=one.name) for each in every for one in variants]
-        if not self.unusable:
-            return list(every)
-        return [each for each in every if Session(engine, each) not in self.unusable]
+        if self.unusable:
+            every = [each for each in every if Session(engine, each) not in self.unusable]
+        if self.paused:
+            used = [each for each in every if Session(engine, each) not in self.paused]
+            every = used or every
+        return list(every)
+
+    def has_other_variants(self, session: Session) -> bool:
+        """Return whether it can run the engine of a session in another variant."""
+        variant = session.configuration.variant
+        return bool(variant) and any(
+            each.variant != variant for each in self.configurations(session.engine)
+        )
 
     @property
     def head(self) -> Lease | None:

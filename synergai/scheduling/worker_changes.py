@@ -106,6 +106,13 @@ class WorkerChanges:
                 self._fleet.update_availability(worker, now)
             case EnginesChanged(_, engines, variants):
                 renewed = worker.variants != variants
+                if worker.paused:
+                    worker.paused = {
+                        session: until
+                        for session, until in worker.paused.items()
+                        if session.engine in engines
+                        and variants.get(session.engine) == worker.variants.get(session.engine)
+                    }
                 worker.variants = dict(variants)
                 self.set_engines(worker, engines, now)
                 if renewed:
@@ -114,7 +121,7 @@ class WorkerChanges:
             case ConfigurationsUnusable(_, engine, configurations):
                 worker.unusable = {each for each in worker.unusable if each.engine != engine}
                 worker.unusable |= {Session(engine, each) for each in configurations}
-                self._update_configurations(worker, engine, now)
+                self.update_configurations(worker, engine, now)
             case SessionLoaded(_, session, setup_s, size):
                 self._outliers.heard(worker, now)
                 self._sizes.loaded(worker, session, size)
@@ -155,7 +162,12 @@ class WorkerChanges:
     def add_unusable(self, worker: WorkerRecord, session: Session, now: float) -> None:
         """Stop using a configuration in which the worker cannot run an engine."""
         worker.unusable.add(session)
-        self._update_configurations(worker, session.engine, now)
+        self.update_configurations(worker, session.engine, now)
+
+    def update_configurations(self, worker: WorkerRecord, engine: EngineName, now: float) -> None:
+        """Apply a change of the configurations in which a worker can run an engine that it has."""
+        self.set_engines(worker, worker.engines, now)
+        self._wait_queue.rerank(engine)
 
     def add_session(self, worker: WorkerRecord, session: Session) -> None:
         """Record that a session is loaded."""
@@ -165,11 +177,6 @@ class WorkerChanges:
             worker.most_sessions = max(worker.most_sessions, len(worker.sessions))
             self._estimator.invalidate_engine(worker, session.engine)
             self._wait_queue.rerank(session.engine)
-
-    def _update_configurations(self, worker: WorkerRecord, engine: EngineName, now: float) -> None:
-        """Apply a change of the configurations in which a worker can run an engine that it has."""
-        self.set_engines(worker, worker.engines, now)
-        self._wait_queue.rerank(engine)
 
     def _set_mode(self, worker: WorkerRecord, mode: str, switch_s: float) -> None:
         self._estimator.observe_switch(worker, switch_s)

@@ -187,6 +187,8 @@ class Engine(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     VARIANTS_FIELD_NUMBER: _builtins.int
     LEFT_OUT_FIELD_NUMBER: _builtins.int
+    SAMPLES_DIGEST_FIELD_NUMBER: _builtins.int
+    OTHER_SAMPLES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     backend: _builtins.str
@@ -207,6 +209,10 @@ class Engine(_message.Message):
     """reason why no input is known that it accepts; empty otherwise"""
     pending: _builtins.bool
     """the worker is still inspecting it; `fault` says so as well"""
+    samples_digest: _builtins.str
+    """sha256 of the sample set with its labels; empty if not known"""
+    other_samples: _builtins.str
+    """from gateways: how it differs from that of other workers"""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorSpec]: ...
     @_builtins.property
@@ -237,10 +243,12 @@ class Engine(_message.Message):
         pending: _builtins.bool = ...,
         variants: _abc.Iterable[Global___Variant] | None = ...,
         left_out: _abc.Iterable[Global___LeftOutVariant] | None = ...,
+        samples_digest: _builtins.str = ...,
+        other_samples: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "digest", b"digest", "fault", b"fault", "inputs", b"inputs", "left_out", b"left_out", "max_batch", b"max_batch", "name", b"name", "other_samples", b"other_samples", "outputs", b"outputs", "pending", b"pending", "postprocess", b"postprocess", "preprocess", b"preprocess", "samples", b"samples", "samples_digest", b"samples_digest", "unverified", b"unverified", "variants", b"variants", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

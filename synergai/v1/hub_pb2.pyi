@@ -64,6 +64,8 @@ class _FaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fault.ValueType
     """computed the first query that is not done, or one soon after it
     the worker cannot run the engine in this configuration
     """
+    FAULT_CRASHED: _Fault.ValueType  # 21
+    """the engine host crashed by itself while it computed a variant on this"""
 
 class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
 
@@ -84,6 +86,8 @@ FAULT_CONFIGURATION_UNUSABLE: Fault.ValueType  # 20
 """computed the first query that is not done, or one soon after it
 the worker cannot run the engine in this configuration
 """
+FAULT_CRASHED: Fault.ValueType  # 21
+"""the engine host crashed by itself while it computed a variant on this"""
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,7 +45,7 @@ import importlib.util, os, sys
 
 
 class Finder:
-    '''Makes ONNX Runtime crash when it loads one variant, once there is the marker.'''
+    '''Makes ONNX Runtime crash when it loads one variant, or computes another, once told to.'''
 
     def find_spec(self, name, path, target=None):
         if name != "onnxruntime":
@@ -58,7 +61,15 @@ class Finder:
                 def __init__(self, path, *arguments, **options):
                     if os.path.basename(path) == "medium.onnx" and os.path.exists({marker!r}):
                         os.abort()
+                    self._is_small = os.path.basename(path) == "small.onnx"
+                    self._runs = 0
                     super().__init__(path, *arguments, **options)
+
+                def run(self, *arguments, **options):
+                    self._runs += 1  # of which loading it does the first ones
+                    if self._is_small and self._runs > 3 and os.path.exists({computes!r}):
+                        os.abort()
+                    return super().run(*arguments, **options)
 
             module.InferenceSession = InferenceSession
 
@@ -94,7 +105,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
             for name, qps in zip(LAYERS, (1000.0, 2000.0, 4000.0), strict=True)
         )
     (folder / "patch").mkdir()
-    (folder / "patch" / "sitecustomize.py").write_text(CRASHES.format(marker=str(folder / "crash")))
+    (folder / "patch" / "sitecustomize.py").write_text(
+        CRASHES.format(marker=str(folder / "crash"), computes=str(folder / "crash-computing"))
+    )
     patched = os.pathsep.join(
         [str(folder / "patch"), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
@@ -294,3 +307,54 @@ def test_variant_that_crashes_on_one_worker_is_left_out_there(
     with Requests(fleet.address, ("1.large",)) as requests:  # which only this worker has
         requests.wait_for_more()
     assert not requests.failures
+
+
+def test_variant_that_crashes_while_it_computes_on_one_worker_pauses_there(
+    fleet: LocalFleet, client: synergai.SyncClient
+) -> None:
+    before = unusable(client, "w2")
+    marker = fleet.directory.parent / "crash-computing"
+    with Requests(fleet.address, ("", "1.small", "1.small", "1.large")) as requests:
+        requests.wait_for_more()
+        marker.touch()
+        job = client.submit(ENGINE, queries=200, version="1.small")
+        wait_until(lambda: unusable(client, "w2") == before | {"small"} or bool(requests.failures))
+        requests.wait_for_more()  # of the pinned ones too, which the other worker answers
+        marker.unlink()
+    assert not requests.failures
+    assert {"1.small", "1.large"} <= set(requests.answered)
+    assert "small" not in unusable(client, "w1")
+    status = job.wait()
+    assert (status.state.name, status.queries_done) == ("SUCCEEDED", 200)
+    assert "crashed while it computed threads=1,variant=small" in fleet.log("gateway").read_text()
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30) as response:
+        metrics = response.read().decode()
+    assert re.search(r"^synergai_variant_crashes_total [1-9]", metrics, re.MULTILINE)
+
+
+def test_other_labels_on_one_worker_are_shown_without_leaving_it_out(
+    fleet: LocalFleet, client: synergai.SyncClient
+) -> None:
+    folder = fleet.directory.parent / "w1" / ENGINE
+    kept = (folder / "samples.npz").read_bytes()
+
+    def differing() -> list[str]:
+        return [engine.other_samples for engine in engines(client).values() if engine.other_samples]
+
+    def replace_samples(content: bytes) -> None:
+        (folder / "samples.new").write_bytes(content)
+        (folder / "samples.new").replace(folder / "samples.npz")
+
+    file = io.BytesIO()
+    np.savez(file, x=np.zeros((3, 3), np.float32), labels=np.array([2, 1, 0]))
+    replace_samples(file.getvalue())
+    wait_until(lambda: bool(differing()))
+    [text] = differing()
+    for content in (kept, file.getvalue()):
+        assert hashlib.sha256(content).hexdigest()[:12] in text
+    assert text in fleet.log("gateway").read_text()
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30) as response:
+        assert "synergai_worker_other_samples{" in response.read().decode()
+    assert not any(engine.fault for engine in engines(client).values())
+    replace_samples(kept)
+    wait_until(lambda: not differing())

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from worker_agent.host.interrupts import InterruptListener
     from worker_agent.host.loading import LoadedModel, ModelLoader
     from worker_agent.host.query_codec import DecodedQuery
+    from worker_agent.ipc.arena import Arena
 
     Array: TypeAlias = NDArray[Any]
 
@@ -62,6 +63,7 @@ class HostLoop:
         variant: its variant; empty for an engine without variants.
         loader: loads other variants of the engine.
         interrupts: interrupts the computing runs.
+        arena: memory shared with the agent, which learns there what crashed this process.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class HostLoop:
         variant: str,
         loader: ModelLoader,
         interrupts: InterruptListener,
+        arena: Arena,
     ) -> None:
         self._socket = agent_socket
         # Held while something is sent, so that messages of two threads do not mix.
@@ -83,6 +86,7 @@ class HostLoop:
         # Queries decoded as candidates for a batch and not yet computed, by run id.
         self._decoded: dict[int, DecodedQuery] = {}
         self._interrupts = interrupts
+        self._arena = arena
 
     def serve(self) -> None:
         """Compute runs until the agent closes the socket."""
@@ -97,6 +101,8 @@ class HostLoop:
                     held_since = 0.0
                     self._follow_orders()
                     continue
+                if run.variant:
+                    self._arena.computing = run.run_id
                 begin = time.perf_counter()
                 if isinstance(run, RunQuery) and run.batch_times is not None:
                     ended = self._run_batch(run, run.batch_times)

@@ -87,7 +87,7 @@ def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int)
     gc.freeze()
     arena.grow(slots_for(model.engine.max_batch))
     interrupts = InterruptListener(options.interrupts)
-    loop = HostLoop(agent_socket, model, options.variant, loader, interrupts)
+    loop = HostLoop(agent_socket, model, options.variant, loader, interrupts, arena)
     agent_socket.sendall(report.encode())
     loop.serve()
     return 0

@@ -87,7 +87,8 @@ class HostProcess(asyncio.Protocol):
     """A child process with a loaded engine, and maybe further variants of it. Created by `start`.
 
     Runs are fed without waiting and end by callback, in the order in which they were fed. If the
-    process dies or hangs, all pending runs end with ``HOST_DIED``.
+    process dies or hangs, all pending runs end with ``HOST_DIED``; but the run of a variant that it
+    computed when it crashed, with ``CRASHED``.
 
     Attributes:
         session: engine and configuration that it was started with.
@@ -510,10 +511,12 @@ class HostProcess(asyncio.Protocol):
     async def _supervise(self, on_exit: Callable[[HostProcess], None]) -> None:
         """Own the process until it has exited, then end its pending runs."""
         output = asyncio.create_task(self._log_output())
+        crashed: int | None = None
         try:
             await self._disconnected.wait()
             reason = f"the engine host of {self.session.engine!r} {await self._wait_exit()}"
             await output
+            crashed = self._crashed_run()
         finally:
             output.cancel()
             self._arena.close()
@@ -526,7 +529,8 @@ class HostProcess(asyncio.Protocol):
                 )
         runs, self._runs = self._runs, {}
         for run_id, run in runs.items():
-            run.on_ended(_host_died(run_id, reason))
+            fault = Fault.CRASHED if run_id == crashed else Fault.HOST_DIED
+            run.on_ended(_host_died(run_id, reason, fault))
         self._complete_retirement()
         if not self._first_message.done():
             self._first_message.set_exception(self._death(f"{reason} while loading"))
@@ -548,6 +552,15 @@ class HostProcess(asyncio.Protocol):
         if isinstance(error, LoadCrashed) and self._runs and not self._loads_alone:
             return LoadSuspected(reason)
         return error
+
+    def _crashed_run(self) -> int | None:
+        """Return the run that named a variant and was computed when the process crashed.
+
+        None if it was killed, or if a load beside the run may be the cause.
+        """
+        if self._loading is not None or not isinstance(self._death(""), LoadCrashed):
+            return None
+        return self._arena.computing
 
     async def _wait_exit(self) -> str:
         """Wait until the process has exited, and describe how."""
@@ -571,5 +584,5 @@ class HostProcess(asyncio.Protocol):
                 _log.info("[%s] %s", self.session.engine, line)
 
 
-def _host_died(run_id: int, reason: str) -> RunEnded:
-    return RunEnded(run_id, Outcome.FAILED, fault=Fault.HOST_DIED, detail=reason)
+def _host_died(run_id: int, reason: str, fault: Fault = Fault.HOST_DIED) -> RunEnded:
+    return RunEnded(run_id, Outcome.FAILED, fault=fault, detail=reason)

@@ -20,7 +20,7 @@ from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.descriptions import (
     Description,
     LoadFault,
-    description_key,
+    digests_of,
     read_descriptions,
     read_load_faults,
     write_descriptions,
@@ -69,6 +69,7 @@ class _Model(NamedTuple):
     definition: EngineDefinition
     description: Description
     digest: str
+    samples_digest: str
 
 
 class Inventory:
@@ -317,7 +318,8 @@ class Inventory:
             SynergaiError: it cannot be used.
             OSError: its files cannot be read.
         """
-        key, file_digest = await asyncio.to_thread(description_key, definition)
+        found = await asyncio.to_thread(digests_of, definition)
+        key = found.key
         self._cache_keys[definition.name].add(key)
         if key not in known:
             if key in faults:
@@ -327,8 +329,8 @@ class Inventory:
             except (LoadHung, LoadCrashed) as error:
                 faults[key] = LoadFault(str(error), self._now(), self._agent_version)
                 raise
-        digest = "" if definition.backend in _WITHOUT_MODEL else file_digest
-        return _Model(definition, known[key], digest)
+        digest = "" if definition.backend in _WITHOUT_MODEL else found.model
+        return _Model(definition, known[key], digest, found.samples)
 
     async def _load_once(self, definition: EngineDefinition) -> Description:
         variant = definition.variant and f", variant {definition.variant}"
@@ -427,6 +429,7 @@ def _to_engine(
             if (name := model.definition.variant)
         ),
         left_out=tuple(left_out),
+        samples_digest=first.samples_digest,
     )
 
 

@@ -3,13 +3,14 @@
 The arena is an anonymous file (``memfd``) that the host inherits. It has no name, so it cannot leak
 when either process dies. It is divided into slots, each as large as the largest message; only pages
 that are written occupy memory, so no allocator is needed. A slot holds the request of a query; the
-response may overwrite it.
+response may overwrite it. The page before the slots names the run that the host has begun last.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from worker_agent.ipc.frames import ArenaRef
@@ -24,6 +25,8 @@ SLOTS: Final = 4
 SLOT_BYTES: Final = 128 << 20
 _MOST_SLOTS: Final = 32
 """Slots occupy address space even when unused, which is limited too."""
+_HEADER_BYTES: Final = mmap.PAGESIZE
+_RUN: Final = struct.Struct("<Q")
 
 INLINE_BYTES: Final = 16 << 10
 """Messages up to this size pass through the socket.
@@ -49,9 +52,9 @@ class Arena:
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("synergai-arena") if fd is None else fd
         if fd is None:
-            os.ftruncate(self.fd, SLOTS * SLOT_BYTES)
+            os.ftruncate(self.fd, _size(SLOTS))
         self._slots = SLOTS
-        self._memory = mmap.mmap(self.fd, SLOTS * SLOT_BYTES)
+        self._memory = mmap.mmap(self.fd, _size(SLOTS))
         self._free = list(range(SLOTS))
 
     def grow(self, slots: int) -> None:
@@ -61,7 +64,7 @@ class Arena:
         """
         if slots <= self._slots:
             return
-        size = slots * SLOT_BYTES
+        size = _size(slots)
         if os.fstat(self.fd).st_size < size:
             os.ftruncate(self.fd, size)
         self._memory.close()
@@ -89,7 +92,7 @@ class Arena:
 
     def write(self, slot: int, parts: Sequence[Buffer]) -> ArenaRef:
         """Write the concatenated `parts` to `slot`, overwriting its contents."""
-        begin = position = slot * SLOT_BYTES
+        begin = position = _begin(slot)
         for part in parts:
             end = position + len(part)
             self._memory[position:end] = part
@@ -104,7 +107,7 @@ class Arena:
         """
         if not (0 <= ref.slot < self._slots and 0 <= ref.size <= SLOT_BYTES):
             raise ValueError(f"{ref} is outside of the arena")
-        begin = ref.slot * SLOT_BYTES
+        begin = _begin(ref.slot)
         return memoryview(self._memory)[begin : begin + ref.size]
 
     def read(self, ref: ArenaRef) -> bytes:
@@ -116,6 +119,19 @@ class Arena:
         return bytes(self.view(ref))
 
     @property
+    def computing(self) -> int:
+        """Id of the run that the host has begun last, of those that name a variant; 0 if none.
+
+        It outlives the host, to tell which one it computed when it crashed.
+        """
+        (run_id,) = _RUN.unpack_from(self._memory)
+        return int(run_id)
+
+    @computing.setter
+    def computing(self, run_id: int) -> None:
+        _RUN.pack_into(self._memory, 0, run_id)
+
+    @property
     def closed(self) -> bool:
         """Whether the arena has been closed."""
         return self._memory.closed
@@ -124,3 +140,11 @@ class Arena:
         """Unmap the memory and close the file. There must be no views of the memory."""
         self._memory.close()
         os.close(self.fd)
+
+
+def _begin(slot: int) -> int:
+    return _HEADER_BYTES + slot * SLOT_BYTES
+
+
+def _size(slots: int) -> int:
+    return _begin(slots)

@@ -241,7 +241,7 @@ class Runner:
         if item.state is not DRAINING:
             item.state = DRAINING
             self._queue.remove(item)
-        if item.failure is None:
+        if item.failure is None or (failure is not None and failure.fault is Fault.CRASHED):
             item.failure = failure
         if not item.in_flight:
             self._end(item)
@@ -331,13 +331,15 @@ def _settle(item: WorkItem, ended: RunEnded, *, alone: bool) -> RunEnded:
     An input that is to blame fails alone: the run counts as completed. So does one at which a host
     dies while it runs alone. If a host dies otherwise, any of its runs may be to blame.
     """
-    died = ended.fault is Fault.HOST_DIED
+    died = ended.fault in (Fault.HOST_DIED, Fault.CRASHED)
     if ended.fault.is_of_query or (died and alone):
         detail = f"the engine failed at this input: {ended.detail}" if died else ended.detail
         item.reporter.add_failure(Failure(ended.fault, detail), ended.tally.compute_s)
         return replace(ended, outcome=_COMPLETED)
     item.reporter.end_prefix()
-    return replace(ended, fault=Fault.DIED_AT_INPUT) if died else ended
+    if ended.fault is Fault.HOST_DIED:
+        return replace(ended, fault=Fault.DIED_AT_INPUT)
+    return ended
 
 
 def _report_failed_inputs(item: WorkItem) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,7 @@ def slow_family(family: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"threads = 1\nquery_s = 0.001\nsetup_s = {setup_s}\n"
         )
         text += f'[[variants]]\nname = "{name}"\nfile = "{name}.toml"\n'
+    (folder / "paces.txt").write_text("endless 1e9\n")
     (folder / "engine.toml").write_text(text)
     return models
 
@@ -129,16 +131,26 @@ def thread_states(pid: int) -> list[str]:
     return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
 
 
-async def crash_at_a_query(host: HostProcess) -> None:
-    """Kill a host while a query is in flight, which fails."""
+async def stop(host: HostProcess) -> None:
+    """Stop a host. Its threads stop one after another, and one that has not could answer."""
     os.kill(host.pid, signal.SIGSTOP)
-    # Its threads stop one after another, and one that has not could answer the query.
     while not all(state == "T" for state in thread_states(host.pid)):  # noqa: ASYNC110 - a process
         await asyncio.sleep(0.01)
+
+
+def crash(host: HostProcess) -> None:
+    """Crash a stopped host, which may be gone before it is told to continue."""
+    os.kill(host.pid, signal.SIGSEGV)
+    with suppress(ProcessLookupError):
+        os.kill(host.pid, signal.SIGCONT)
+
+
+async def crash_at_a_query(host: HostProcess) -> None:
+    """Crash a host while a query is in flight, which fails."""
+    await stop(host)
     computing = asyncio.create_task(answer(host, "large"))
     await asyncio.sleep(0)
-    os.kill(host.pid, signal.SIGSEGV)
-    os.kill(host.pid, signal.SIGCONT)
+    crash(host)
     with pytest.raises(AssertionError, match="signal"):
         await computing
 
@@ -241,14 +253,13 @@ async def test_variant_that_waits_to_be_loaded_is_not_blamed_for_the_end_of_its_
     hosts = HostPool(family, memory_bytes=1 << 40, hang_timeout_s=1.0 if ending == "hang" else 60.0)
     try:
         host = await hosts.load(session("large"))
-        os.kill(host.pid, signal.SIGSTOP)  # it is computing
+        await stop(host)  # it is computing
         computing = asyncio.create_task(answer(host, "large"))
         loading = hosts.load(session("small"))
         await asyncio.sleep(0)  # both are sent
         await asyncio.sleep(0)
         if ending == "crash":
-            os.kill(host.pid, signal.SIGSEGV)
-            os.kill(host.pid, signal.SIGCONT)
+            crash(host)
         async with asyncio.timeout(60):
             with pytest.raises(Unavailable):
                 await loading
@@ -270,3 +281,28 @@ async def test_memory_budget_evicts_variants_one_by_one(
         assert hosts.resident_sessions() == [session("small")]
     finally:
         await hosts.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [(signal.SIGSEGV, Fault.CRASHED), (signal.SIGKILL, Fault.HOST_DIED)],
+    ids=["crashed", "killed"],
+)
+async def test_run_that_was_computed_at_a_crash_is_told_from_those_that_waited(
+    slow_hosts: HostPool, number: signal.Signals, fault: Fault
+) -> None:
+    host = await slow_hosts.load(session("large"))
+    ended: list[asyncio.Future[RunEnded]] = [
+        asyncio.get_running_loop().create_future() for _ in range(2)
+    ]
+    computed = host.run_samples(
+        0, 1, lambda _: None, ended[0].set_result, job="endless", variant="large"
+    )
+    host.run_query(b"", ended[1].set_result, variant="large")
+    async with asyncio.timeout(60):
+        while host._arena.computing != computed:  # noqa: ASYNC110 - polls what the host writes
+            await asyncio.sleep(0.02)
+        os.kill(host.pid, number)
+        faults = [(await each).fault for each in ended]
+    assert faults == [fault, Fault.HOST_DIED]
+    assert slow_hosts.unusable_sessions() == []

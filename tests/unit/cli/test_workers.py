@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from synergai.cli.workers import show_workers
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import (
@@ -98,3 +100,13 @@ def test_unusable_configuration_is_shown_with_its_engine(
     board = replace(worker("nx-1"), unusable=(UnusableSession(session, "no device"),))
     show_workers([board])
     assert "provider=CUDA: no device" in capsys.readouterr().out
+
+
+def test_other_samples_than_those_of_other_workers_are_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    board = worker("nx-1")
+    first, *others = board.engines
+    differing = structs.replace(first, other_samples="its samples or labels are not those of w2")
+    show_workers([replace(board, engines=(differing, *others))])
+    assert "not those of w2" in capsys.readouterr().out

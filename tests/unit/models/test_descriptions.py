@@ -57,7 +57,7 @@ def test_no_model_is_read_if_all_engines_are_verified(
     engines: list[EngineDefinition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remember(engines[0], VERIFIED)
-    monkeypatch.delattr(descriptions, "description_key")
+    monkeypatch.delattr(descriptions, "digests_of")
     assert find_unverified(engines) == {}
 
 

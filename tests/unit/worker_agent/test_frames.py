@@ -182,6 +182,20 @@ def test_reference_outside_of_the_arena_is_refused(arena: Arena, place: ArenaRef
     arena.close()
 
 
+def test_arena_names_the_run_that_the_other_side_has_begun(arena: Arena) -> None:
+    theirs = Arena(os.dup(arena.fd))
+    assert arena.computing == 0
+    place = arena.put(b"tensor")
+    theirs.computing = 7
+    theirs.grow(SLOTS + 1)
+    theirs.computing = 8
+    assert arena.computing == 8
+    assert theirs.read(place) == b"tensor"
+    theirs.close()
+    assert arena.computing == 8
+    arena.close()
+
+
 def test_time_to_decode_a_large_frame_is_linear_in_its_size() -> None:
     frame, piece, decoder = RunQuery(1, bytes(32 << 20)).encode(), 16 << 10, Decoder()
     begin = time.process_time()

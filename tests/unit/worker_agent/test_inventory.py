@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING
@@ -78,6 +79,14 @@ async def test_engines_are_pending_until_they_are_described(inventory: Inventory
     await inventory.describe(engines, lambda engine: engines.__setitem__(engine.name, engine))
     assert not engines[ONE].pending
     assert not engines[ONE].fault
+
+
+async def test_samples_are_described_by_their_digest(inventory: Inventory, models: Path) -> None:
+    assert (await described(inventory))[ONE].samples_digest == ""
+    (models / "one" / "samples.npz").write_bytes(b"samples")
+    engine = (await described(inventory))[ONE]
+    assert engine.samples_digest == hashlib.sha256(b"samples").hexdigest()
+    assert engine_from_proto(engine_to_proto(engine)) == engine
 
 
 async def test_small_engines_are_described_first(

@@ -628,6 +628,15 @@ def test_host_that_dies_at_inputs_names_the_first_as_suspect(
     assert handler.lines[-1][1] == 1
 
 
+def test_crash_of_a_variant_is_told_whatever_run_of_the_item_it_was(
+    runner: Runner, host: FakeHost
+) -> None:
+    _, handler = add(runner, queries=2)
+    host.end(1, Outcome.FAILED, 0, Fault.HOST_DIED)
+    host.end(2, Outcome.FAILED, 0, Fault.CRASHED)
+    assert handler.lines[-1][::3] == ("FAILED", "CRASHED")
+
+
 async def test_suspect_runs_alone_and_fails_alone_if_the_host_dies_again(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
