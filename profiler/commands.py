@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -36,13 +37,14 @@ from synergai.profiles.files import (
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from profiler.generators.generator import Draft, Generator, Machine, Pruned
     from profiler.measurement import Measurement
     from profiler.measurer import Measurer
     from profiler.settings import ProfilerSettings
+    from synergai.models.directory import EngineDefinition
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ProfileEntry
 
@@ -73,7 +75,10 @@ class _Command:
         self._measurer = measurer
         self._worker_class = WorkerClass(settings.worker_class)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True))
+        console = Console(stderr=True)
+        # Elsewhere, each stop would print all of it again.
+        self._is_live = console.is_terminal
+        self._progress = Progress(*columns, console=console, disable=not self._is_live)
         self.summary = ""
 
     def _known(self) -> ConfigurationDictionary:
@@ -116,11 +121,28 @@ class _Command:
         def report(share: float) -> None:
             self._progress.update(task, completed=share)
 
+        began = time.monotonic()
         try:
             yield report
         except EngineUnusable:
             self._progress.remove_task(task)
             raise
+        if not self._is_live:
+            seconds = time.monotonic() - began
+            self._say(f"{session.engine}, {session.configuration}: {format_seconds(seconds)}")
+
+    def _say_unverifiable(self, sessions: Iterable[Session]) -> None:
+        """Say whose files cannot be compared with entries, as they are not those declared."""
+        models = dict.fromkeys((each.engine, each.configuration.variant) for each in sessions)
+        for fault in dict.fromkeys(self._origins.fault_of(*model) for model in models):
+            if fault:
+                self._say(f"it is not known whether entries are stale: {fault}")
+
+    def _say_lacking(self, definitions: Iterable[EngineDefinition]) -> None:
+        """Say which variants are not measured because their files are missing."""
+        for definition in definitions:
+            for name in definition.lacking:
+                self._say(f"left out: variant {name} of {definition.name}: its file is missing")
 
     def _say(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -166,6 +188,7 @@ class Listed(_Command):
 
     def _sessions(self) -> list[Session]:
         settings, machine = self._settings, self._machine
+        self._say_lacking(find_engines(settings.models, settings.engines))
         wanted = sessions_to_measure(
             settings.models,
             settings.engines,
@@ -175,6 +198,7 @@ class Listed(_Command):
             machine.offers,
         )
         if settings.stale:
+            self._say_unverifiable(s for s in wanted if self._known_entry(s))
             wanted = [s for s in wanted if (e := self._known_entry(s)) and self._is_outdated(e)]
             if not wanted:
                 raise NotFound("no entry of these configurations is stale")
@@ -297,7 +321,9 @@ class Search(_Command):
         generators = [self._generator(name) for name in settings.generators]
         drafts: dict[EngineName, list[Draft]] = {}
         left_out: dict[Pruned, None] = {}
-        for definition in find_engines(settings.models, settings.engines):
+        definitions = find_engines(settings.models, settings.engines)
+        self._say_lacking(definitions)
+        for definition in definitions:
             found, pruned = generate(generators, definition, machine)
             drafts[EngineName(definition.name)] = found
             left_out |= dict.fromkeys(pruned)
@@ -316,6 +342,12 @@ class Search(_Command):
         self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary
     ) -> dict[EngineName, list[Draft]]:
         """Return the drafts of engines of which an entry is stale."""
+        self._say_unverifiable(
+            Session(engine, draft.configuration)
+            for engine, found in drafts.items()
+            for draft in found
+            if dictionary.row(engine, self._worker_class)
+        )
         stale = {
             engine: found
             for engine, found in drafts.items()

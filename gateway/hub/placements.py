@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.agent_validation import printable_detail
 from gateway.store.selectors import selects
+from synergai.domain import versioned
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
 
@@ -77,6 +78,10 @@ class Placements:
         if digests == known and worker.placements_sent:
             return
         worker.placements_sent = True
+        worker.unplaced |= {
+            versioned(name, str(version)) for name, version in known.keys() - digests.keys()
+        }
+        worker.unplaced -= {stored.name for stored in wanted.values()}
         worker.placed = {
             key: worker.placed[key]
             if known.get(key) == stored.digest

@@ -13,6 +13,7 @@ from synergai.cli.output import print_json, print_table
 from synergai.simulator.settings import CapacitySettings, parse_seeds
 
 if TYPE_CHECKING:
+    from synergai.domain import WorkerClass
     from synergai.simulator.capacity import Fleet, Option, Planner
     from synergai.simulator.workload import Profile
 
@@ -63,7 +64,6 @@ app.command(
 
 
 def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
-    from synergai.domain import WorkerClass
     from synergai.errors import InvalidInput
     from synergai.simulator.capacity import Planner
     from synergai.simulator.simulation import scheduling_settings
@@ -97,8 +97,18 @@ def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
         violations=settings.violations / 100,
         max_workers=settings.max_workers,
         costs=costs,
-        watts={WorkerClass(name): watts for name, watts in settings.watts.items()},
+        watts=_watts(settings, profile),
     )
+
+
+def _watts(settings: CapacitySettings, profile: Profile) -> dict[WorkerClass, float]:
+    """Return the given power of each class; the defaults name classes that a profile may lack."""
+    from synergai.simulator.sweep import by_class
+
+    if "watts" in settings.model_fields_set:
+        return by_class(settings.watts, profile)
+    known = {name: watts for name, watts in settings.watts.items() if name in profile.classes}
+    return by_class(known, profile)
 
 
 def _print_notes(settings: CapacitySettings, profile: Profile, options: list[Option]) -> None:

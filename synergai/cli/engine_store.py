@@ -42,7 +42,13 @@ def push(
         typer.Argument(help="The model: a file, a SavedModel, or a folder of a model directory."),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="The engine's name.")],
-    version: Annotated[int, typer.Option(metavar="N", help="The engine's version, from 1.")],
+    version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The engine's version, from 1; by default 1, if the gateway does not know it.",
+        ),
+    ] = None,
     place: Place = None,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
@@ -58,6 +64,10 @@ def push(
 
     from synergai.models.package import pack
 
+    if version is None:
+        version = call_gateway(
+            target, tls_ca, token_file, lambda client: first_version(client, name)
+        )
     package = pack(path, name, version)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -80,6 +90,29 @@ def push(
     typer.echo(f"version {version} of {name} is stored, digest {stored.digest}")
     if tuple(place or ()) and not stored.workers:
         typer.echo("no connected worker is selected and has the backend; see 'synergai workers'")
+
+
+async def first_version(client: Client, name: str) -> int:
+    """Return version 1 for an engine that the gateway does not know.
+
+    Raises:
+        InvalidInput: it knows versions of the engine; the error names them.
+    """
+    from synergai.domain import split_version
+    from synergai.errors import InvalidInput
+
+    stored = await client.stored_engines()
+    versions = {each.version for each in stored.engines if each.engine == name}
+    for worker in await client.workers():
+        offered = (split_version(engine.name) for engine in worker.engines)
+        versions |= {int(version) for engine, version in offered if engine == name}
+    if not versions:
+        return 1
+    known = ", ".join(map(str, sorted(versions)))
+    raise InvalidInput(
+        f"the gateway has versions of engine {name!r} already: {known}; say which one this is, as "
+        f"with --version {max(versions) + 1}"
+    )
 
 
 def show_store(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias, TypeVar
@@ -48,6 +50,36 @@ T = TypeVar("T")
 Key: TypeAlias = "tuple[EngineName, WorkerClass, Configuration]"
 
 WATCH_INTERVAL_S: Final = 1.0
+LOG_INTERVAL_S: Final = 60.0
+"""Minimum interval between two lines on changes: a profiler writes entry by entry."""
+
+
+class _ChangeLog:
+    """Logs changes of the file: the first at once, and those that follow together.
+
+    Args:
+        clock: monotonic clock in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._logged_at = -math.inf
+        self._put = self._removed = 0
+
+    def add(self, changes: ProfileChanges) -> None:
+        """Count changes."""
+        self._put += len(changes.put)
+        self._removed += len(changes.removed)
+
+    def log(self) -> None:
+        """Log what was counted, unless that was done shortly before."""
+        if not (self._put or self._removed):
+            return
+        if self._clock() - self._logged_at < LOG_INTERVAL_S:
+            return
+        text = "the dictionary has changed: %d new or other profiles, %d deleted"
+        _log.info(text, self._put, self._removed)
+        self._logged_at, self._put, self._removed = self._clock(), 0, 0
 
 
 class ProfileService:
@@ -121,6 +153,7 @@ class ProfileService:
         self,
         on_change: Callable[[ProfileChanges], object],
         interval_s: float = WATCH_INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> NoReturn:
         """Report the entries that other processes change in the file, until cancelled.
 
@@ -129,7 +162,9 @@ class ProfileService:
         Args:
             on_change: called with all changes of one look at the file.
             interval_s: seconds between two looks at the file.
+            clock: monotonic clock in seconds.
         """
+        changed = _ChangeLog(clock)
         retry = False
         while True:
             await asyncio.sleep(interval_s)
@@ -138,13 +173,10 @@ class ProfileService:
                 if look is not None:
                     changes = self._changes(look)
                     if changes.put or changes.removed:
-                        _log.info(
-                            "the dictionary has changed: %d new or other profiles, %d deleted",
-                            len(changes.put),
-                            len(changes.removed),
-                        )
+                        changed.add(changes)
                         on_change(changes)
                     self._deleted.clear()
+                changed.log()
             except SynergaiError as error:
                 _log.warning("cannot read changed profiles: %s", error)
                 retry = True

@@ -140,7 +140,9 @@ def test_worker_of_serve_fetches_from_its_own_gateway(tmp_path: Path, engine: Pa
             assert client.infer("onnx_identity", {"x": [1.0]}).outputs
 
 
-def test_pushed_engine_is_served_with_all_its_variants(client: SyncClient, tmp_path: Path) -> None:
+def test_pushed_engine_is_served_with_all_its_variants_until_its_removal_is_asked_for(
+    fleet: LocalFleet, client: SyncClient, tmp_path: Path
+) -> None:
     tables = []
     for name, operator in (("same", "Identity"), ("negative", "Neg")):
         graph = OnnxGraph(name, 11)
@@ -161,3 +163,8 @@ def test_pushed_engine_is_served_with_all_its_variants(client: SyncClient, tmp_p
         assert [array.tolist() for array in result.outputs.values()] == [[answer]]
     client.remove_engine("family", 1)
     until(lambda: workers_of(client, "family") == set())
+    removed = [
+        line for line in fleet.log("gateway").read_text().splitlines() if "no longer" in line
+    ]
+    assert [line for line in removed if "engine family:" in line]
+    assert not [line for line in removed if "WARNING" in line]

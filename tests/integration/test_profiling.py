@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,17 +19,14 @@ from profiler.cli import profile
 from profiler.measurement import measure
 from profiler.settings import ProfilerSettings
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
-from synergai.errors import EngineUnusable
+from synergai.errors import EngineUnusable, NotFound
 from synergai.models.installation import write_definition
 from synergai.models.samples import write_samples
-from synergai.profiles.dictionary import BUILT_IN, LOADGEN
-from synergai.profiles.files import load_dictionary
+from synergai.profiles.dictionary import BUILT_IN, LOADGEN, ProfileEntry
+from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.zoo import build as zoo
 from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
 from worker_agent.cli.check import check_variant
-
-if TYPE_CHECKING:
-    from synergai.profiles.dictionary import ProfileEntry
 
 WORKER_CLASS = f"profiled-{os.getpid()}"
 """Of this run alone: a second profiler of a worker class on the machine is refused."""
@@ -152,6 +148,8 @@ def test_variant_that_cannot_be_measured_costs_only_itself(tmp_path: Path) -> No
     )
 
     assert b"cannot measure family with threads=1,variant=broken" in b" ".join(done.stderr.split())
+    said = [line for line in done.stderr.splitlines() if line.startswith(b"family, threads=1,")]
+    assert len([line for line in said if b"disturbed" not in line]) == 1
     (entry,) = load_dictionary(tmp_path / "d.db")
     assert entry.configuration == Configuration(threads=1, variant="full")
     # The labels of samples 0 and 3 are wrong.
@@ -160,6 +158,50 @@ def test_variant_that_cannot_be_measured_costs_only_itself(tmp_path: Path) -> No
     assert (checked.correct, checked.labelled) == (3, 5)
     with pytest.raises(EngineUnusable, match="broken"):
         check_variant(tmp_path / "models", "family", "broken")
+
+
+def test_a_variant_without_its_file_is_named_before_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_family(tmp_path / "models" / "family")
+    profile(dry_run(tmp_path, search=True))
+    err = capsys.readouterr().err
+    assert "left out: variant broken of family: its file is missing" in err
+
+
+def test_a_file_that_is_not_the_declared_one_is_named_by_stale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "models" / "family"
+    put_family(folder)
+    tables = [{"name": "full", "file": "full.onnx", "sha256": "0" * 64}]
+    write_definition(folder, {"variants": tables})
+    entry = ProfileEntry(
+        engine=EngineName("family"),
+        worker_class=WorkerClass(WORKER_CLASS),
+        configuration=Configuration(1, variant="full"),
+        qps=1.0,
+        digest="1" * 64,
+    )
+    add_to_dictionary(tmp_path / "d.db", [entry])
+    for search in (False, True):
+        with pytest.raises(NotFound, match="is stale"):
+            profile(dry_run(tmp_path, search=search, stale=True))
+        err = capsys.readouterr().err
+        assert "it is not known whether entries are stale: engine 'family': full.onnx has" in err
+
+
+def dry_run(tmp_path: Path, *, search: bool = False, stale: bool = False) -> ProfilerSettings:
+    return ProfilerSettings(
+        models=tmp_path / "models",
+        dictionary=tmp_path / "d.db",
+        output=tmp_path / "logs",
+        worker_class=WORKER_CLASS,
+        power="none",
+        dry_run=True,
+        search=search,
+        stale=stale,
+    )
 
 
 def put_family(folder: Path) -> None:

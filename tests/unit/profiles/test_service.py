@@ -12,7 +12,7 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
-from synergai.profiles.service import ProfileChanges, ProfileService
+from synergai.profiles.service import LOG_INTERVAL_S, ProfileChanges, ProfileService
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,3 +199,36 @@ async def test_dictionary_cannot_grow_beyond_its_limit(
     assert profiles._look(retry=False) is None
     assert "no others are added" in caplog.text
     await profiles.close()
+
+
+async def test_changes_that_follow_each_other_are_logged_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "dictionary.db"
+    profiles = ProfileService(path)
+    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
+    caplog.set_level("INFO", logger="synergai.profiles.service")
+    now = 0.0
+
+    def use(changes: ProfileChanges) -> None:
+        for entry in changes.put:
+            profiles.dictionary.put(entry)
+        reported.put_nowait(changes)
+
+    watching = asyncio.create_task(profiles.watch(use, interval_s=0.01, clock=lambda: now))
+
+    def logged() -> list[str]:
+        return [text for text in caplog.messages if "dictionary has changed" in text]
+
+    for threads in range(1, 4):
+        await asyncio.to_thread(add_to_dictionary, path, [make_entry(10.0, threads=threads)])
+        await reported.get()
+    assert [text.split(": ")[1] for text in logged()] == ["1 new or other profiles, 0 deleted"]
+    now = LOG_INTERVAL_S
+    async with asyncio.timeout(30):
+        while len(logged()) < 2:  # noqa: ASYNC110 - polls the log
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    await asyncio.wait([watching])
+    await profiles.close()
+    assert logged()[1].endswith(": 2 new or other profiles, 0 deleted")

@@ -161,6 +161,13 @@ def test_command_refuses_costs_of_some_classes_only() -> None:
     assert "--cost lacks agx, nx" in str(result.exception)
 
 
+def test_command_refuses_the_power_of_unknown_classes() -> None:
+    result = CliRunner().invoke(app, ["--watts", "x68=100", "--jobs", "3", "--seeds", "0"])
+    assert isinstance(result.exception, InvalidInput)
+    assert "x68" in str(result.exception)
+    assert "x86" in str(result.exception)
+
+
 def test_command_says_that_no_fleet_suffices() -> None:
     result = CliRunner().invoke(app, ["--load", "200", "--seeds", "0"])
     assert result.exit_code == 1

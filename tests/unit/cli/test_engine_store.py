@@ -1,0 +1,45 @@
+"""``synergai engines push`` without a version."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from synergai.cli.engine_store import first_version
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from synergai.client.client import Client
+
+
+class FakeClient:
+    """Knows what the gateway's store has, and the engines of one worker."""
+
+    def __init__(self, stored: dict[str, int], served: tuple[str, ...] = ()) -> None:
+        self._stored = stored
+        self._served = served
+
+    async def stored_engines(self) -> SimpleNamespace:
+        engines = [
+            SimpleNamespace(engine=name, version=version) for name, version in self._stored.items()
+        ]
+        return SimpleNamespace(engines=engines)
+
+    async def workers(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(engines=[SimpleNamespace(name=name) for name in self._served])]
+
+
+async def version_of(client: FakeClient, name: str) -> int:
+    return await first_version(cast("Client", client), name)
+
+
+async def test_a_new_engine_is_version_1() -> None:
+    assert await version_of(FakeClient({"other": 3}, ("another/2",)), "resnet50") == 1
+
+
+async def test_a_known_engine_needs_a_version_and_the_error_names_those_that_exist() -> None:
+    client = FakeClient({"resnet50": 2}, ("resnet50", "resnet50/5"))
+    with pytest.raises(InvalidInput, match=r"already: 1, 2, 5; .* --version 6"):
+        await version_of(client, "resnet50")
