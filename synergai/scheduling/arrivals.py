@@ -21,13 +21,15 @@ _DEVIATIONS: Final = 2.0
 class ArrivalRate:
     """Number of arrivals within the last second, per second, and their mean rate."""
 
-    __slots__ = ("_at", "_first", "_last", "_mean")
+    __slots__ = ("_at", "_changed_at", "_first", "_last", "_mean", "_rises")
 
     def __init__(self) -> None:
         self._at: deque[float] = deque(maxlen=_MAX_COUNTED)
         self._first = math.inf
         self._last = 0.0
         self._mean = 0.0
+        self._changed_at: float | None = None
+        self._rises = False
 
     def add(self, now: float) -> None:
         """Count an arrival."""
@@ -37,14 +39,31 @@ class ArrivalRate:
         self._last = now
 
     def expected_per_s(self, now: float) -> float:
-        """Return the rate to plan with: the mean, unless the last second says that it changed."""
+        """Return the rate to plan with: the mean, unless the last second says that it changed.
+
+        After a change that lasts, the mean begins again.
+        """
         lately = self.per_s(now)
         if now - self._first < _KNOWN_AFTER_S:
             return lately
         seen = 1.0 - math.exp((self._first - now) / _MEAN_S)
         mean = self._mean * math.exp((self._last - now) / _MEAN_S) / seen
-        changed = abs(lately - mean) > _DEVIATIONS * math.sqrt(max(mean, 1.0))
-        return lately if changed else mean
+        if abs(lately - mean) <= _DEVIATIONS * math.sqrt(max(mean, 1.0)):
+            self._changed_at = None
+            return mean
+        rises = lately > mean
+        if self._changed_at is None or rises is not self._rises:
+            self._changed_at, self._rises = now, rises
+        elif now - self._changed_at >= WINDOW_S:  # two seconds without a common arrival
+            self._restart(lately, now)
+        return lately
+
+    def _restart(self, lately: float, now: float) -> None:
+        """Let the mean be that of the last second, as if nothing had arrived before it."""
+        self._first = now - WINDOW_S
+        self._last = now
+        self._mean = lately * -math.expm1(-WINDOW_S / _MEAN_S)
+        self._changed_at = None
 
     def per_s(self, now: float) -> float:
         """Return the rate; of more arrivals than are remembered, that of the last ones."""

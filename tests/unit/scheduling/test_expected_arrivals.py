@@ -41,3 +41,24 @@ def test_the_mean_is_not_lower_because_it_has_just_begun() -> None:
     rate = ArrivalRate()
     arrive(rate, 10.0, 100.0, 103.0)
     assert rate.expected_per_s(103.0) == pytest.approx(10.0, rel=0.02)
+
+
+@pytest.mark.parametrize("per_s", [1.0, 60.0])
+def test_the_mean_begins_again_two_seconds_after_a_lasting_change(per_s: float) -> None:
+    rate = ArrivalRate()
+    arrive(rate, 20.0, 100.0, 130.0)
+    expected = []
+    for number in range(round(8 * per_s)):
+        rate.add(at := 130.0 + (number + 0.5) / per_s)
+        expected.append((at, rate.expected_per_s(at)))
+    assert all(each == pytest.approx(per_s, rel=0.3) for at, each in expected if at >= 132.0)
+
+
+def test_a_change_in_one_direction_and_back_is_chance() -> None:
+    rate = ArrivalRate()
+    arrive(rate, 20.0, 100.0, 130.0)
+    for since, per_s in ((130.0, 45.0), (131.0, 4.0), (132.0, 20.0)):
+        for number in range(round(per_s)):
+            rate.add(at := since + (number + 0.5) / per_s)
+            rate.expected_per_s(at)
+    assert rate.expected_per_s(133.0) == pytest.approx(20.0, rel=0.15)
