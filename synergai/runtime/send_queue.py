@@ -33,6 +33,7 @@ class SendQueue(Generic[T]):
         self._limit = limit
         self._items: list[T] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._enough: Callable[[int], bool] | None = None
         self._error: BaseException | None = None
         self.closed = False
         self.on_error: Callable[[], object] = _no_op
@@ -45,7 +46,8 @@ class SendQueue(Generic[T]):
             self.close(Overloaded(f"{self._limit} messages are queued for a peer that reads none"))
             return
         self._items.append(item)
-        self._wake()
+        if self._enough is None or self._enough(len(self._items)):
+            self._wake()
 
     def close(self, error: BaseException | None = None) -> None:
         """Close the queue: after the queued items, or at once if there is an `error`."""
@@ -104,19 +106,21 @@ class SendQueue(Generic[T]):
             enough: called with the number of items after each `put` and `recheck`.
             timeout_s: longest time to collect, in seconds.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_s
-        timer = loop.call_later(timeout_s, self._wake)
-        try:
-            while not (self.closed or enough(len(self._items)) or loop.time() >= end):
+        if not (self.closed or enough(len(self._items))):
+            # Checked where items are put: waking the handler for each of them would cost more.
+            self._enough = enough
+            timer = asyncio.get_running_loop().call_later(timeout_s, self._wake)
+            try:
                 await self._woken()
-        finally:
-            timer.cancel()
+            finally:
+                timer.cancel()
+                self._enough = None
         return self.get_batch_nowait()
 
     def recheck(self) -> None:
         """Have `collect_until` evaluate its condition again."""
-        self._wake()
+        if self._enough is not None and self._enough(len(self._items)):
+            self._wake()
 
     async def _woken(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

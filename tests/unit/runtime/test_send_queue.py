@@ -39,6 +39,22 @@ async def test_recheck_evaluates_the_condition_again() -> None:
     assert await collecting == [1]
 
 
+async def test_the_condition_is_checked_by_who_puts_items() -> None:
+    queue: SendQueue[int] = SendQueue(10)
+    counts: list[int] = []
+
+    def enough(count: int) -> bool:
+        counts.append(count)
+        return count >= 3
+
+    collecting = asyncio.create_task(queue.collect_until(enough, LONG_S))
+    await turns()
+    for number in range(3):
+        queue.put(number)
+    assert counts == [0, 1, 2, 3]
+    assert await collecting == [0, 1, 2]
+
+
 async def test_collecting_times_out() -> None:
     queue: SendQueue[int] = SendQueue(10)
     queue.put(1)
