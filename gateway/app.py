@@ -310,6 +310,28 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         "Copies of late requests that answered first.",
         lambda: dispatcher.hedges[1],
     )
+    ahead = dispatcher.loads_ahead
+    metrics.add_counter(
+        "loads_ahead", "Sessions loaded before they were needed.", lambda: ahead.loads
+    )
+    metrics.add_counter(
+        "loads_ahead_seconds", "Time that these loads took.", lambda: ahead.total.seconds
+    )
+    metrics.add_counter(
+        "loads_ahead_joules",
+        "Energy of the machines during these loads, as far as it is measured.",
+        lambda: ahead.total.joules,
+    )
+    metrics.add_gauge(
+        "loads_ahead_unused_seconds",
+        "Time of those of these loads that no query has used so far.",
+        lambda: ahead.unused.seconds,
+    )
+    metrics.add_gauge(
+        "loads_ahead_unused_joules",
+        "Energy of those of these loads that no query has used so far.",
+        lambda: ahead.unused.joules,
+    )
     metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
     metrics.add_gauge("store_bytes", "Size of the store of engines.", lambda: store.used_bytes)
     metrics.add_gauge(

@@ -83,7 +83,10 @@ class _Scheduling(Settings):
     policy_options: dict[str, str] = field_of(SchedulingOptions, "policy_options")
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
     chooser: str = field_of(SchedulingOptions, "chooser")
-    load_ahead: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "load_ahead")
+    # Simulations and logs of earlier versions load nothing ahead unless they say so.
+    load_ahead: Literal["never", "requested", "all"] = field_of(
+        SchedulingOptions, "load_ahead", default="requested"
+    )
     infeasible: Literal["defer", "reject"] = field_of(SchedulingOptions, "infeasible")
     pace_half_life_s: float = field_of(SchedulingOptions, "pace_half_life_s")
     reassess_s: float = field_of(SchedulingOptions, "reassess_s")

@@ -154,23 +154,29 @@ class Worker:
             raise InvalidInput(f"this worker has no engine {engine!r} any more")
         return self._inputs.read(url, found)
 
-    def load(self, session: Session) -> None:
+    def load(self, session: Session, *, ahead: bool = False) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         An engine whose last load hung or crashed is tried again.
+
+        Args:
+            session: what to load.
+            ahead: nothing needs it yet.
         """
         again = self._describe_again(session.engine)
         if again is None:
-            self._load_now(session)
+            self._load_now(session, ahead=ahead)
         else:
-            self._start_task(self._load_after(again, session))
+            self._start_task(self._load_after(again, session, ahead=ahead))
 
-    async def _load_after(self, described: Coroutine[Any, Any, None], session: Session) -> None:
+    async def _load_after(
+        self, described: Coroutine[Any, Any, None], session: Session, *, ahead: bool
+    ) -> None:
         await described
-        self._load_now(session)
+        self._load_now(session, ahead=ahead)
 
-    def _load_now(self, session: Session) -> None:
-        task = self.start_load(session)
+    def _load_now(self, session: Session, *, ahead: bool) -> None:
+        task = self.start_load(session, ahead=ahead)
         if task is None:
             engine = self.engines.get(session.engine)
             configuration = session.configuration
@@ -195,7 +201,9 @@ class Worker:
         """Unload `session` if it is idle."""
         self._start_task(self.hosts.unload(session))
 
-    def start_load(self, session: Session) -> asyncio.Task[HostProcess] | None:
+    def start_load(
+        self, session: Session, *, ahead: bool = False
+    ) -> asyncio.Task[HostProcess] | None:
         """Load `session`; return None if there is no such usable engine or configuration."""
         engine = self.engines.get(session.engine)
         configuration = session.configuration
@@ -207,7 +215,7 @@ class Worker:
         ):
             _log.warning("cannot load %s: no such usable engine or configuration", session)
             return None
-        return self.hosts.load(session)
+        return self.hosts.load_ahead(session) if ahead else self.hosts.load(session)
 
     # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
 
@@ -236,6 +244,7 @@ class Worker:
                 hub_pb2.SessionMemory(session=converters.session_to_proto(session), bytes=size)
                 for session, size in self.hosts.session_bytes().items()
             ],
+            pinned=map(converters.session_to_proto, self._config.sessions),
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

@@ -14,8 +14,9 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.dispatch.loads_ahead import LoadsAhead
 from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
-from synergai.domain import Fault, JobState
+from synergai.domain import Fault, JobState, Session
 from synergai.protocol.converters import session_to_proto
 from synergai.scheduling.events import (
     AssignmentsRevoked,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import AssignmentId, EngineName, Job, JobId, Session, WorkerId
+    from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
     from synergai.scheduling.core import SchedulerCore
@@ -89,6 +90,7 @@ class Dispatcher:
         ejections: how often a worker was ejected, as it made no progress.
         variant_crashes: how often a variant crashed its engine host and paused on a worker.
         unloaded: engines that an operator has unloaded; none of them is loaded ahead.
+        loads_ahead: what loading ahead cost.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Dispatcher:
         self.ejections = 0
         self.variant_crashes = 0
         self.unloaded: Collection[EngineName] = ()
+        self.loads_ahead = LoadsAhead()
 
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""
@@ -317,6 +320,7 @@ class Dispatcher:
         worker.in_flight.clear()
         if self._workers.get(worker.id) is worker:
             del self._workers[worker.id]
+            self.loads_ahead.left(worker.id)
             self._handle(WorkerLeft(worker.id))
 
     def _handle(self, event: Event) -> None:
@@ -342,8 +346,8 @@ class Dispatcher:
                     worker.orders.put(StopAssignment(assignment_id))
             case Revoke(assignment_id, worker_id):
                 self._revoke(assignment_id, worker_id)
-            case Load(worker_id, session):
-                self._load_ahead(worker_id, session)
+            case Load():
+                self._load_ahead(command)
             case Unload(worker_id, session):
                 if (worker := self._workers.get(worker_id)) is not None:
                     order = hub_pb2.UnloadEngine(session=session_to_proto(session))
@@ -379,20 +383,24 @@ class Dispatcher:
         handler = self._handlers[assignment.job_id]
         requests = handler.requests(assignment.first, assignment.count)
         worker.in_flight[assignment.id] = AssignmentProgress(assignment, now)
+        if self.loads_ahead.may_be_used:
+            self.loads_ahead.used(worker.id, Session(assignment.engine, assignment.configuration))
         worker.orders.put(RunAssignment(assignment, requests, handler.inputs_follow))
         handler.on_dispatched(worker, assignment, now)
         self._watch_progress()
 
-    def _load_ahead(self, worker_id: WorkerId, session: Session) -> None:
-        worker = self._workers.get(worker_id)
+    def _load_ahead(self, load: Load) -> None:
+        session = load.session
+        worker = self._workers.get(load.worker_id)
         if worker is None:
             return
         if session.engine in self.unloaded:
-            dropped = partial(self.tell, SessionDropped(worker_id, session), source=worker)
+            dropped = partial(self.tell, SessionDropped(worker.id, session), source=worker)
             asyncio.get_running_loop().call_soon(dropped)
             return
-        order = hub_pb2.LoadEngine(session=session_to_proto(session))
+        order = hub_pb2.LoadEngine(session=session_to_proto(session), ahead=True)
         worker.control.put(hub_pb2.GatewayControl(load=order))
+        self.loads_ahead.ordered(worker.id, session, load.estimate_s)
 
     def _revoke(self, assignment_id: AssignmentId, worker_id: WorkerId) -> None:
         """Stop an assignment that runs elsewhere from now on; its reports are stale."""

@@ -135,6 +135,7 @@ class ConnectedWorker:
         unusable: sessions that it cannot run, and why, although it has engine and configuration.
         session_budget_bytes: memory for its sessions; 0 from an agent that does not tell.
         session_bytes: memory of sessions that it had loaded when it registered.
+        pinned: sessions that it always keeps.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         placed: engine versions of the store that are placed on it, as last reported.
@@ -176,6 +177,7 @@ class ConnectedWorker:
     unusable: dict[Session, str] = field(default_factory=dict)
     session_budget_bytes: int = 0
     session_bytes: dict[Session, int] = field(default_factory=dict)
+    pinned: frozenset[Session] = frozenset()
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
     unplaced: set[EngineName] = field(default_factory=set)
@@ -234,6 +236,7 @@ class ConnectedWorker:
             variants=self.variants,
             memory_bytes=self.session_budget_bytes,
             session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
+            pinned=self.pinned,
         )
 
     def record_completed(self, completed: CompletedQueries) -> None:

@@ -373,13 +373,16 @@ class Hub:
             worker.sessions.add(session)
             loaded = SessionLoaded(worker.id, session, setup_s, message.bytes)
             self._dispatcher.tell(loaded, source=worker)
+            self._dispatcher.loads_ahead.loaded(worker, session, setup_s)
             self._model_control.on_session_changed(worker, session, resident=True)
             return
         fault = lacking_text(session) if refused else printable_detail(message.fault)
         if fault:
             _log.warning("worker %s: cannot load %s: %s", worker.id, session.engine, fault)
         worker.sessions.discard(session)
-        self._dispatcher.tell(SessionDropped(worker.id, session), source=worker)
+        dropped = SessionDropped(worker.id, session, message.no_room)
+        self._dispatcher.tell(dropped, source=worker)
+        self._dispatcher.loads_ahead.dropped(worker.id, session)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
 
     def _configurations_unusable(

@@ -55,7 +55,8 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         )
     worker_id = WorkerId(validate_name(message.worker_id, "worker id"))
     where = f"worker {worker_id!r}"
-    if max(len(message.engines), len(message.sessions)) > MAX_ENGINES:
+    sessions_told = max(len(message.sessions), len(message.pinned))
+    if max(len(message.engines), sessions_told) > MAX_ENGINES:
         raise InvalidInput(f"{where} has more than {MAX_ENGINES:,} engines or sessions")
     if len(message.configurations) > _MAX_CONFIGURATIONS:
         raise InvalidInput(f"{where} has more than {_MAX_CONFIGURATIONS:,} configurations")
@@ -121,6 +122,7 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         session_bytes={
             session_from_proto(each.session): each.bytes for each in message.session_memory
         },
+        pinned=frozenset(map(session_from_proto, message.pinned)),
     )
 
 

@@ -11,6 +11,15 @@ def physical_memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def available_memory_bytes() -> int:
+    """Return the memory that programs can still take without swapping."""
+    for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) << 10
+    return physical_memory_bytes()
+
+
 def rss_bytes(pid: int | None = None) -> int:
     """Return the resident memory of a process, by default this one; 0 if it has exited."""
     try:

@@ -262,10 +262,15 @@ def bare_type(annotation: Any) -> Any:
     return annotation
 
 
-def field_of(struct: type[msgspec.Struct], name: str) -> Any:
+def field_of(struct: type[msgspec.Struct], name: str, **different: Any) -> Any:
     """Return a settings field with default, limits and description of a struct's field.
 
     The field's type must be repeated: ``policy: str = field_of(SchedulingOptions, "policy")``.
+
+    Args:
+        struct: the struct that declares the field.
+        name: the field's name.
+        different: a ``default`` that differs from the struct's.
     """
     [declared] = (field for field in msgspec.structs.fields(struct) if field.name == name)
     [meta] = (each for each in get_args(declared.type) if isinstance(each, msgspec.Meta))
@@ -274,6 +279,8 @@ def field_of(struct: type[msgspec.Struct], name: str) -> Any:
         for key in ("gt", "ge", "lt", "le", "description")
         if (value := getattr(meta, key)) is not None
     }
+    if different:
+        return Field(**different, **given)
     if declared.default is msgspec.NODEFAULT:
         return Field(default_factory=declared.default_factory, **given)
     return Field(default=declared.default, **given)

@@ -349,7 +349,7 @@ class SchedulerCore:
         if job.engine in self._variants.engines:
             self._variants.arrived(record, self._now)
         if self._residency.is_on:
-            self._residency.arrived(job.engine, self._now)
+            self._residency.arrived(job.engine, self._now, is_request=record.is_request)
         if job.perishable and math.isfinite(job.deadline):
             self._expiries.add(record, len(self._jobs))
         if record.remaining == 0:
@@ -359,6 +359,7 @@ class SchedulerCore:
 
     def _remove_worker(self, worker: WorkerRecord) -> None:
         self._fleet.remove(worker)
+        self._residency.due = self._residency.is_on
         self._sizes.remove_worker(worker.worker)
         self._loads.remove_worker(worker.id)
         self._variants.fleet_changed()

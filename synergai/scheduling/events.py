@@ -51,6 +51,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         memory_bytes: memory for its sessions; 0 if it is not known.
         session_bytes: memory of a session by engine, as far as it is known.
         session_sizes: memory of single sessions, which goes before `session_bytes`.
+        pinned: sessions that it always keeps.
     """
 
     id: WorkerId
@@ -65,6 +66,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     session_bytes: dict[EngineName, int] = {}
     session_sizes: tuple[SessionSize, ...] = ()
+    pinned: frozenset[Session] = frozenset()
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -158,10 +160,17 @@ class SessionLoaded(Struct, frozen=True):
 
 
 class SessionDropped(Struct, frozen=True):
-    """A session is no longer resident."""
+    """A session is no longer resident, or was not loaded.
+
+    Attributes:
+        worker_id: the worker.
+        session: the session.
+        no_room: it was to be loaded ahead, and the worker had no memory for it.
+    """
 
     worker_id: WorkerId
     session: Session
+    no_room: bool = False
 
 
 class ModeChanged(Struct, frozen=True):

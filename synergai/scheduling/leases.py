@@ -351,6 +351,7 @@ class Leases:
         worker = self._fleet.workers.get(assignment.worker_id)
         if worker is not None:
             worker.remove(lease, now)
+            worker.used_at[lease.session] = now
             self._fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
                 needed = any(each.session == lease.session for each in worker.leases.values())

@@ -2,14 +2,16 @@
 
 Of an engine with variants, the fastest one is kept loaded wherever the engine is served, as are
 those that its load asks for next. Other engines are loaded by idle workers if recent arrivals make
-them likely, when the operator wants that. A session is dropped only for one that is worth more, and
-only if the memory would not suffice for both. One session of an engine is loaded at a time in the
-whole fleet, and one of all engines on a worker.
+them likely, if the operator wants that: after a job, which is split, by all workers; of requests,
+each pays for one worker that has the engine loaded. A session is dropped only for one that is worth
+more, only if it was not used lately, and only if the memory would not suffice for both. One session
+of an engine is loaded at a time in the whole fleet, and one of all engines on a worker.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.events import Load, Unload
@@ -38,6 +40,8 @@ BETTER: Final = 2.0
 """Ratio of weights from which a session is dropped for another one."""
 LEAST_S: Final = 1.0
 """Load time that at least counts: a variant that is missing costs accuracy as well."""
+RECENT_S: Final = 60.0
+"""Time after its last use in which a session is not dropped for another one."""
 PLANNED_EVERY_S: Final = 0.1
 _WORKERS: Final = 64
 _ENGINES: Final = 32
@@ -88,6 +92,7 @@ class Residency:
         self._commands = commands
         self._mode = settings.load_ahead
         self._counts: dict[EngineName, tuple[float, float]] = {}
+        self._jobs: dict[EngineName, tuple[float, float]] = {}
         self._planned_at = -math.inf
         self._first_worker = 0
         self._rounds = 0
@@ -99,9 +104,11 @@ class Residency:
         """Whether any session may be loaded ahead."""
         return self._mode != "never" or (self._variants.is_on and bool(self._variants.engines))
 
-    def arrived(self, engine: EngineName, now: float) -> None:
+    def arrived(self, engine: EngineName, now: float, *, is_request: bool = False) -> None:
         """Count an arrival."""
-        self._counts[engine] = self._count(engine, now) + 1.0, now
+        self._counts[engine] = _decayed(self._counts, engine, now) + 1.0, now
+        if not is_request:
+            self._jobs[engine] = _decayed(self._jobs, engine, now) + 1.0, now
         self.due = True
 
     def next_due(self) -> float:
@@ -148,8 +155,12 @@ class Residency:
             ),
             key=lambda pair: (-pair[0], pair[1]),
         )
+        engines = [engine for _, engine in weights[:_ENGINES]]
+        if self._mode == "requested":
+            enough = self._loaded_enough(engines, now)
+            engines = [engine for engine in engines if engine not in enough]
         for worker in self._next_workers():
-            for _, engine in weights[:_ENGINES]:
+            for engine in engines:
                 if engine in worker.engines:
                     for estimate in self._missing(worker, engine, now):
                         value = self._value(worker, estimate.session, now)
@@ -181,6 +192,8 @@ class Residency:
                     yield estimate
                     return
         elif not worker.leases and (fastest := self._estimator.estimate(engine, worker)):
+            if self._mode == "requested" and any(s.engine == engine for s in worker.sessions):
+                return  # another configuration is used here
             mode = fastest.configuration.power_mode
             if mode and worker.power_mode not in (None, mode):
                 return
@@ -191,14 +204,28 @@ class Residency:
         session = estimate.session
         return session not in worker.sessions and self._loads.may_load(worker.id, session, now)
 
-    def _count(self, engine: EngineName, now: float) -> float:
-        count, at = self._counts.get(engine, (0.0, now))
-        return count * math.exp2((at - now) / HALF_LIFE_S)
+    def _loaded_enough(self, engines: list[EngineName], now: float) -> set[EngineName]:
+        """Return the engines without variants that enough workers have loaded, or are to load."""
+        most = {}
+        families = self._variants.engines if self._variants.is_on else ()
+        for engine in engines:
+            if engine not in families:
+                is_split = _decayed(self._jobs, engine, now) > LEAST
+                arrivals = math.inf if is_split else _decayed(self._counts, engine, now)
+                most[engine] = min(arrivals, len(self._fleet.serving(engine)))
+        if not most:
+            return set()
+        loaded: Counter[EngineName] = Counter()
+        for worker in self._fleet.workers.values():
+            if not worker.withdrawn:
+                sessions = {*worker.sessions, *(each.session for each in worker.leases.values())}
+                loaded.update({session.engine for session in sessions})
+        return {engine for engine, count in most.items() if loaded[engine] >= count}
 
     def _weight(self, engine: EngineName, now: float) -> float:
         """Return how likely the engine is to be used: by its recent arrivals."""
         prior = PRIOR if self._mode == "all" else 0.0
-        return self._count(engine, now) + prior
+        return _decayed(self._counts, engine, now) + prior
 
     def _value(self, worker: WorkerRecord, session: Session, now: float) -> float:
         """Return the seconds of loading that a session is expected to save, per byte."""
@@ -211,7 +238,7 @@ class Residency:
     def _makes_room(self, wish: _Wish, now: float) -> bool:
         """Return whether a worker has room for a session; drop one that is less likely for it."""
         worker = wish.worker
-        if self._has_room(worker, wish.estimate.session):
+        if self._has_room(worker, wish.estimate.session, now):
             return True
         idle = [
             (self._value(worker, session, now), session)
@@ -229,8 +256,8 @@ class Residency:
             self.again_at = min(self.again_at, self._loads.may_drop_at(worker.id, session))
         return False
 
-    def _has_room(self, worker: WorkerRecord, session: Session) -> bool:
-        if len(worker.sessions) >= worker.most_sessions:
+    def _has_room(self, worker: WorkerRecord, session: Session, now: float) -> bool:
+        if len(worker.sessions) >= worker.most_sessions or now < worker.full_until:
             return False
         if not worker.worker.memory_bytes:
             return True
@@ -238,8 +265,21 @@ class Residency:
         return used + self._sizes.of(worker, session) <= worker.worker.memory_bytes
 
     def _may_drop(self, worker: WorkerRecord, session: Session, now: float) -> bool:
-        """Return whether a session is neither in use nor the fastest of its engine's variants."""
+        """Return whether a session is not used, now or lately, nor to be kept loaded always."""
+        if (
+            session in worker.worker.pinned
+            or now < worker.used_at.get(session, -math.inf) + RECENT_S
+        ):
+            return False
         if any(lease.session == session for lease in worker.leases.values()):
             return False
         wanted = self._variants.wanted(session.engine, worker, now)
         return not (session.configuration.variant and wanted and wanted[0].session == session)
+
+
+def _decayed(
+    counts: dict[EngineName, tuple[float, float]], engine: EngineName, now: float
+) -> float:
+    """Return the arrivals of an engine, those longer ago counting less."""
+    count, at = counts.get(engine, (0.0, now))
+    return count * math.exp2((at - now) / HALF_LIFE_S)

@@ -233,6 +233,8 @@ class WorkerRecord:
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
         session_bytes: memory of sessions that it told.
+        used_at: when the last assignment of a session ended.
+        full_until: until when it counts as full, as it refused to load ahead.
         most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
         paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.
@@ -266,6 +268,8 @@ class WorkerRecord:
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
     session_bytes: dict[Session, int] = field(default_factory=dict)
+    used_at: dict[Session, float] = field(default_factory=dict)
+    full_until: float = -math.inf
     most_sessions: float = math.inf
     paused: dict[Session, float] = field(default_factory=dict)
     power_mode: str | None = None

@@ -7,7 +7,7 @@ waiting jobs. What a worker that leaves was running is handled by the core.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.domain import Session
 from synergai.scheduling.events import (
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from synergai.scheduling.state import WorkerRecord
     from synergai.scheduling.variants import Variants
     from synergai.scheduling.wait_queue import WaitQueue
+
+FULL_S: Final = 120.0
+"""A worker that had no room for a load ahead counts as full so long, or until it drops one."""
 
 WorkerChange: TypeAlias = (
     WorkerDraining
@@ -129,9 +132,14 @@ class WorkerChanges:
                 row = self._dictionary.row(session.engine, worker.worker.worker_class)
                 if entry := row.get(session.configuration):
                     self._estimator.observe_setup(worker, entry, setup_s)
-            case SessionDropped(_, session):
+            case SessionDropped(_, session, no_room):
                 was_resident = session in worker.sessions
                 worker.sessions.discard(session)
+                worker.used_at.pop(session, None)
+                if no_room:
+                    worker.full_until = now + FULL_S
+                elif was_resident:
+                    worker.full_until = -math.inf
                 decided = self._loads.dropped(worker.id, session, now) and was_resident
                 if decided and (
                     self._loads.worker_is_loading(worker.id, now) or _is_loading(worker)

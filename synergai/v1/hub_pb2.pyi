@@ -203,6 +203,7 @@ class Register(_message.Message):
     UNUSABLE_FIELD_NUMBER: _builtins.int
     SESSION_BUDGET_BYTES_FIELD_NUMBER: _builtins.int
     SESSION_MEMORY_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -254,6 +255,10 @@ class Register(_message.Message):
     def session_memory(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionMemory]:
         """of sessions that it has loaded before"""
 
+    @_builtins.property
+    def pinned(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Session]:
+        """sessions that it always keeps"""
+
     def __init__(
         self,
         *,
@@ -278,10 +283,11 @@ class Register(_message.Message):
         unusable: _abc.Iterable[_common_pb2.UnusableSession] | None = ...,
         session_budget_bytes: _builtins.int = ...,
         session_memory: _abc.Iterable[Global___SessionMemory] | None = ...,
+        pinned: _abc.Iterable[_common_pb2.Session] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -432,6 +438,7 @@ class SessionChanged(_message.Message):
     DATA_PREPARATION_S_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
+    NO_ROOM_FIELD_NUMBER: _builtins.int
     resident: _builtins.bool
     backend_start_s: _builtins.float
     model_load_s: _builtins.float
@@ -439,6 +446,8 @@ class SessionChanged(_message.Message):
     fault: _builtins.str
     bytes: _builtins.int
     """memory that loading it took; 0 if unknown"""
+    no_room: _builtins.bool
+    """it was to be loaded ahead, and there was not enough memory"""
     @_builtins.property
     def session(self) -> _common_pb2.Session: ...
     def __init__(
@@ -451,10 +460,11 @@ class SessionChanged(_message.Message):
         data_preparation_s: _builtins.float = ...,
         fault: _builtins.str = ...,
         bytes: _builtins.int = ...,
+        no_room: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_start_s", b"backend_start_s", "bytes", b"bytes", "data_preparation_s", b"data_preparation_s", "fault", b"fault", "model_load_s", b"model_load_s", "resident", b"resident", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend_start_s", b"backend_start_s", "bytes", b"bytes", "data_preparation_s", b"data_preparation_s", "fault", b"fault", "model_load_s", b"model_load_s", "no_room", b"no_room", "resident", b"resident", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -559,16 +569,22 @@ class LoadEngine(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
+    AHEAD_FIELD_NUMBER: _builtins.int
+    ahead: _builtins.bool
+    """Nothing needs it yet: what the worker has goes before. An agent that has no memory for it, or no
+    time, gives it up, and reports that it is not resident.
+    """
     @_builtins.property
     def session(self) -> _common_pb2.Session: ...
     def __init__(
         self,
         *,
         session: _common_pb2.Session | None = ...,
+        ahead: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

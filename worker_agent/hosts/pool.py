@@ -23,14 +23,16 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.directories import ModelDirectories
-from synergai.runtime.memory import rss_bytes
+from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
 from synergai.runtime.text import printable
+from worker_agent.hosts.ahead import FREE_SHARE, GivenUp, LoadAhead
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadSuspected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
+    from typing import Any
 
     from synergai.domain import EngineName, Session
     from worker_agent.ipc.frames import Ready
@@ -58,6 +60,7 @@ class SessionChange:
         ready: load times, if it was loaded.
         error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
         size: memory that loading it took, in bytes; 0 if unknown.
+        no_room: it was to be loaded ahead, and there was not enough memory.
     """
 
     session: Session
@@ -65,6 +68,7 @@ class SessionChange:
     ready: Ready | None = None
     error: SynergaiError | None = None
     size: int = 0
+    no_room: bool = False
 
 
 class HostPool:
@@ -116,6 +120,8 @@ class HostPool:
         # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
+        # Those of them that nothing needs yet.
+        self._ahead: dict[Session, LoadAhead] = {}
         # Variants of an engine are loaded one after another, by session without the variant.
         self._turns: dict[Session, asyncio.Lock] = {}
         # By session, what loading it took; by host, what it had after its last load.
@@ -150,11 +156,27 @@ class HostPool:
         that is a matter of the execution provider or the variant, and Unavailable if the host died
         while loading.
         """
-        if session not in self._loads:
-            task = asyncio.create_task(self._load(session))
-            self._loads[session] = task
-            task.add_done_callback(lambda _: self._loads.pop(session))
-        return self._loads[session]
+        if (ahead := self._ahead.pop(session, None)) is not None:
+            ahead.needed = True
+        return self._loads.get(session) or self._begin_load(session, self._load(session))
+
+    def load_ahead(self, session: Session) -> asyncio.Task[HostProcess]:
+        """Load `session`, which nothing needs yet; see `worker_agent.hosts.ahead`.
+
+        The task raises the exceptions of `load`, and GivenUp if it was given up.
+        """
+        if (task := self._loads.get(session)) is not None:
+            return task
+        self._ahead[session] = ahead = LoadAhead(self._is_busy)
+        return self._begin_load(session, self._load_ahead(session, ahead))
+
+    def _begin_load(
+        self, session: Session, load: Coroutine[Any, Any, HostProcess]
+    ) -> asyncio.Task[HostProcess]:
+        task = asyncio.create_task(load)
+        self._loads[session] = task
+        task.add_done_callback(lambda _: self._loads.pop(session))
+        return task
 
     async def unload(self, session: Session) -> bool:
         """Unload `session` if it is resident and idle; return whether it was."""
@@ -202,7 +224,12 @@ class HostPool:
             await self._enforce_limit()
 
     async def _enforce_limit(self) -> None:
-        """Evict idle sessions, the least recently used first, or else kill the largest host."""
+        """Evict idle sessions, the least recently used first, or else kill the largest host.
+
+        What is loaded ahead goes first.
+        """
+        if self._give_up_loads_ahead():
+            return
         for session, host in list(self._hosts.items()):
             if session not in self._pinned and _is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
@@ -226,17 +253,37 @@ class HostPool:
         await asyncio.gather(*retiring)
         self._hosts.clear()
 
-    async def _load(self, session: Session) -> HostProcess:
+    async def _load_ahead(self, session: Session, ahead: LoadAhead) -> HostProcess:
+        try:
+            return await self._load(session, ahead)
+        except GivenUp as given_up:
+            if ahead.needed:  # by now
+                return await self._load(session)
+            _log.info("%s is not loaded ahead: %s", session.engine, given_up)
+            self._on_change(SessionChange(session, resident=False, no_room=given_up.no_room))
+            raise
+        finally:
+            self._ahead.pop(session, None)
+
+    def _is_busy(self) -> bool:
+        """Return whether anything runs, or is loaded because it is needed."""
+        return any(each not in self._ahead for each in self._loads) or any(
+            not host.is_idle for host in {*self._hosts.values(), *self._retiring}
+        )
+
+    async def _load(self, session: Session, ahead: LoadAhead | None = None) -> HostProcess:
         variant = session.configuration.variant
         if not variant:
-            return await self._load_session(session, None)
+            return await self._load_session(session, None, ahead)
         family = _without_variant(session)
         async with self._turns.setdefault(family, asyncio.Lock()):
             hosts = (host for each, host in self._hosts.items() if _without_variant(each) == family)
             shared = next((host for host in hosts if not host.is_closed), None)
-            return await self._load_session(session, shared)
+            return await self._load_session(session, shared, ahead)
 
-    async def _load_session(self, session: Session, shared: HostProcess | None) -> HostProcess:
+    async def _load_session(
+        self, session: Session, shared: HostProcess | None, ahead: LoadAhead | None
+    ) -> HostProcess:
         """Load a session, into the host of other variants of its engine if there is one."""
         if (reason := self._unusable.get(session)) is not None:
             known = ConfigurationUnusable(reason)
@@ -246,17 +293,19 @@ class HostPool:
         if host is not None and not host.is_closed:
             return host
         unknown = _DEFAULT_HOST_BYTES if shared is None else _DEFAULT_VARIANT_BYTES
-        await self._evict(self._initial_bytes.get(session, unknown), beside=shared)
+        await self._make_room(self._initial_bytes.get(session, unknown), shared, ahead)
         before = 0 if shared is None else rss_bytes(shared.pid)
         try:
             if shared is None:
-                host = await self._start(session)
+                host = await self._start(session, ahead)
                 ready = host.ready
             else:
                 # Only without queries beside it is it certain what a crash is due to.
                 alone = session in self._suspected
                 host = shared
                 ready = await shared.load_variant(session.configuration.variant, alone=alone)
+        except GivenUp:
+            raise
         except SynergaiError as failure:
             error = self._blame(session, failure)
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
@@ -265,6 +314,9 @@ class HostPool:
         self._hosts[session] = host
         self._loaded_bytes[host] = size = rss_bytes(host.pid)
         self._initial_bytes[session] = grown = max(size - before, 0)
+        if ahead is not None and not ahead.needed and not self._fits(0):
+            await self._evict_session(session, host)
+            raise GivenUp(f"it takes {grown >> 20:,} MB, which are not free", no_room=True)
         _log.info(
             "loaded %s with %s in %.2f s", session.engine, session.configuration, ready.setup_s
         )
@@ -275,22 +327,63 @@ class HostPool:
                 session.configuration,
                 100.0 * ready.elsewhere,
             )
-        self._on_change(SessionChange(session, resident=True, ready=ready, size=grown))
+        times = None if host.was_suspended and shared is None else ready
+        self._on_change(SessionChange(session, resident=True, ready=times, size=grown))
         await self._evict(0, keep=session)
         return host
 
-    async def _start(self, session: Session) -> HostProcess:
-        models = await asyncio.to_thread(self._models.of, session.engine)
-        return await HostProcess.start(
-            models,
-            session,
-            memory=self._memory,
-            cores=self._cores,
-            provider=self._providers.get(session.configuration.execution_provider),
-            hang_timeout_s=self._hang_timeout_s,
-            on_exit=self._remove,
-            on_unusable=partial(self._condemn_variant, session),
+    async def _make_room(
+        self, size: int, shared: HostProcess | None, ahead: LoadAhead | None
+    ) -> None:
+        """Evict others for a session of `size` bytes that is needed.
+
+        Raises:
+            GivenUp: nothing needs it yet, and there is no room.
+        """
+        if ahead is None or ahead.needed:
+            if not self._fits(size):
+                self._give_up_loads_ahead()
+            await self._evict(size, beside=shared)
+        elif not self._fits(size):
+            raise GivenUp(f"{size >> 20:,} MB are not free", no_room=True)
+
+    def _fits(self, size: int) -> bool:
+        """Return whether `size` more bytes fit into the memory, with all that is being loaded."""
+        limit = self._memory.limit_bytes
+        loading = sum(rss_bytes(load.host.pid) for load in self._ahead.values() if load.host)
+        return (
+            self.rss_bytes() + loading + size <= self.memory_bytes
+            and (not limit or self._memory.used_bytes() + size <= limit)
+            and available_memory_bytes() - size >= FREE_SHARE * physical_memory_bytes()
         )
+
+    def _give_up_loads_ahead(self) -> bool:
+        """Give up what nothing needs yet; return whether that frees memory."""
+        hosts = {session: load.host for session, load in self._ahead.items() if load.host}
+        for session, host in hosts.items():
+            # It takes at least as much as it has by now.
+            known = self._initial_bytes.get(session, 0)
+            self._initial_bytes[session] = max(known, rss_bytes(host.pid))
+            self._ahead[session].give_up("needs memory that is not free, and was given up")
+        return bool(hosts)
+
+    async def _start(self, session: Session, ahead: LoadAhead | None) -> HostProcess:
+        models = await asyncio.to_thread(self._models.of, session.engine)
+        try:
+            return await HostProcess.start(
+                models,
+                session,
+                memory=self._memory,
+                cores=self._cores,
+                provider=self._providers.get(session.configuration.execution_provider),
+                hang_timeout_s=self._hang_timeout_s,
+                on_launched=(lambda _: None) if ahead is None else ahead.watch,
+                on_exit=self._remove,
+                on_unusable=partial(self._condemn_variant, session),
+            )
+        finally:
+            if ahead is not None:
+                await ahead.end()
 
     def _blame(self, session: Session, error: SynergaiError) -> SynergaiError:
         """Return why a session cannot be used; the execution provider or the variant, if it can be.

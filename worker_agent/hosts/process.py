@@ -93,6 +93,7 @@ class HostProcess(asyncio.Protocol):
     Attributes:
         session: engine and configuration that it was started with.
         ready: tensors and load times reported by the host.
+        was_suspended: it was suspended while it loaded, so that its load times are too long.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class HostProcess(asyncio.Protocol):
     ) -> None:
         self.session = session
         self.ready: Ready
+        self.was_suspended = False
         self._arena = arena
         self._hang_timeout_s = hang_timeout_s
         self._on_unusable = on_unusable
@@ -144,6 +146,7 @@ class HostProcess(asyncio.Protocol):
         provider: ProviderChoice | None = None,
         hang_timeout_s: float = 30.0,
         load_timeout_s: float = 300.0,
+        on_launched: Callable[[HostProcess], None] = lambda _: None,
         on_exit: Callable[[HostProcess], None] = lambda _: None,
         on_unusable: Callable[[str, str], None] = lambda *_: None,
     ) -> HostProcess:
@@ -157,6 +160,7 @@ class HostProcess(asyncio.Protocol):
             provider: the execution provider of the configuration; None for the CPU.
             hang_timeout_s: the host is killed when it is silent for this long while it has runs.
             load_timeout_s: time limit for loading.
+            on_launched: called once the process is started, before it has loaded the engine.
             on_exit: called once if the host exits without being closed after it was ready.
             on_unusable: called with the variant and the reason when the engine fails with
                 `provider`, or has variants and this one fails.
@@ -190,6 +194,7 @@ class HostProcess(asyncio.Protocol):
         host._supervisor.add_done_callback(lambda _: memory.hosts.discard(host))
         async with contextlib.AsyncExitStack() as on_failure:
             on_failure.push_async_callback(host.close)
+            on_launched(host)
             host.ready = await host._wait_ready(load_timeout_s)
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
@@ -370,6 +375,19 @@ class HostProcess(asyncio.Protocol):
         self._kill_reason, self._kill_error = reason, error
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+
+    def suspend(self) -> None:
+        """Stop the process until `resume`, while it loads."""
+        self.was_suspended = True
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended process go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
 
     def retire(self) -> asyncio.Future[None]:
         """Accept no more runs; return a future that completes once no run is in flight."""

@@ -86,6 +86,7 @@ class HubClient:
             resident=change.resident,
             fault=str(change.error or ""),
             bytes=change.size,
+            no_room=change.no_room,
         )
         if change.ready is not None:
             message.backend_start_s = change.ready.backend_start_s

@@ -51,8 +51,13 @@ class ControlHandler(Protocol):
             InvalidInput: it cannot be read.
         """
 
-    def load(self, session: Session) -> None:
-        """Load `session`; the result is sent as a ``SessionChanged``."""
+    def load(self, session: Session, *, ahead: bool = False) -> None:
+        """Load `session`; the result is sent as a ``SessionChanged``.
+
+        Args:
+            session: what to load.
+            ahead: nothing needs it yet.
+        """
 
     def unload(self, session: Session) -> None:
         """Unload `session` if it is idle."""
@@ -166,7 +171,8 @@ class Registration:
                 case "heartbeat_ack":
                     self._acknowledged = message.heartbeat_ack.sequence
                 case "load":
-                    self._handler.load(converters.session_from_proto(message.load.session))
+                    session = converters.session_from_proto(message.load.session)
+                    self._handler.load(session, ahead=message.load.ahead)
                 case "placements":
                     fetch = partial(self._connection.fetch, self._registered.session)
                     self._handler.place(message.placements.placements, fetch)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import psutil
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from tests.tiny_tflite import save_sum
-from worker_agent.hosts.pool import HostPool
+from worker_agent.hosts.pool import HostPool, SessionChange
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from worker_agent.ipc.frames import RunEnded, Tally
@@ -21,13 +25,17 @@ TICK_S = 0.01
 """Resolution of the process age that the emulated engine reads from the kernel."""
 
 
-async def test_load_blocks_neither_the_event_loop_nor_another_engine(tmp_path: Path) -> None:
+def write_engines(models: Path) -> None:
     for name in ("slow", "sum"):
-        (tmp_path / name).mkdir()
-    save_sum(tmp_path / "sum" / "model.tflite")
-    (tmp_path / "slow" / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"')
+        (models / name).mkdir()
+    save_sum(models / "sum" / "model.tflite")
+    (models / "slow" / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"')
     times = f"[[configurations]]\nthreads = 1\nquery_s = 0.001\nsetup_s = {SETUP_S}"
-    (tmp_path / "slow" / "model.toml").write_text(times)
+    (models / "slow" / "model.toml").write_text(times)
+
+
+async def test_load_blocks_neither_the_event_loop_nor_another_engine(tmp_path: Path) -> None:
+    write_engines(tmp_path)
     hosts = HostPool(tmp_path, memory_bytes=1 << 40)
     try:
         host = await hosts.load(SUM)
@@ -49,3 +57,50 @@ async def test_load_blocks_neither_the_event_loop_nor_another_engine(tmp_path: P
         assert len(reports) >= 3
     finally:
         await hosts.close()
+
+
+async def test_a_load_ahead_waits_while_another_engine_computes(tmp_path: Path) -> None:
+    write_engines(tmp_path)
+    changes: list[SessionChange] = []
+    hosts = HostPool(tmp_path, memory_bytes=1 << 40, on_change=changes.append)
+    try:
+        host = await hosts.load(SUM)
+        ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+        run = host.run_samples(0, 10**12, lambda _: None, ended.set_result)
+
+        loading = hosts.load_ahead(SLOW)
+        await until(lambda: "stopped" in states_of_children())
+        assert not loading.done()
+        host.stop_run(run)
+        await ended
+        slow = await loading
+        assert slow.was_suspended
+        assert [change.ready is None for change in changes] == [False, True]  # it took too long
+        assert all(change.size > 1 << 20 for change in changes)
+
+        # What is needed does not wait.
+        await hosts.unload(SLOW)
+        ended = asyncio.get_running_loop().create_future()
+        run = host.run_samples(0, 10**12, lambda _: None, ended.set_result)
+        loading = hosts.load_ahead(SLOW)
+        await until(lambda: "stopped" in states_of_children())
+        assert await hosts.load(SLOW) is await loading
+        assert not ended.done()
+        host.stop_run(run)
+        await ended
+    finally:
+        await hosts.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - a state of processes, without an event
+            await asyncio.sleep(0.02)
+
+
+def states_of_children() -> set[str]:
+    found: set[str] = set()
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found.add(child.status())
+    return found

@@ -34,10 +34,11 @@ from synergai.scheduling.events import (
     Unload,
     Worker,
     WorkerJoined,
+    WorkerLeft,
 )
 from synergai.scheduling.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.residency import PLANNED_EVERY_S
+from synergai.scheduling.residency import PLANNED_EVERY_S, RECENT_S
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
 from synergai.scheduling.state import WorkerRecord
@@ -440,6 +441,39 @@ def plain(engine: EngineName) -> Session:
     return Session(engine, Configuration())
 
 
+def test_a_request_pays_for_one_worker_with_its_engine() -> None:
+    fleet = Fleet(4, load_ahead="requested")
+    fleet.submit(PLAIN[0])
+    assert fleet.settle() == []  # it was loaded for the request
+    fleet.submit(PLAIN[0])
+    assert [load.session for load in fleet.settle()] == [plain(PLAIN[0])]
+    fleet.submit(PLAIN[0])
+    assert len(fleet.settle()) == 1
+
+
+def test_what_was_requested_is_loaded_again_when_its_worker_has_left() -> None:
+    fleet = Fleet(2, load_ahead="requested")
+    fleet.submit(PLAIN[0])
+    [dispatch] = fleet.running
+    fleet.settle()
+    fleet.handle(WorkerLeft(dispatch.assignment.worker_id))
+    [load] = fleet.settle()
+    assert load.session == plain(PLAIN[0])
+    assert load.worker_id != dispatch.assignment.worker_id
+
+
+def test_an_engine_that_is_loaded_in_another_configuration_is_not_loaded_for_requests() -> None:
+    fleet = Fleet(0, load_ahead="requested")
+    other = Session(PLAIN[0], Configuration(4))
+    worker = replace(
+        fleet.worker(0), sessions=frozenset({other}), configurations=(Configuration(),)
+    )
+    fleet.handle(WorkerJoined(worker))
+    fleet.submit(PLAIN[0], queries=10)
+    fleet.running.clear()
+    assert fleet.settle() == []
+
+
 def test_sizes_are_those_that_workers_of_the_class_told() -> None:
     fleet = Fleet(0, load_ahead="all")
     told = {plain(PLAIN[0]): 1 * GIB, plain(PLAIN[1]): 2 * GIB}
@@ -471,3 +505,50 @@ def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
     assert sizes.of(record, size.session) == 7
     sizes.remove_worker(worker)
     assert sizes.of(record, size.session) == SESSION_BYTES
+
+
+def wait(fleet: Fleet, seconds: float) -> None:
+    """Let time pass until something happens that makes the core plan again."""
+    fleet.now += seconds
+    fleet.handle(SessionDropped(WorkerId("worker-0"), plain(PLAIN[3])))
+
+
+def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_load_ahead() -> None:
+    fleet = Fleet(0, load_ahead="requested")
+    used, pinned, wanted = map(plain, PLAIN[:3])
+    worker = replace(
+        fleet.worker(0, memory_bytes=2 * GIB),
+        sessions=frozenset({used, pinned}),
+        pinned=frozenset({pinned}),
+    )
+    fleet.handle(WorkerJoined(worker))
+    for _ in range(3):
+        fleet.submit(wanted.engine, queries=10)
+        fleet.end_first()
+    fleet.handle(SessionDropped(worker.id, wanted))
+    fleet.now += 61.0
+    fleet.submit(used.engine)
+    fleet.end_first()
+    wait(fleet, 1.0)
+    assert fleet.dropping == []
+    wait(fleet, RECENT_S)
+    assert [unload.session for unload in fleet.dropping] == [used]
+
+
+def test_a_worker_without_room_for_a_load_drops_what_is_worth_less() -> None:
+    fleet = Fleet(1, load_ahead="requested")
+    worker_id = WorkerId("worker-0")
+    unused, wanted = map(plain, PLAIN[:2])
+    fleet.handle(SessionLoaded(worker_id, unused, 1.0))
+    fleet.submit(wanted.engine, queries=10)
+    fleet.end_first()
+    fleet.handle(SessionDropped(worker_id, wanted))
+    wait(fleet, 61.0)
+    assert [load.session for load in fleet.loading] == [wanted]
+    fleet.handle(SessionDropped(worker_id, wanted, no_room=True))
+    wait(fleet, 61.0)
+    assert len(fleet.loading) == 1
+    assert [unload.session for unload in fleet.dropping] == [unused]
+    fleet.handle(SessionDropped(worker_id, unused))
+    wait(fleet, 0.2)
+    assert [load.session for load in fleet.loading] == [wanted, wanted]

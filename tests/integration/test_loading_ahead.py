@@ -1,0 +1,71 @@
+"""An engine that was requested is loaded ahead on another worker, within its memory."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import synergai
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.files import add_to_dictionary
+from synergai.testing import LocalFleet
+from tests.tiny_tflite import save_sum
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEMORY_MB = 4096
+PROFILE = ProfileEntry(
+    engine=EngineName("sum"),
+    worker_class=WorkerClass("local"),
+    configuration=Configuration(1),
+    qps=300.0,
+    backend_start_s=0.3,
+)
+
+
+def metrics(fleet: LocalFleet) -> dict[str, float]:
+    """Return the metrics without labels."""
+    with urllib.request.urlopen(f"http://{fleet.http_address}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    found = (line.split() for line in lines if not line.startswith("#") and "{" not in line)
+    return {name: float(value) for name, value in found}
+
+
+def wait_for_loads(fleet: LocalFleet, loads: int) -> dict[str, float]:
+    deadline = time.monotonic() + 30.0
+    while (found := metrics(fleet))["synergai_loads_ahead_total"] < loads:
+        assert time.monotonic() < deadline, "nothing was loaded ahead"
+        time.sleep(0.05)
+    return found
+
+
+def test_a_requested_engine_is_loaded_on_an_idle_worker(tmp_path: Path) -> None:
+    folder, log = tmp_path / "models" / "sum", tmp_path / "events.jsonl"
+    folder.mkdir(parents=True)
+    save_sum(folder / "model.tflite")
+    add_to_dictionary(tmp_path / "profile.db", [PROFILE])
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        options = ["--dictionary", str(tmp_path / "profile.db"), "--event-log", str(log)]
+        fleet.start_gateway(options)
+        for name in ("one", "two"):
+            fleet.start_agent(
+                name,
+                models=tmp_path / "models",
+                options=["--threads", "1", "--power", "none", "--memory-mb", str(MEMORY_MB)],
+            )
+        fleet.wait_for_workers(2)
+        with synergai.SyncClient(fleet.address) as client:
+            client.submit("sum", queries=1).wait()
+            found = wait_for_loads(fleet, 1)
+            assert found["synergai_loads_ahead_unused_seconds"] > 0.0
+            assert {len(worker.sessions) for worker in client.workers()} == {1}
+    events = [json.loads(line).get("event", ["", {}]) for line in log.read_text().splitlines()]
+    joined = [event for kind, event in events if kind == "WorkerJoined"]
+    assert {told["worker"]["memory_bytes"] for told in joined} == {MEMORY_MB << 20}
+    loaded: list[dict[str, Any]] = [event for kind, event in events if kind == "SessionLoaded"]
+    assert len(loaded) == 2
+    assert all(each["bytes"] > 1 << 20 for each in loaded)

@@ -1,0 +1,50 @@
+"""The cost of loads ahead, and of those that nothing used."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.dispatch.loads_ahead import LoadsAhead
+from synergai.domain import Configuration, EngineName, Session
+from tests.unit.gateway.conftest import make_worker
+
+FIRST, SECOND = (Session(EngineName(name), Configuration(1)) for name in ("first", "second"))
+
+
+def test_loads_that_nothing_has_used_are_counted_until_a_query_comes() -> None:
+    ledger = LoadsAhead()
+    worker = make_worker()
+    worker.power.watts = 10.0
+    for session in (FIRST, SECOND):
+        ledger.ordered(worker.id, session, 3.0)
+    ledger.loaded(worker, FIRST, 2.0)
+    ledger.loaded(worker, SECOND, 0.0)  # for which its estimate counts
+    assert ledger.loads == 2
+    assert (ledger.total.seconds, ledger.total.joules) == pytest.approx((5.0, 50.0))
+    ledger.used(worker.id, FIRST)
+    assert (ledger.unused.seconds, ledger.unused.joules) == pytest.approx((3.0, 30.0))
+    ledger.dropped(worker.id, SECOND)
+    ledger.dropped(worker.id, FIRST)
+    assert ledger.unused.seconds == pytest.approx(3.0)
+    assert not ledger.waiting
+
+
+def test_a_load_that_comes_to_be_needed_is_none_ahead() -> None:
+    ledger = LoadsAhead()
+    worker = make_worker()
+    ledger.ordered(worker.id, FIRST, 3.0)
+    ledger.used(worker.id, FIRST)
+    ledger.loaded(worker, FIRST, 2.0)
+    assert ledger.loads == 0
+
+
+def test_what_a_worker_takes_with_it_was_of_no_use() -> None:
+    ledger = LoadsAhead()
+    worker, other = make_worker("w1"), make_worker("w2")
+    for each in (worker, other):
+        ledger.ordered(each.id, FIRST, 3.0)
+        ledger.loaded(each, FIRST, 2.0)
+    ledger.ordered(worker.id, SECOND, 3.0)
+    ledger.left(worker.id)
+    ledger.used(other.id, FIRST)
+    assert ledger.unused.seconds == pytest.approx(2.0)

@@ -1,0 +1,151 @@
+"""Loads ahead of need on a worker: they evict nothing and step aside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import worker_agent.hosts.ahead
+import worker_agent.hosts.pool
+from synergai.domain import Configuration, EngineName, Session
+from worker_agent.hosts.ahead import GivenUp, LoadAhead
+from worker_agent.hosts.memory import HostMemory
+from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.process import HostProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from synergai.errors import SynergaiError
+
+SESSION = Session(EngineName("engine"), Configuration(1))
+
+
+class Host:
+    """A host that loads, without a process."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        self.calls: list[str] = []
+        self.killed: SynergaiError | None = None
+
+    def suspend(self) -> None:
+        self.calls.append("suspend")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+    def kill(self, reason: str, error: SynergaiError) -> None:
+        self.calls.append(reason)
+        self.killed = error
+
+
+async def turns(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - turns of the loop, which take no time
+            await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_agent.hosts.ahead, "CHECK_S", 0.0)
+
+
+async def test_a_load_ahead_is_suspended_while_the_worker_has_other_work() -> None:
+    busy = True
+    host = Host()
+    load = LoadAhead(lambda: busy)
+    load.watch(host)
+    await turns(lambda: host.calls == ["suspend"])
+    busy = False
+    await turns(lambda: host.calls == ["suspend", "resume"])
+    await load.end()
+    assert host.calls == ["suspend", "resume"]
+
+
+@pytest.mark.parametrize("how", ["needed", "ended"])
+async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
+    host = Host()
+    load = LoadAhead(lambda: True)
+    load.watch(host)
+    await turns(lambda: host.calls == ["suspend"])
+    if how == "needed":
+        load.needed = True
+        await turns(lambda: len(host.calls) == 2)
+    await load.end()
+    assert host.calls == ["suspend", "resume"]
+
+
+async def test_a_load_that_would_wait_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_agent.hosts.ahead, "CHECK_S", 1e-6)
+    monkeypatch.setattr(worker_agent.hosts.ahead, "PATIENCE_S", 1e-5)
+    host = Host()
+    load = LoadAhead(lambda: True)
+    load.watch(host)
+    await turns(lambda: host.killed is not None)
+    await load.end()
+    assert isinstance(host.killed, GivenUp)
+    assert not host.killed.no_room
+
+
+class Pool:
+    """A pool whose hosts are never started: loading fails unless it is refused before."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, models: Path, *, memory_bytes: int, limit: int = 0
+    ) -> None:
+        self.started: list[Session] = []
+
+        async def start(_models: Path, session: Session, **_: Any) -> HostProcess:
+            self.started.append(session)
+            raise GivenUp("suspended for too long")
+
+        monkeypatch.setattr(HostProcess, "start", start)
+        self.changes: list[SessionChange] = []
+        self.hosts = HostPool(
+            models,
+            memory_bytes=memory_bytes,
+            memory=HostMemory(limit),
+            on_change=self.changes.append,
+        )
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "limit", "available"),
+    [(1, 0, 1 << 40), (1 << 40, 1, 1 << 40), (1 << 40, 0, 1 << 20)],
+    ids=["budget", "limit", "machine"],
+)
+async def test_a_load_ahead_without_room_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, memory_bytes: int, limit: int, available: int
+) -> None:
+    monkeypatch.setattr(worker_agent.hosts.pool, "available_memory_bytes", lambda: available)
+    run = Pool(monkeypatch, tmp_path, memory_bytes=memory_bytes, limit=limit)
+    with pytest.raises(GivenUp):
+        await run.hosts.load_ahead(SESSION)
+    assert run.started == []
+    assert run.changes == [SessionChange(SESSION, resident=False, no_room=True)]
+
+
+async def test_a_load_that_was_given_up_is_begun_again_when_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
+    first = run.hosts.load_ahead(SESSION)
+    assert run.hosts.load(SESSION) is first
+    with pytest.raises(GivenUp):
+        await first
+    assert run.started == [SESSION, SESSION]
+    assert run.changes == []  # the fake gives up even what is needed
+
+
+async def test_a_load_that_was_given_up_says_nothing_about_its_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
+    with pytest.raises(GivenUp):
+        await run.hosts.load_ahead(SESSION)
+    assert run.changes == [SessionChange(SESSION, resident=False)]
+    assert not run.hosts._ahead

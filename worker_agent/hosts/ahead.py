@@ -1,0 +1,109 @@
+"""Loads ahead of need, which take nothing from what a worker has and does.
+
+While anything else runs or is loaded, the engine host of such a load is suspended. Where memory is
+short, the load is given up; it evicts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.errors import SynergaiError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_S: Final = 30.0
+"""A load that was suspended for this long is given up."""
+CHECK_S: Final = 0.01
+"""Interval at which it is checked whether other work has begun or ended."""
+FREE_SHARE: Final = 0.1
+"""Share of the machine's memory that loads ahead leave free."""
+
+
+class GivenUp(Unavailable):
+    """A load ahead was given up, which says nothing about its engine.
+
+    Attributes:
+        no_room: there was not enough memory for it.
+    """
+
+    def __init__(self, reason: str, *, no_room: bool = False) -> None:
+        super().__init__(reason)
+        self.no_room = no_room
+
+
+class Suspendable(Protocol):
+    """An engine host that is loading."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the host."""
+
+    def suspend(self) -> None:
+        """Stop the process until `resume`."""
+
+    def resume(self) -> None:
+        """Let the process go on."""
+
+    def kill(self, reason: str, error: SynergaiError) -> None:
+        """Kill the process for a reason; its start raises `error`."""
+
+
+class LoadAhead:
+    """A load that nothing needs yet.
+
+    Args:
+        is_busy: returns whether the worker has anything else to do.
+
+    Attributes:
+        needed: something has come to need it: it is a load like others from now on.
+        host: the engine host, once its process is started.
+    """
+
+    def __init__(self, is_busy: Callable[[], bool]) -> None:
+        self.needed = False
+        self.host: Suspendable | None = None
+        self._is_busy = is_busy
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, host: Suspendable) -> None:
+        """Suspend the host whenever there is something else to do, until `end`."""
+        self.host = host
+        self._task = asyncio.create_task(self._step_aside(host))
+
+    def give_up(self, reason: str) -> None:
+        """Kill the host for want of memory, if the load has one of its own."""
+        if self.host is not None:
+            self.host.kill(reason, GivenUp(reason, no_room=True))
+
+    async def end(self) -> None:
+        """Let the host go on, as it is loaded, or the load is over."""
+        self.host = None
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _step_aside(self, host: Suspendable) -> None:
+        waited_s = 0.0
+        suspended = False
+        try:
+            while not self.needed:
+                busy = self._is_busy()
+                if busy and not suspended:
+                    host.suspend()
+                elif suspended and not busy:
+                    host.resume()
+                suspended = busy
+                waited_s += CHECK_S if busy else 0.0
+                if waited_s > PATIENCE_S:
+                    reason = f"gave way to other work for {PATIENCE_S:g} s, and was given up"
+                    host.kill(reason, GivenUp(reason))
+                    return
+                await asyncio.sleep(CHECK_S)
+        finally:
+            if suspended:
+                host.resume()
