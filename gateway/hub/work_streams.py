@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
+from gateway.hub.order_collector import OrderCollector
 from gateway.hub.orders import pack_orders
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.work_messages import decode_reports
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
 
 _ORDERS_LIMIT: Final = 4096
-_COLLECT_S: Final = 0.004
-"""Longest time that orders are held back to be sent together, in seconds."""
-_IDLE_TURNS: Final = 32
-"""Turns of the event loop without a new order after which the gateway counts as idle; a turn takes
-about a microsecond."""
 
 
 class WorkStreams:
@@ -107,10 +103,10 @@ class WorkStreams:
         orders: SendQueue[Order],
         transport: WorkTransport,
     ) -> None:
+        collector = OrderCollector(worker, orders, self._clock)
         try:
             while batch := await orders.get_batch():
-                if len(worker.in_flight) > 1:
-                    batch += await _collect(worker, orders, len(batch))
+                batch = await collector.collect(batch)
                 for parts in pack_orders(batch, self._clock.now(), self._batch_bytes):
                     transport.send(parts)
                 await transport.drain()
@@ -130,21 +126,3 @@ class WorkStreams:
         worker.last_seen_at = self._clock.now()
         self._intake.apply(worker, reports)
         worker.orders.recheck()
-
-
-async def _collect(worker: ConnectedWorker, orders: SendQueue[Order], held: int) -> list[Order]:
-    """Collect further orders to send in one message with the `held` ones.
-
-    A socket accepts messages at once, so orders do not accumulate by themselves, and a message
-    costs gateway, agent and engine host more than a short query does. Orders therefore wait while
-    waiting costs nothing: until half of the worker's other assignments in flight have ended, and
-    then as long as the gateway has further requests to dispatch. A slow worker gets them earlier,
-    while it still computes.
-    """
-    end = asyncio.get_running_loop().time() + _COLLECT_S
-    busy_with = len(worker.in_flight) - held
-    more = await orders.collect_until(
-        lambda count: 2 * (len(worker.in_flight) - held - count) <= busy_with, _COLLECT_S
-    )
-    timeout_s = end - asyncio.get_running_loop().time()
-    return more + await orders.collect_until_idle(_IDLE_TURNS, timeout_s)

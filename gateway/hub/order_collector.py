@@ -1,0 +1,64 @@
+"""Collection of a worker's orders, to send several of them in one message.
+
+A socket accepts messages at once, so orders do not accumulate by themselves, and a message costs
+gateway, agent and engine host more than a short query does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gateway.fleet.worker import ConnectedWorker, Order
+    from synergai.runtime.clock import Clock
+    from synergai.runtime.send_queue import SendQueue
+
+COLLECT_S: Final = 0.004
+"""Longest time that orders are held back to be sent together, in seconds."""
+CONCURRENT_S: Final = 0.02
+"""Time for which further orders are expected after several assignments were in flight."""
+_IDLE_TURNS: Final = 32
+"""Turns of the event loop without a new order after which the gateway counts as idle; a turn takes
+about a microsecond."""
+
+
+class OrderCollector:
+    """Holds the orders of one worker back while waiting costs nothing.
+
+    Args:
+        worker: knows its assignments in flight.
+        orders: its send queue.
+        clock: a monotonic clock.
+    """
+
+    def __init__(self, worker: ConnectedWorker, orders: SendQueue[Order], clock: Clock) -> None:
+        self._worker = worker
+        self._orders = orders
+        self._clock = clock
+        self._expects_more_until = -math.inf
+
+    async def collect(self, batch: list[Order]) -> list[Order]:
+        """Return the orders of `batch` with those to send in one message with them.
+
+        They wait until half of the worker's other assignments in flight have ended, and then as
+        long as the gateway has further requests to dispatch. A slow worker gets them earlier, while
+        it still computes. A worker that has had a single assignment at a time gets its next one at
+        once.
+        """
+        in_flight = self._worker.in_flight
+        now = self._clock.now()
+        if len(in_flight) > 1:
+            # It may have answered all of them when the next request arrives, ahead of the others.
+            self._expects_more_until = now + CONCURRENT_S
+        elif now >= self._expects_more_until:
+            return batch
+        held = len(batch)
+        busy_with = len(in_flight) - held
+        end = asyncio.get_running_loop().time() + COLLECT_S
+        batch += await self._orders.collect_until(
+            lambda count: 2 * (len(in_flight) - held - count) <= busy_with, COLLECT_S
+        )
+        timeout_s = end - asyncio.get_running_loop().time()
+        return batch + await self._orders.collect_until_idle(_IDLE_TURNS, timeout_s)

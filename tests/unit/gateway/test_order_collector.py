@@ -1,0 +1,104 @@
+"""Orders of a worker are collected while waiting costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from gateway.fleet.worker import StopAssignment
+from gateway.hub import order_collector
+from gateway.hub.order_collector import CONCURRENT_S, OrderCollector
+from synergai.domain import AssignmentId
+from tests.unit.gateway.conftest import make_worker
+
+if TYPE_CHECKING:
+    from gateway.fleet.worker import ConnectedWorker, Order
+
+AN_HOUR_S = 3600.0
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class Setup:
+    """A worker whose orders are collected."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.worker: ConnectedWorker = make_worker()
+        self.collector = OrderCollector(self.worker, self.worker.orders, cast("Any", self.clock))
+
+    def start(self, number: int) -> Order:
+        """Return an order whose assignment is in flight from now on."""
+        self.worker.in_flight[AssignmentId(number)] = cast("Any", None)
+        return StopAssignment(AssignmentId(number))
+
+    def end(self, number: int) -> None:
+        del self.worker.in_flight[AssignmentId(number)]
+        self.worker.orders.recheck()
+
+    async def put_after_turns(self, order: Order) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.worker.orders.put(order)
+
+
+@pytest.fixture(autouse=True)
+def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_collector, "COLLECT_S", AN_HOUR_S)
+
+
+async def collect(setup: Setup, first: Order, later: Order) -> list[Order]:
+    """Collect `first`, and `later` if it waits for an order that comes some turns later."""
+    putting = asyncio.create_task(setup.put_after_turns(later))
+    collected = await setup.collector.collect([first])
+    await putting
+    return collected
+
+
+async def test_an_order_for_an_idle_worker_is_sent_at_once() -> None:
+    setup = Setup()
+    first, later = setup.start(1), StopAssignment(AssignmentId(9))
+    assert await collect(setup, first, later) == [first]
+
+
+async def test_orders_wait_until_half_of_the_other_assignments_have_ended() -> None:
+    setup = Setup()
+    for number in (1, 2, 3, 4):
+        setup.start(number)
+    first = setup.start(5)
+    collecting = asyncio.create_task(setup.collector.collect([first]))
+    await asyncio.sleep(0)
+    setup.end(1)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not collecting.done()
+    setup.end(2)
+    assert await collecting == [first]
+
+
+async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:
+    setup = Setup()
+    await setup.collector.collect([setup.start(1), setup.start(2)])
+    for number in (1, 2):
+        setup.end(number)
+    setup.clock.time += 0.5 * CONCURRENT_S
+    first, later = setup.start(3), StopAssignment(AssignmentId(4))
+    assert await collect(setup, first, later) == [first, later]
+
+
+async def test_the_first_order_is_sent_at_once_some_time_after_several_were_in_flight() -> None:
+    setup = Setup()
+    await setup.collector.collect([setup.start(1), setup.start(2)])
+    for number in (1, 2):
+        setup.end(number)
+    setup.clock.time += CONCURRENT_S
+    first, later = setup.start(3), StopAssignment(AssignmentId(4))
+    assert await collect(setup, first, later) == [first]
