@@ -93,7 +93,9 @@ def _compare_all(settings: VariantsSettings) -> list[Figures]:
     figures = (
         each
         for name, shape, rate in loads
-        for each in compare(name, shape, rate, settings.seconds, seeds, settings.rules)
+        for each in compare(
+            name, shape, rate, settings.seconds, seeds, settings.rules, settings.start
+        )
     )
     bounds = sum(1 + (len(SCENARIOS[name].layout) == 1) for name, _, _ in loads)
     total = len(loads) * len(settings.rules) + bounds

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from synergai.runtime.settings import OptionName, Settings
+from synergai.runtime.settings import OptionName, Settings, field_of
 from synergai.scheduling.choosers import CHOOSERS
+from synergai.scheduling.settings import SchedulingOptions
 from synergai.simulator.accuracy.demand import SHAPES, Shape
+from synergai.simulator.accuracy.simulation import Start
 from synergai.simulator.accuracy.study import SCENARIOS
 from synergai.simulator.settings import checked_seeds, one_of
 
@@ -57,6 +59,23 @@ class VariantsSettings(Settings, env_prefix="SYNERGAI_SIMULATE_VARIANTS_"):
     seeds: Annotated[str, AfterValidator(checked_seeds)] = Field(
         default="0-2", description="One run per seed; all rules get the same requests."
     )
+    cold: bool = Field(
+        default=False,
+        description="Begin with nothing loaded: a process is started in 0.5 s, and loads a variant "
+        "in 0.05 s.",
+    )
+    lead: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=3600.0,
+        description="Seconds between the workers' start and the first request, with --cold.",
+    )
+    load_ahead: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "load_ahead")
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of tables."
     )
+
+    @property
+    def start(self) -> Start:
+        """How each run begins."""
+        return Start(cold=self.cold, lead_s=self.lead, load_ahead=self.load_ahead)

@@ -6,7 +6,7 @@ import heapq
 import itertools
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from synergai.scheduling.events import (
     Expire,
     Finish,
     JobArrived,
+    Load,
+    SessionLoaded,
     Stop,
     TimePassed,
     Worker,
@@ -56,6 +58,8 @@ class Scenario:
         layout: engines by worker.
         deadline_s: time that each request has.
         error: standard deviation of the logarithm of actual over profiled times.
+        start_s: seconds to start a process for an engine on a worker.
+        load_s: seconds to load a variant into it.
     """
 
     name: str
@@ -63,6 +67,23 @@ class Scenario:
     layout: Sequence[frozenset[EngineName]]
     deadline_s: float = 0.4
     error: float = 0.1
+    start_s: float = 0.5
+    load_s: float = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How a run begins.
+
+    Attributes:
+        cold: nothing is loaded at first; otherwise everything is.
+        lead_s: seconds between the workers' start and time 0, at which requests begin.
+        load_ahead: which engines workers load before they are needed.
+    """
+
+    cold: bool = False
+    lead_s: float = 0.0
+    load_ahead: Literal["never", "requested", "all"] = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +103,9 @@ class Answer:
     accuracy: float
 
 
+WARM: Final = Start()
+
+
 def simulate(
     scenario: Scenario,
     arrivals: Sequence[tuple[float, EngineName]],
@@ -89,6 +113,7 @@ def simulate(
     *,
     chooser: str = "allowance",
     policy: str = "malleable",
+    start: Start = WARM,
 ) -> list[Answer]:
     """Run requests to their end.
 
@@ -98,8 +123,9 @@ def simulate(
         seed: seed of the deviations from the profile.
         chooser: rule that chooses variants.
         policy: scheduling policy.
+        start: how the run begins.
     """
-    return _Simulation(scenario, seed, chooser, policy).run(arrivals)
+    return _Simulation(scenario, seed, chooser, policy, start).run(arrivals)
 
 
 @dataclass(slots=True)
@@ -109,9 +135,12 @@ class _Worker:
     queue: deque[Assignment] = field(default_factory=deque)
     running: Assignment | None = None
     seconds: float = 0.0
+    sessions: set[Session] = field(default_factory=set)
 
 
-def profile_entries(fronts: Fronts, worker_class: WorkerClass) -> list[ProfileEntry]:
+def profile_entries(
+    fronts: Fronts, worker_class: WorkerClass, *, start_s: float = 0.0, load_s: float = 0.0
+) -> list[ProfileEntry]:
     """Return the profile of engines on a worker class, with accuracies of 10,000 samples."""
     return [
         ProfileEntry(
@@ -121,6 +150,8 @@ def profile_entries(fronts: Fronts, worker_class: WorkerClass) -> list[ProfileEn
             qps=1.0 / seconds,
             accuracy=accuracy,
             accuracy_samples=10_000,
+            backend_start_s=start_s,
+            model_load_s=load_s,
         )
         for engine, front in fronts.items()
         for variant, (seconds, accuracy) in front.items()
@@ -128,15 +159,22 @@ def profile_entries(fronts: Fronts, worker_class: WorkerClass) -> list[ProfileEn
 
 
 class _Simulation:
-    def __init__(self, scenario: Scenario, seed: int, chooser: str, policy: str) -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, chooser: str, policy: str, start: Start
+    ) -> None:
         self._scenario = scenario
         self._random = np.random.default_rng(seed)
-        settings = SchedulingSettings(policy=policy, chooser=chooser, stuck_s=float("inf"))
+        settings = SchedulingSettings(
+            policy=policy, chooser=chooser, stuck_s=float("inf"), load_ahead=start.load_ahead
+        )
         name = WorkerClass("server")
-        entries = profile_entries(scenario.fronts, name)
+        entries = profile_entries(
+            scenario.fronts, name, start_s=scenario.start_s, load_s=scenario.load_s
+        )
         self._core = SchedulerCore(settings, ConfigurationDictionary(entries))
         self._workers: dict[WorkerId, _Worker] = {}
-        self._timers: list[tuple[float, int, WorkerId]] = []
+        # When an assignment ends, or a load, of which the session is given.
+        self._timers: list[tuple[float, int, WorkerId, Session | None]] = []
         self._count = itertools.count()
         self._jobs: dict[JobId, tuple[EngineName, float]] = {}
         self._variants: dict[JobId, str] = {}
@@ -151,14 +189,15 @@ class _Simulation:
                     Session(engine, Configuration(variant=variant))
                     for engine in engines
                     for variant in scenario.fronts[engine]
+                    if not start.cold
                 ),
                 variants={
                     engine: tuple(Variant(name=variant) for variant in scenario.fronts[engine])
                     for engine in engines
                 },
             )
-            self._workers[worker.id] = _Worker()
-            self._handle(WorkerJoined(worker), 0.0)
+            self._workers[worker.id] = _Worker(sessions=set(worker.sessions))
+            self._handle(WorkerJoined(worker), -start.lead_s)
 
     def run(self, arrivals: Sequence[tuple[float, EngineName]]) -> list[Answer]:
         """Run requests to their end."""
@@ -170,8 +209,11 @@ class _Simulation:
             if wakeup is not None and wakeup < min(next_arrival, next_end):
                 self._handle(TimePassed(), wakeup)
             elif next_end <= next_arrival:
-                at, _, worker_id = heapq.heappop(self._timers)
-                self._end(worker_id, at)
+                at, _, worker_id, session = heapq.heappop(self._timers)
+                if session is None:
+                    self._end(worker_id, at)
+                else:
+                    self._loaded(worker_id, session, at)
             else:
                 number, (at, engine) = coming.popleft()
                 job = Job(
@@ -205,6 +247,24 @@ class _Simulation:
                     self._answers.append(Answer(engine, arrival, "", 0.0))
                 case Stop(assignment_id, worker_id):
                     self._stop(worker_id, assignment_id, now)
+                case Load(worker_id, session):
+                    # Beside the queries of the variants that are in use.
+                    ends_at = now + self._load_s(self._workers[worker_id], session)
+                    self._call_at(ends_at, worker_id, session)
+
+    def _load_s(self, worker: _Worker, session: Session) -> float:
+        """Return the seconds that a load takes; 0 if the session is loaded."""
+        if session in worker.sessions:
+            return 0.0
+        started = any(each.engine == session.engine for each in worker.sessions)
+        return self._scenario.load_s + (0.0 if started else self._scenario.start_s)
+
+    def _loaded(self, worker_id: WorkerId, session: Session, now: float) -> None:
+        self._workers[worker_id].sessions.add(session)
+        self._handle(SessionLoaded(worker_id, session), now)
+
+    def _call_at(self, instant: float, worker_id: WorkerId, session: Session | None) -> None:
+        heapq.heappush(self._timers, (instant, next(self._count), worker_id, session))
 
     def _start(self, worker_id: WorkerId, now: float) -> None:
         worker = self._workers[worker_id]
@@ -214,7 +274,11 @@ class _Simulation:
             seconds, _ = self._scenario.fronts[running.engine][running.configuration.variant]
             seconds *= float(np.exp(self._scenario.error * self._random.standard_normal()))
             worker.seconds = seconds
-            heapq.heappush(self._timers, (now + seconds, next(self._count), worker_id))
+            session = Session(running.engine, running.configuration)
+            load_s = self._load_s(worker, session)
+            if load_s:
+                self._call_at(now + load_s, worker_id, session)
+            self._call_at(now + load_s + seconds, worker_id, None)
 
     def _end(self, worker_id: WorkerId, now: float) -> None:
         worker = self._workers[worker_id]

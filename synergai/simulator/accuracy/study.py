@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import EngineName
 from synergai.simulator.accuracy.demand import draw_arrivals
-from synergai.simulator.accuracy.simulation import Answer, Scenario, simulate
+from synergai.simulator.accuracy.simulation import WARM, Answer, Scenario, Start, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +93,13 @@ class Figures:
 
 
 def compare(
-    name: str, shape: Shape, rate: float, seconds: int, seeds: Sequence[int], rules: Sequence[str]
+    name: str,
+    shape: Shape,
+    rate: float,
+    seconds: int,
+    seeds: Sequence[int],
+    rules: Sequence[str],
+    start: Start = WARM,
 ) -> Iterator[Figures]:
     """Simulate each rule on the same requests, and compute the bound.
 
@@ -104,6 +110,7 @@ def compare(
         seconds: duration of each run.
         seeds: one run for each.
         rules: names of rules.
+        start: how each run begins.
 
     Yields:
         The figures of each rule, then those of the bounds.
@@ -118,7 +125,7 @@ def compare(
     for rule in rules:
         answers: list[Answer] = []
         for seed, requests in runs.items():
-            answers += simulate(scenario, requests, seed, chooser=rule)
+            answers += simulate(scenario, requests, seed, chooser=rule, start=start)
         yield Figures(
             scenario=name,
             shape=shape,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from synergai.domain import EngineName
 from synergai.simulator.accuracy.bounds import relative_accuracy_at_most, schedule_at_most
-from synergai.simulator.accuracy.simulation import Scenario, simulate
+from synergai.simulator.accuracy.simulation import Scenario, Start, simulate
 from synergai.simulator.accuracy.study import SCENARIOS
 
+COLD = Start(cold=True)
 ENGINE, OTHER = EngineName("fashion"), EngineName("other")
 SCENARIO = Scenario(
     name="test",
@@ -75,3 +77,23 @@ def test_the_bound_on_schedules_is_below_that_of_the_linear_program() -> None:
     answers = simulate(SCENARIO, arrivals, 0)
     best = {ENGINE: 0.9, OTHER: 0.5}
     assert sum(each.accuracy / best[each.engine] for each in answers) / 30 <= whole
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_a_cold_start_costs_only_the_requests_of_the_first_loads(name: str) -> None:
+    scenario = SCENARIOS[name]
+    engines = sorted(scenario.fronts)
+    arrivals = [(0.1 * number, engines[number % len(engines)]) for number in range(200)]
+    late = [each for each in simulate(scenario, arrivals, 0, start=COLD) if not each.variant]
+    first_load_s = scenario.start_s + scenario.load_s
+    assert late
+    assert all(each.arrival < len(engines) * first_load_s + scenario.deadline_s for each in late)
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_workers_with_time_to_load_ahead_are_late_with_nothing(name: str) -> None:
+    scenario = SCENARIOS[name]
+    engines = sorted(scenario.fronts)
+    arrivals = [(0.1 * number, engines[number % len(engines)]) for number in range(50)]
+    start = replace(COLD, lead_s=10.0, load_ahead="all")
+    assert all(each.variant for each in simulate(scenario, arrivals, 0, start=start))
