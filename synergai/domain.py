@@ -139,7 +139,7 @@ _KEYS: Final = ("threads", "mode", "provider", "variant")
 """Keys of a configuration's text, in the order of its fields."""
 
 
-class Configuration(Struct, frozen=True, order=True):
+class Configuration(Struct, frozen=True, order=True, cache_hash=True):
     """Configuration in which a worker runs an engine.
 
     Attributes:
@@ -376,7 +376,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         return any(each.name == name for each in self.variants)
 
 
-class Session(Struct, frozen=True, order=True):
+class Session(Struct, frozen=True, order=True, cache_hash=True):
     """Engine resident in a worker's memory, in a configuration."""
 
     engine: EngineName

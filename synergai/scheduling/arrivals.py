@@ -34,7 +34,8 @@ class ArrivalRate:
     def add(self, now: float) -> None:
         """Count an arrival."""
         self._at.append(now)
-        self._first = min(self._first, now)
+        if self._first > now:
+            self._first = now
         self._mean = self._mean * math.exp((self._last - now) / _MEAN_S) + 1.0 / _MEAN_S
         self._last = now
 

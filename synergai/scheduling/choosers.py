@@ -2,40 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Struct
 
 from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from synergai.domain import EngineName
     from synergai.scheduling.fronts import Front
     from synergai.scheduling.state import WorkerRecord
 
 
-class Query(NamedTuple):
+class Query(Struct, frozen=True):
     """A request that a worker runs next, in a variant to be chosen.
 
     Attributes:
         engine: its engine.
         worker: where it runs.
         front: the variants that it may use.
-        fastest_s: seconds of the engine's fastest variant on the worker; the unit of the front's
-            costs.
-        left_s: seconds from its start to its deadline; infinite if it has none.
-        in_time: returns the slowest variant, up to a given one, with which it and the requests that
-            wait behind it keep their deadlines; the fastest if there is none.
+        starts_at: when it is expected to start.
+        deadline: its deadline; infinite if it has none.
         now: the instant of the event.
+        limits: knows what its deadline and the requests that wait behind it need.
     """
 
     engine: EngineName
     worker: WorkerRecord
     front: Front
-    fastest_s: float
-    left_s: float
-    in_time: Callable[[int], int]
+    starts_at: float
+    deadline: float
     now: float
+    limits: Limits
+
+    @property
+    def fastest_s(self) -> float:
+        """Seconds of the engine's fastest variant on the worker; the unit of the front's costs."""
+        return self.front.fastest_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds from its start to its deadline; infinite if it has none."""
+        return self.deadline - self.starts_at
+
+    def in_time(self, at: int) -> int:
+        """Return the slowest variant, up to a given one, that keeps the deadlines.
+
+        That is its own deadline, and those of the requests that wait behind it. The fastest if
+        there is none.
+        """
+        return self.limits.slowest_in_time(self, at) if at else 0
+
+
+class Limits(Protocol):
+    """Limits on the variant of a single request."""
+
+    def slowest_in_time(self, query: Query, at: int) -> int:
+        """Return the slowest variant, up to a given one, that keeps the deadlines."""
 
 
 class Load(Protocol):

@@ -197,8 +197,9 @@ class SchedulerCore:
             self._hedging.place(self._queue.engines(), now)
         if self._checks.waiting:
             self._checks.place(self._queue.engines(), now)
-        if self._residency.due or self._residency.again_at <= now:
-            self._residency.plan(now)
+        residency = self._residency
+        if now >= residency.rests_until and (residency.due or residency.again_at <= now):
+            residency.plan(now)
         commands = self._commands.copy()
         self._commands.clear()
         return commands
@@ -211,8 +212,11 @@ class SchedulerCore:
         instant = min(instant, self._crashes.next_due())
         if self._hedging.is_on:
             instant = min(instant, self._hedging.next_due())
-        if self._residency.due or self._residency.again_at < math.inf:
-            instant = min(instant, self._residency.next_due())
+        residency = self._residency
+        if residency.due:
+            instant = min(instant, residency.rests_until)
+        elif residency.again_at < math.inf:
+            instant = min(instant, max(residency.rests_until, residency.again_at))
         if self._queue:
             instant = min(
                 instant,

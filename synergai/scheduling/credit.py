@@ -43,7 +43,9 @@ class Credit:
         """
         balance = self._balance
         means = allowance + balance if balance < 0.0 else allowance
-        at = max(0, bisect_right(costs, means + _ROUNDING) - 1)
+        at = bisect_right(costs, means + _ROUNDING) - 1
+        if at < 0:
+            at = 0
         if balance > 0.0 and at + 1 < len(costs) and allowance + balance >= costs[at + 1]:
             at += 1
         if at and in_time is not None:
@@ -68,7 +70,7 @@ class Allowance:
     def choose(self, query: Query) -> int:
         """Return the number of a variant of the query's front."""
         costs = query.front.costs
-        if query.left_s == math.inf:
+        if query.deadline == math.inf:
             return query.in_time(len(costs) - 1)
         engine = query.engine
         credit = self._credits.get(engine)

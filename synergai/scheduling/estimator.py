@@ -86,7 +86,8 @@ class Estimator:
         loaded.
         """
         found = self.allowed(job, worker)
-        if found and found[0].configuration.variant and self.waits_for_load(job.job.engine, worker):
+        engine = job.job.engine
+        if engine in self._loads.engines and found and self.waits_for_load(engine, worker):
             return tuple([each for each in found if each.session in worker.sessions])
         return found
 

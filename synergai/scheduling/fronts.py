@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from synergai.scheduling.allowance import concave_hull
 
 if TYPE_CHECKING:
@@ -33,20 +35,31 @@ class Limit(NamedTuple):
         return self.variant in ("", variant) and accuracy >= self.min_accuracy
 
 
-class Front(NamedTuple):
+class Front(Struct):
     """Variants that no mixture of others beats, from the fastest to the most accurate.
 
     Attributes:
         places: number of each one's estimate among those of its engine on the worker.
         costs: worker time per query by variant, in times of the engine's fastest variant.
         values: accuracy by variant, relative to that of the engine's best.
+        batched: whether its queries are computed in batches if that is faster.
         built_at: when it was built.
+        estimates: the engine's estimates on the worker, as last seen.
+        fastest_s: worker time per query of the engine's fastest variant, by these.
     """
 
     places: tuple[int, ...]
     costs: tuple[float, ...]
     values: tuple[float, ...]
+    batched: bool
     built_at: float
+    estimates: Sequence[Estimate]
+    fastest_s: float
+
+    def follow(self, estimates: Sequence[Estimate]) -> None:
+        """Take over estimates of which only the pace and the transfer time have changed."""
+        self.estimates = estimates
+        self.fastest_s = capacity_s(estimates[self.places[0]], batched=self.batched) / self.costs[0]
 
 
 def build_front(
@@ -79,7 +92,10 @@ def build_front(
         tuple([kept[number] for number in hull]),
         tuple([seconds[kept[number]] / fastest_s for number in hull]),
         tuple([estimates[kept[number]].accuracy / best for number in hull]),
+        batched,
         now,
+        estimates,
+        fastest_s,
     )
 
 

@@ -296,7 +296,7 @@ class Leases:
             worker = self._fleet.workers[lease.assignment.worker_id]
             self._learn(lease, worker, observe(lease, new, compute_s, now))
             if lease.job.is_request and lease.estimate.configuration.variant:
-                self._variants.answered(lease, now)
+                self._variants.margins.answered(lease, worker, now)
             lease.compute_s = max(lease.compute_s, compute_s)
             self._wait_queue.mark_drifted(lease.assignment.engine, now)
             if not lease.job.is_request:

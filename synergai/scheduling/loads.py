@@ -10,6 +10,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from synergai.domain import EngineName, Session, WorkerId
 
 PATIENCE: Final = 3.0
@@ -33,11 +35,16 @@ def overdue_at(began: float, seconds: float) -> float:
 
 
 class Loads:
-    """The loads in flight, whether ahead of time or for an assignment."""
+    """The loads in flight, whether ahead of time or for an assignment.
+
+    Attributes:
+        engines: engines with loads in flight.
+    """
 
     def __init__(self) -> None:
         # By engine, worker and session: when it is overdue.
         self._by_engine: dict[EngineName, dict[tuple[WorkerId, Session], float]] = {}
+        self.engines: Set[EngineName] = self._by_engine.keys()
         self._failed: dict[tuple[WorkerId, Session], float] = {}
         # By worker and session: when it may be told again.
         self._unloading: dict[tuple[WorkerId, Session], float] = {}

@@ -9,11 +9,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from synergai.domain import EngineName, WorkerId
+    from synergai.scheduling.choosers import Query
     from synergai.scheduling.fleet import Fleet
-    from synergai.scheduling.fronts import Front
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.state import Lease, WorkerRecord
 
@@ -24,6 +21,8 @@ _OTHERS: Final = 8
 _QUANTILE: Final = 0.998
 """Share of requests whose times are within the margin that is kept for them."""
 _SPREAD_STEP: Final = 0.02
+_WIDER: Final = 1.0 + _SPREAD_STEP * _QUANTILE
+_NARROWER: Final = 1.0 + _SPREAD_STEP * (_QUANTILE - 1.0)
 _FIRST_SPREAD: Final = 1.3
 _MAX_SPREAD: Final = 3.0
 
@@ -42,93 +41,64 @@ class Margins:
     def __init__(self, fleet: Fleet, queue: JobQueue) -> None:
         self._fleet = fleet
         self._queue = queue
-        self._spread: dict[tuple[WorkerId, EngineName], float] = {}
 
-    def keep_only(self, workers: Container[WorkerId]) -> None:
-        """Forget what was learnt of other workers."""
-        self._spread = {key: each for key, each in self._spread.items() if key[0] in workers}
-
-    def answered(self, lease: Lease, now: float) -> None:
+    def answered(self, lease: Lease, worker: WorkerRecord, now: float) -> None:
         """Learn from a request's assignment by how much times exceed their estimates."""
         head_at = lease.head_at
-        if head_at is None or lease.batch_size > 1 or lease.assignment.setup_s > 0.0:
+        assignment = lease.assignment
+        if head_at is None or lease.batch_size > 1 or assignment.setup_s > 0.0:
             return
-        key = lease.assignment.worker_id, lease.assignment.engine
-        spread = self._spread.get(key, _FIRST_SPREAD)
-        exceeded = now - head_at > spread * lease.expected_s
-        spread *= 1.0 + _SPREAD_STEP * (_QUANTILE if exceeded else _QUANTILE - 1.0)
-        self._spread[key] = min(max(spread, 1.0), _MAX_SPREAD)
+        engine = assignment.engine
+        spread = worker.spreads.get(engine, _FIRST_SPREAD)
+        if now - head_at > spread * lease.expected_s:
+            worker.spreads[engine] = min(spread * _WIDER, _MAX_SPREAD)
+        elif spread > 1.0:
+            worker.spreads[engine] = max(spread * _NARROWER, 1.0)
 
-    def slowest_in_time(
-        self,
-        engine: EngineName,
-        worker: WorkerRecord,
-        front: Front,
-        fastest_s: float,
-        starts_at: float,
-        deadline: float,
-        at: int,
-        now: float,
-    ) -> int:
+    def slowest_in_time(self, query: Query, at: int) -> int:
         """Return the slowest variant, up to a given one, that a request may use on a worker.
 
         With it the request keeps its deadline, and so do the requests behind it, with their fastest
         variants and on all workers of the engine. If there is none, it is the fastest.
 
         Args:
-            engine: the request's engine.
-            worker: where it runs.
-            front: the variants that it may use.
-            fastest_s: seconds of the engine's fastest variant; the unit of the front's costs.
-            starts_at: when it is expected to start.
-            deadline: its deadline.
+            query: the request.
             at: number of the given variant.
-            now: the instant of the event.
         """
-        if not at:
-            return 0
-        spread = self._spread.get((worker.id, engine), _FIRST_SPREAD)
-        if (head := worker.head) is not None and math.isfinite(head.expected_s):
+        worker, starts_at = query.worker, query.starts_at
+        spread = worker.spreads.get(query.engine, _FIRST_SPREAD)
+        if worker.leases and (head := worker.head) is not None and math.isfinite(head.expected_s):
             starts_at += (spread - 1.0) * head.expected_s  # by which it may start later
-        costs = front.costs
-        query_s = fastest_s * spread
-        left_s = deadline - starts_at
+        costs = query.front.costs
+        query_s = query.front.fastest_s * spread
+        left_s = query.deadline - starts_at
         while at and costs[at] * query_s > left_s:
             at -= 1
-        if not at or len(self._queue) < 2:
+        if not at or self._queue.size < 2:
             return at
-        behind = self._queue.latest_starts(worker.engines, _BEHIND, now)
+        behind = self._queue.latest_starts(worker.engines, _BEHIND, query.now)
         # The first is this request. If the most urgent one could be the last, so could all others.
         if len(behind) < 2 or starts_at + (costs[at] + len(behind) - 2) * query_s <= behind[1]:
             return at
-        left_s = self._left_s(behind, engine, worker, starts_at, query_s, now)
+        left_s = self._left_s(behind, query, starts_at, query_s)
         while at and costs[at] * query_s > left_s:
             at -= 1
         return at
 
-    def _left_s(
-        self,
-        behind: list[float],
-        engine: EngineName,
-        worker: WorkerRecord,
-        starts_at: float,
-        query_s: float,
-        now: float,
-    ) -> float:
+    def _left_s(self, behind: list[float], query: Query, starts_at: float, query_s: float) -> float:
         """Return the most seconds that the requests behind a request leave to it.
 
         Args:
             behind: when each must start, ascending; the first one is the request itself.
-            engine: its engine.
-            worker: where it runs.
-            starts_at: when it is expected to start.
+            query: the request.
+            starts_at: when it is expected to start at the latest.
             query_s: seconds that each of the others takes.
-            now: the instant of the event.
         """
+        now = query.now
         others_free = 0.0
         others = 0
-        for other in self._fleet.serving(engine):
-            if other is not worker and not other.withdrawn:
+        for other in self._fleet.serving(query.engine):
+            if other is not query.worker and not other.withdrawn:
                 others_free += max(other.free_at(now), now)
                 others += 1
                 if others == _OTHERS:

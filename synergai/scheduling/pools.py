@@ -99,11 +99,20 @@ class _Pool:
     Attributes:
         found_at: when it was looked who belongs to it.
         fresh_until: when the allowances are to be computed again.
+        check_at: the earlier of that, and of when it is looked again who belongs to it.
         most_queued: number of waiting jobs beyond which they are computed earlier.
         allowed: allowance by engine, in times of its fastest variant.
     """
 
-    __slots__ = ("allowed", "found_at", "fresh_until", "members", "most_queued", "workers")
+    __slots__ = (
+        "allowed",
+        "check_at",
+        "found_at",
+        "fresh_until",
+        "members",
+        "most_queued",
+        "workers",
+    )
 
     def __init__(
         self, members: Sequence[_Member], workers: Sequence[WorkerRecord], now: float
@@ -111,7 +120,7 @@ class _Pool:
         self.members = members
         self.workers = workers
         self.found_at = now
-        self.fresh_until = -math.inf
+        self.fresh_until = self.check_at = -math.inf
         self.most_queued = 0
         self.allowed: dict[EngineName, float] = {}
 
@@ -124,6 +133,9 @@ class Pools:
         fleet: the workers.
         queue: the waiting requests and jobs.
         fronts: the variants that are worth using.
+
+    Attributes:
+        families: what was seen of the engines with variants.
     """
 
     def __init__(self, estimator: Estimator, fleet: Fleet, queue: JobQueue, fronts: Fronts) -> None:
@@ -132,7 +144,7 @@ class Pools:
         self._queue = queue
         self._fronts = fronts
         self._engines: Set[EngineName] = frozenset()
-        self._families: dict[EngineName, Family] = {}
+        self.families: dict[EngineName, Family] = {}
         self._pools: dict[EngineName, _Pool] = {}
         self._charged: dict[WorkerId, tuple[float, float]] = {}
 
@@ -150,14 +162,14 @@ class Pools:
     def family(self, engine: EngineName) -> Family:
         """Return what was seen of an engine."""
         try:
-            return self._families[engine]
+            return self.families[engine]
         except KeyError:
-            family = self._families[engine] = Family()
+            family = self.families[engine] = Family()
             return family
 
     def known_family(self, engine: EngineName) -> Family | None:
         """Return what was seen of an engine, None if nothing was."""
-        return self._families.get(engine)
+        return self.families.get(engine)
 
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
         """Count worker time of a request for an engine without variants."""
@@ -168,51 +180,62 @@ class Pools:
     def allowance(self, engine: EngineName, now: float) -> float:
         """Return the mean cost that a query may have, in times of the fastest variant."""
         pool = self._pools.get(engine)
-        if pool is None or now - pool.found_at > _FOUND_FOR_S:
-            pool = self._find(engine, now)
-        if now >= pool.fresh_until or len(self._queue) > pool.most_queued:
-            self._allow(pool, now)
+        if pool is None or now >= pool.check_at or self._queue.size > pool.most_queued:
+            pool = self._renewed(pool, engine, now)
         return pool.allowed.get(engine, math.inf)
 
     # --- load ---------------------------------------------------------------------------
 
+    def _renewed(self, pool: _Pool | None, engine: EngineName, now: float) -> _Pool:
+        """Return the pool of an engine, with what has become too old computed again."""
+        if pool is None or now - pool.found_at > _FOUND_FOR_S:
+            pool = self._find(engine, now)
+        if now >= pool.fresh_until or self._queue.size > pool.most_queued:
+            self._allow(pool, now)
+        pool.check_at = min(pool.fresh_until, pool.found_at + _FOUND_FOR_S)
+        return pool
+
     def _allow(self, pool: _Pool, now: float) -> None:
         """Divide the pool's worker time among its engines."""
-        horizon_s = _horizon_s(pool.members)
+        members = pool.members
+        horizon_s = _horizon_s(members)
         pool.fresh_until = now + min(_STALE * horizon_s, _STALE_S)
-        pool.most_queued = 2 * len(self._queue) + _QUEUED
+        pool.most_queued = 2 * self._queue.size + _QUEUED
         taken_s = 0.0
         for worker in pool.workers:
-            taken_s += self._taken_s(worker, horizon_s, now)
+            if worker.leases or self._charged:
+                taken_s += self._taken_s(worker, horizon_s, now)
         budget_s = max(RHO * len(pool.workers) * horizon_s - taken_s, 1e-9)
-        if len(pool.members) == 1:  # nothing to divide, which is the usual case
-            [only] = pool.members
+        if len(members) == 1:  # nothing to divide, which is the usual case
+            only = members[0]
             queries = self._queries(only, horizon_s, now)
             most_s = min(budget_s, RHO * only.workers * horizon_s)
             pool.allowed = {only.engine: most_s / queries / only.fastest_s} if queries else {}
             return
         demands: list[Demand] = []
-        members: list[_Member] = []
-        for member in pool.members:
+        asking: list[_Member] = []
+        for member in members:
             queries = self._queries(member, horizon_s, now)
             if queries > 0.0:
                 most_s = RHO * member.workers * horizon_s
                 demands.append(Demand(queries, member.seconds, member.front.values, most_s))
-                members.append(member)
+                asking.append(member)
         if not demands:
             pool.allowed = {}
             return
         pool.allowed = {
             member.engine: seconds / member.fastest_s
             for member, seconds in zip(
-                members, allowances(demands, budget_s, horizon_s), strict=True
+                asking, allowances(demands, budget_s, horizon_s), strict=True
             )
         }
 
     def _queries(self, member: _Member, horizon_s: float, now: float) -> float:
         """Return how many queries of an engine have to be answered within the horizon."""
         family = member.family
-        rate = family.arrivals.expected_per_s(now) + family.jobs.per_s(now, horizon_s)
+        rate = family.arrivals.expected_per_s(now)
+        if family.jobs:
+            rate += family.jobs.per_s(now, horizon_s)
         return self._queue.with_deadlines(member.engine) + rate * horizon_s
 
     def _taken_s(self, worker: WorkerRecord, horizon_s: float, now: float) -> float:

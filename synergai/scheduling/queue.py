@@ -91,6 +91,7 @@ class JobQueue:
     """Waiting jobs by level, engine and rank.
 
     Attributes:
+        size: how many wait.
         requests: how many of them are single requests.
         newest: sequence number of the latest job that was ever queued.
     """
@@ -102,12 +103,12 @@ class JobQueue:
         self._by_engine: dict[EngineName, _EngineQueue] = {}
         self._by_tenant: dict[str, dict[LaneKey, Lane]] = {}
         self._past = -math.inf
-        self._size = 0
+        self.size = 0
         self.requests = 0
         self.newest = -1
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     # --- changes ------------------------------------------------------------------------
 
@@ -119,11 +120,11 @@ class JobQueue:
             over_share: its tenant is over its share, so that it yields to other jobs of its
                 priority; the same for all jobs of a tenant, see `set_over_share`.
         """
-        self._size += 1
+        self.size += 1
         self.requests += record.is_request
         self.newest = max(self.newest, record.sequence)
         aside = self._aside
-        if self._size == 1:
+        if self.size == 1:
             aside.record = record
             aside.level = (-record.job.priority, over_share)
             record.lane = aside
@@ -142,7 +143,7 @@ class JobQueue:
         if record.lane is None:
             raise ValueError(f"job {record.job.id} is not queued")
         record.lane = None
-        self._size -= 1
+        self.size -= 1
         self.requests -= record.is_request
         if record is self._aside.record:
             self._aside.record = None

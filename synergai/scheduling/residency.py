@@ -70,6 +70,7 @@ class Residency:
 
     Attributes:
         due: something has changed since the last plan.
+        rests_until: no plan is made before, as plans are limited in their rate.
         again_at: when to plan again although nothing has changed: a load is overdue by then, or the
             last plan looked at a part of the fleet. Infinite otherwise.
     """
@@ -93,7 +94,7 @@ class Residency:
         self._mode = settings.load_ahead
         self._counts: dict[EngineName, tuple[float, float]] = {}
         self._jobs: dict[EngineName, tuple[float, float]] = {}
-        self._planned_at = -math.inf
+        self.rests_until = -math.inf
         self._first_worker = 0
         self._rounds = 0
         self.due = False
@@ -102,7 +103,7 @@ class Residency:
     @property
     def is_on(self) -> bool:
         """Whether any session may be loaded ahead."""
-        return self._mode != "never" or (self._variants.is_on and bool(self._variants.engines))
+        return self._mode != "never" or bool(self._variants.engines)
 
     def arrived(self, engine: EngineName, now: float, *, is_request: bool = False) -> None:
         """Count an arrival."""
@@ -111,21 +112,16 @@ class Residency:
             self._jobs[engine] = _decayed(self._jobs, engine, now) + 1.0, now
         self.due = True
 
-    def next_due(self) -> float:
-        """Return when to plan again; infinite if nothing has changed."""
-        soonest = self._planned_at + PLANNED_EVERY_S
-        return soonest if self.due else max(soonest, self.again_at)
-
     def plan(self, now: float) -> None:
         """Command loads ahead, at a limited rate."""
-        if now < self._planned_at + PLANNED_EVERY_S:
+        if now < self.rests_until:
             return
         if self.due:
             self._rounds = math.ceil(len(self._fleet.workers) / _WORKERS)
         self._rounds -= 1
         self.due = False
         self.again_at = now if self._rounds > 0 else math.inf
-        self._planned_at = now
+        self.rests_until = now + PLANNED_EVERY_S
         wishes = sorted(
             self._wishes(now),
             key=lambda wish: (-wish.value, wish.estimate.setup_s, wish.worker.index),
@@ -186,7 +182,7 @@ class Residency:
 
     def _missing(self, worker: WorkerRecord, engine: EngineName, now: float) -> Iterator[Estimate]:
         """Yield what is to be loaded of an engine on a worker, first things first."""
-        if engine in self._variants.engines and self._variants.is_on:
+        if engine in self._variants.engines:
             for estimate in self._variants.wanted(engine, worker, now):
                 if self._is_missing(worker, estimate, now):
                     yield estimate
@@ -207,9 +203,8 @@ class Residency:
     def _loaded_enough(self, engines: list[EngineName], now: float) -> set[EngineName]:
         """Return the engines without variants that enough workers have loaded, or are to load."""
         most = {}
-        families = self._variants.engines if self._variants.is_on else ()
         for engine in engines:
-            if engine not in families:
+            if engine not in self._variants.engines:
                 is_split = _decayed(self._jobs, engine, now) > LEAST
                 arrivals = math.inf if is_split else _decayed(self._counts, engine, now)
                 most[engine] = min(arrivals, len(self._fleet.serving(engine)))

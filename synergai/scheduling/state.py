@@ -253,6 +253,7 @@ class WorkerRecord:
         interrupted_at: when a request last interrupted its jobs.
         estimates: cached engine costs.
         fronts: cached variants that are worth using, by engine and who may use them.
+        spreads: margin that is kept for deviations from estimates, by engine with variants.
         heard_at: when one of its leases last showed a sign of progress.
         silences_s: longest recent time between two such signs, by engine.
         lateness: multiple of its estimate after which a request is late here, by engine.
@@ -287,6 +288,7 @@ class WorkerRecord:
     yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
     fronts: dict[EngineName, dict[tuple[Limit | None, bool], Front]] = field(default_factory=dict)
+    spreads: dict[EngineName, float] = field(default_factory=dict)
     heard_at: float = -math.inf
     silences_s: dict[EngineName, float] = field(default_factory=dict)
     lateness: dict[EngineName, float] = field(default_factory=dict)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.choosers import CHOOSERS, Query
 from synergai.scheduling.front_cache import Fronts
-from synergai.scheduling.fronts import capacity_s
 from synergai.scheduling.job_demand import JOB_SHARE
 from synergai.scheduling.margins import Margins
 from synergai.scheduling.pools import Pools
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.fronts import Front
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state import JobRecord, WorkerRecord
 
 _CHUNK_S: Final = 10.0
 """Duration of a job's assignments, after which its variant is chosen again."""
@@ -45,8 +44,9 @@ class Variants:
         settings: scheduling options.
 
     Attributes:
-        engines: engines with variants that the fleet has.
         is_on: the objective is ``accuracy``.
+        engines: engines with variants that the fleet has; empty with other objectives.
+        margins: limits on the variant of a single request.
 
     Raises:
         InvalidInput: the rule by which variants are chosen does not exist.
@@ -66,23 +66,24 @@ class Variants:
         self.engines: frozenset[EngineName] = frozenset()
         self._fronts = Fronts(estimator)
         self._pools = Pools(estimator, fleet, queue, self._fronts)
-        self._margins = Margins(fleet, queue)
+        self._families = self._pools.families
+        self.margins = Margins(fleet, queue)
         self._chooser = CHOOSERS.get(settings.chooser)(self)
 
     # --- changes ------------------------------------------------------------------------
 
     def fleet_changed(self) -> None:
         """Look again which engines have variants, as a worker or its engines changed."""
-        workers = self._fleet.workers
+        if not self.is_on:
+            return
         before = self.engines
         self.engines = frozenset(
             engine
-            for worker in workers.values()
+            for worker in self._fleet.workers.values()
             for engine in worker.variants
             if engine in worker.engines
         )
         self._pools.fleet_changed(self.engines)
-        self._margins.keep_only(workers)
         for engine in self.engines - before:  # whose jobs were not known to be of this kind
             jobs = self._pools.family(engine).jobs
             for job in self._queue.in_order({engine}):
@@ -91,7 +92,7 @@ class Variants:
 
     def arrived(self, job: JobRecord, now: float) -> None:
         """Count a request or job of an engine with variants."""
-        self._pools.family(job.job.engine).arrived(job, now)
+        self._families[job.job.engine].arrived(job, now)
 
     def removed(self, job: JobRecord) -> None:
         """Forget a job that left the system."""
@@ -101,10 +102,6 @@ class Variants:
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
         """Count worker time of a request for an engine without variants."""
         self._pools.charge(worker, seconds, now)
-
-    def answered(self, lease: Lease, now: float) -> None:
-        """Learn from a request's assignment by how much times exceed their estimates."""
-        self._margins.answered(lease, now)
 
     # --- load ---------------------------------------------------------------------------
 
@@ -154,25 +151,16 @@ class Variants:
         if not job.is_request:
             return self.choose_for_job(job, worker, estimate, now, count)
         engine, deadline = job.job.engine, job.job.deadline
-        batched = job.job.with_tensors
-        front = self._fronts.of(engine, worker, job.limit, now, batched=batched)
+        front = self._fronts.of(engine, worker, job.limit, now, batched=job.job.with_tensors)
         if front is None:
             return estimate, count
-        estimates = self._estimator.estimates(engine, worker)
-        places = front.places
+        estimates = front.estimates
         if worker.max_batch > 1 and (joined := self._joined(worker, estimates, front)) is not None:
             return joined, count
-        fastest_s = capacity_s(estimates[places[0]], batched=batched) / front.costs[0]
-        starts_at = worker.free_at(now)
-
-        def in_time(at: int) -> int:
-            return self._margins.slowest_in_time(
-                engine, worker, front, fastest_s, starts_at, deadline, at, now
-            )
-
-        query = Query(engine, worker, front, fastest_s, deadline - starts_at, in_time, now)
+        starts_at = worker.free_at(now) if worker.leases else now
+        query = Query(engine, worker, front, starts_at, deadline, now, self.margins)
         at = self._chooser.choose(query)
-        chosen = estimates[places[at]]
+        chosen = estimates[front.places[at]]
         if chosen.setup_s > 0.0:
             chosen = self._resident(worker, estimate, front, at, deadline - starts_at)
         return chosen, count

@@ -108,7 +108,7 @@ class WorkerChanges:
                 worker.draining = True
                 self._fleet.update_availability(worker, now)
             case EnginesChanged(_, engines, variants):
-                renewed = worker.variants != variants
+                before = worker.variants
                 if worker.paused:
                     worker.paused = {
                         session: until
@@ -118,8 +118,8 @@ class WorkerChanges:
                     }
                 worker.variants = dict(variants)
                 self.set_engines(worker, engines, now)
-                if renewed:
-                    for engine in sorted(worker.engines & self._variants.engines):
+                if before != variants:
+                    for engine in sorted(worker.engines & (before.keys() | variants.keys())):
                         self._wait_queue.rerank(engine)
             case ConfigurationsUnusable(_, engine, configurations):
                 worker.unusable = {each for each in worker.unusable if each.engine != engine}

@@ -17,6 +17,7 @@ from synergai.scheduling.pools import Family, Pools, _Pool
 from tests.unit.scheduling.test_variants import FAMILY, Fleet
 
 if TYPE_CHECKING:
+    from synergai.scheduling.choosers import Query
     from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.fronts import Front, Limit
     from synergai.scheduling.state import WorkerRecord
@@ -82,7 +83,7 @@ def fresh_pools(core: SchedulerCore) -> Pools:
     """Return pools that know the same of the engines, and have computed nothing yet."""
     known = core._variants._pools
     pools = Pools(core._estimator, core._fleet, core._queue, FreshFronts(core._estimator))
-    pools._engines, pools._families = known._engines, known._families
+    pools._engines, pools.families = known._engines, known.families
     pools._charged = known._charged
     return pools
 
@@ -136,20 +137,15 @@ def test_an_engine_that_shares_no_workers_is_allowed_what_the_division_gives(
     drive(fleet, drawn)
 
 
-def reference_limit_s(
-    core: SchedulerCore,
-    worker: WorkerRecord,
-    fastest_s: float,
-    spread: float,
-    starts_at: float,
-    deadline: float,
-    now: float,
-) -> float:
+def reference_limit_s(core: SchedulerCore, query: Query) -> float:
     """Return the most seconds that a request may take, by the rule as it is documented."""
+    worker, now, fastest_s = query.worker, query.now, query.fastest_s
+    starts_at = query.starts_at
+    spread = worker.spreads.get(query.engine, 1.3)
     head = worker.head
     late_s = (spread - 1.0) * head.expected_s if head is not None else 0.0
     starts_at += late_s if math.isfinite(late_s) else 0.0
-    most_s = [(deadline - starts_at) / spread]
+    most_s = [(query.deadline - starts_at) / spread]
     behind = core._queue.latest_starts(worker.engines, 16, now)[1:]
     others = [each for each in core._fleet.serving(FAMILY) if each is not worker][:8]
     for ahead, latest_start in enumerate(behind):
@@ -168,22 +164,13 @@ def test_no_request_gets_a_variant_that_makes_one_late(
 ) -> None:
     fleet = Fleet()
     core = fleet.core
-    margins = core._variants._margins
+    margins = core._variants.margins
     short = margins.slowest_in_time
 
-    def checked(
-        engine: EngineName,
-        worker: WorkerRecord,
-        front: Front,
-        fastest_s: float,
-        starts_at: float,
-        deadline: float,
-        at: int,
-        now: float,
-    ) -> int:
-        found = short(engine, worker, front, fastest_s, starts_at, deadline, at, now)
-        spread = margins._spread.get((worker.id, engine), 1.3)
-        limit_s = reference_limit_s(core, worker, fastest_s, spread, starts_at, deadline, now)
+    def checked(query: Query, at: int) -> int:
+        found = short(query, at)
+        front, fastest_s = query.front, query.fastest_s
+        limit_s = reference_limit_s(core, query)
         for slack in (1e-9, -1e-9):
             fits = [n for n in range(at + 1) if front.costs[n] * fastest_s <= limit_s + slack]
             if found == max(fits, default=0):
@@ -221,11 +208,12 @@ def test_what_is_to_be_loaded_uses_the_front_of_the_choice() -> None:
     assert all(worker.fronts[FAMILY][key] is front for key, front in before.items())
 
 
-def test_margins_of_workers_that_left_are_forgotten() -> None:
+def test_a_worker_that_joins_again_has_the_first_margin() -> None:
     fleet = Fleet()
     fleet.submit()
     fleet.end(fleet.running[0])
-    margins = fleet.core._variants._margins
-    assert margins._spread
-    margins.keep_only(())
-    assert not margins._spread
+    [worker] = fleet.core._fleet.workers.values()
+    assert worker.spreads
+    fleet.join(0)
+    [worker] = fleet.core._fleet.workers.values()
+    assert not worker.spreads
