@@ -7,7 +7,6 @@ short, the load is given up; it evicts nothing.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import SynergaiError, Unavailable
@@ -74,18 +73,22 @@ class LoadAhead:
         self.host = host
         self._task = asyncio.create_task(self._step_aside(host))
 
-    def give_up(self, reason: str) -> None:
-        """Kill the host for want of memory, if the load has one of its own."""
+    def give_up(self, reason: str, *, no_room: bool) -> None:
+        """Kill the host, if the load has one of its own.
+
+        Args:
+            reason: why.
+            no_room: there is not enough memory for it.
+        """
         if self.host is not None:
-            self.host.kill(reason, GivenUp(reason, no_room=True))
+            self.host.kill(reason, GivenUp(reason, no_room=no_room))
 
     async def end(self) -> None:
         """Let the host go on, as it is loaded, or the load is over."""
         self.host = None
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
 
     async def _step_aside(self, host: Suspendable) -> None:
         waited_s = 0.0

@@ -178,6 +178,11 @@ class HostPool:
         task.add_done_callback(lambda _: self._loads.pop(session))
         return task
 
+    def end_loads_ahead(self, reason: str) -> None:
+        """Give up what is being loaded ahead."""
+        for load in self._ahead.values():
+            load.give_up(reason, no_room=False)
+
     async def unload(self, session: Session) -> bool:
         """Unload `session` if it is resident and idle; return whether it was."""
         host = self._hosts.get(session)
@@ -364,7 +369,8 @@ class HostPool:
             # It takes at least as much as it has by now.
             known = self._initial_bytes.get(session, 0)
             self._initial_bytes[session] = max(known, rss_bytes(host.pid))
-            self._ahead[session].give_up("needs memory that is not free, and was given up")
+            reason = "needs memory that is not free, and was given up"
+            self._ahead[session].give_up(reason, no_room=True)
         return bool(hosts)
 
     async def _start(self, session: Session, ahead: LoadAhead | None) -> HostProcess:

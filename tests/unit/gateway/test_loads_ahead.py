@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from gateway.dispatch.loads_ahead import LoadsAhead
 from synergai.domain import Configuration, EngineName, Session
+from synergai.protocol.converters import session_from_proto
+from synergai.runtime.send_queue import SendQueue
+from synergai.scheduling.events import Load
 from tests.unit.gateway.conftest import make_worker
+
+if TYPE_CHECKING:
+    from tests.unit.gateway.conftest import GatewayHarness
 
 FIRST, SECOND = (Session(EngineName(name), Configuration(1)) for name in ("first", "second"))
 
@@ -48,3 +56,14 @@ def test_what_a_worker_takes_with_it_was_of_no_use() -> None:
     ledger.left(worker.id)
     ledger.used(other.id, FIRST)
     assert ledger.unused.seconds == pytest.approx(2.0)
+
+
+async def test_the_order_to_load_ahead_says_so(harness: GatewayHarness) -> None:
+    worker = harness.add_worker()
+    worker.control = SendQueue(100)
+    harness.dispatcher._execute(Load(worker.id, FIRST, 3.0), 0.0)
+    harness.dispatcher.unloaded = {SECOND.engine}
+    harness.dispatcher._execute(Load(worker.id, SECOND, 3.0), 0.0)
+    [order] = worker.control.get_batch_nowait()
+    assert order.load.ahead
+    assert session_from_proto(order.load.session) == FIRST

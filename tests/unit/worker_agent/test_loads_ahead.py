@@ -149,3 +149,30 @@ async def test_a_load_that_was_given_up_says_nothing_about_its_engine(
         await run.hosts.load_ahead(SESSION)
     assert run.changes == [SessionChange(SESSION, resident=False)]
     assert not run.hosts._ahead
+
+
+async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
+
+    class Loading(Host):
+        def kill(self, reason: str, error: SynergaiError) -> None:
+            super().kill(reason, error)
+            killed.set_result(error)
+
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
+
+    async def start(
+        *_: Any, on_launched: Callable[[Host], None], **__: Any
+    ) -> HostProcess:  # which is loaded never
+        on_launched(Loading())
+        raise await killed
+
+    monkeypatch.setattr(HostProcess, "start", start)
+    loading = run.hosts.load_ahead(SESSION)
+    await turns(lambda: any(load.host for load in run.hosts._ahead.values()))
+    run.hosts.end_loads_ahead("the power mode changes")
+    with pytest.raises(GivenUp):
+        await loading
+    assert run.changes == [SessionChange(SESSION, resident=False)]
