@@ -255,6 +255,7 @@ class Gateway:
                 lambda: app.journal.accepting,
                 self._ejected,
                 lambda: app.store.fault,
+                lambda: (each.difference for each in app.catalogue.conflicts),
                 lambda: (each.difference for each in app.catalogue.variant_conflicts),
             ),
             *page_routes(backend, metadata),

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from gateway.fleet.descriptions import Established, Offer, all_variants, most_common
+from gateway.fleet.descriptions import (
+    EngineConflict,
+    Established,
+    Offer,
+    all_variants,
+    most_common,
+)
 from gateway.fleet.sample_sets import other_samples
 from gateway.fleet.variant_files import VariantFiles
 from synergai.domain import EngineName, LeftOut, by_version, split_version
@@ -93,7 +99,7 @@ class Catalogue:
         self._descriptions: dict[EngineName, Description] = {}
         self._holders: dict[EngineName, dict[WorkerId, None]] = {}
         self._provisional: set[EngineName] = set()
-        self._conflicts: dict[EngineName, frozenset[WorkerId]] = {}
+        self._conflicts: dict[EngineName, list[EngineConflict]] = {}
         self._files: dict[EngineName, VariantFiles] = {}
         self._variant_conflicts: dict[EngineName, list[VariantConflict]] = {}
         self._other_samples: dict[EngineName, list[OtherSamples]] = {}
@@ -321,11 +327,9 @@ class Catalogue:
         self.on_service_changed(name)
 
     @property
-    def conflicts(self) -> Iterator[tuple[WorkerId, EngineName]]:
-        """Workers that offer an engine different from the one in service, and the engine."""
-        return (
-            (worker_id, name) for name, workers in self._conflicts.items() for worker_id in workers
-        )
+    def conflicts(self) -> Iterator[EngineConflict]:
+        """Engines that workers offer and that differ from those in service."""
+        return (each for conflicts in self._conflicts.values() for each in conflicts)
 
     @property
     def variant_conflicts(self) -> Iterator[VariantConflict]:
@@ -430,7 +434,13 @@ class Catalogue:
             self._record(name)
         self._conflicts.pop(name, None)
         if faults:
-            self._conflicts[name] = frozenset(faults)
+            in_service = self._descriptions[name].digest
+            self._conflicts[name] = [
+                EngineConflict(
+                    worker_id, name, offers[worker_id].engine.digest, in_service, difference
+                )
+                for worker_id, difference in faults.items()
+            ]
         served = [resolved[each] for each in offers if each not in faults]
         self._set_usable(name, served)
         if served or not any(offer.engine.pending for offer in reported.values()):

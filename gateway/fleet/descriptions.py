@@ -7,13 +7,14 @@ description of each version is in service at a time. The catalogue decides which
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from synergai.domain import (  # noqa: TC001  # msgspec needs the types
     Engine,
+    EngineName,
     TensorSpec,
     WorkerId,
 )
@@ -97,6 +98,22 @@ def file_difference(ours: str, theirs: str) -> str:
     if not (ours and theirs) or ours == theirs:
         return ""
     return f"a file of SHA-256 {theirs[:DIGEST_SHOWN]}… instead of {ours[:DIGEST_SHOWN]}…"
+
+
+class EngineConflict(NamedTuple):
+    """An engine of a worker that is not used, because it differs from the one in service.
+
+    Attributes:
+        digest: SHA-256 of the worker's file, in hexadecimal digits; empty if unknown.
+        in_service: that of the file in service.
+        difference: how the worker's engine differs, for people.
+    """
+
+    worker_id: WorkerId
+    engine: EngineName
+    digest: str
+    in_service: str
+    difference: str
 
 
 class Established(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ def monitoring_routes(
     ejected: Callable[[], int],
     store_fault: Callable[[], str],
     conflicts: Callable[[], Iterable[str]],
+    variant_conflicts: Callable[[], Iterable[str]],
 ) -> Sequence[BaseRoute]:
     """Return the routes.
 
@@ -35,8 +36,9 @@ def monitoring_routes(
         accepts_jobs: returns whether there is room to record new jobs.
         ejected: returns how many connected workers are ejected, as they answered falsely.
         store_fault: returns why the store of engines cannot be used; empty if it can.
-        conflicts: returns how the file of each variant differs that a worker does not use for this
-            reason.
+        conflicts: returns how each engine differs that a worker does not use for this reason.
+        variant_conflicts: returns how the file of each variant differs that a worker does not use
+            for this reason.
     """
 
     async def render(_request: Request) -> Response:
@@ -50,11 +52,14 @@ def monitoring_routes(
             # Without the reason, which is in the log: anyone may read this.
             broken = "no engines are distributed: the store cannot be used\n"
             store = broken if store_fault() else ""
-            files = "".join(
-                f"a worker's variant is not used: {each}\n"
-                for each in islice(conflicts(), _MAX_CONFLICTS)
-            )
+            files = _lines("a worker's engine is not used", conflicts())
+            files += _lines("a worker's variant is not used", variant_conflicts())
             return PlainTextResponse(f"serving\n{full}{false}{store}{files}")
         return PlainTextResponse("not serving\n", 503)
 
     return [Route("/metrics", render), Route("/healthz", healthz)]
+
+
+def _lines(what: str, differences: Iterable[str]) -> str:
+    """Return a line for each of the first differences."""
+    return "".join(f"{what}: {each}\n" for each in islice(differences, _MAX_CONFLICTS))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from gateway.fleet.descriptions import EngineConflict
     from gateway.fleet.sample_sets import OtherSamples
     from gateway.fleet.variant_files import VariantConflict
     from gateway.fleet.worker import ConnectedWorker
@@ -88,30 +89,32 @@ class WorkerCollector(SnapshotCollector[list[WorkerState]]):
         yield from _power_families(state)
 
 
-class ConflictCollector(SnapshotCollector["Counter[WorkerId]"]):
+class ConflictCollector(SnapshotCollector["list[EngineConflict]"]):
     """Collector of the engines that are not used, because they differ from those in service.
 
     Args:
-        conflicts: returns the workers and engines.
+        conflicts: returns the engines.
     """
 
-    def __init__(self, conflicts: Callable[[], Iterable[tuple[WorkerId, EngineName]]]) -> None:
+    def __init__(self, conflicts: Callable[[], Iterable[EngineConflict]]) -> None:
         super().__init__()
         self._conflicts = conflicts
 
-    def read(self) -> Counter[WorkerId]:
-        """Return the number of such engines by worker."""
-        return Counter(worker_id for worker_id, _ in self._conflicts())
+    def read(self) -> list[EngineConflict]:
+        """Return the engines; workers may offer any number, so not all of many."""
+        return list(islice(self._conflicts(), _MAX_CONFLICTS))
 
-    def families(self, state: Counter[WorkerId]) -> Iterator[Metric]:
+    def families(self, state: list[EngineConflict]) -> Iterator[Metric]:
         """Yield the family."""
         family = gauge(
             "worker_engine_conflicts",
-            "Engines of the worker that are not used, because they differ from those in service.",
-            "worker",
+            "Engines of the worker that are not used, because they differ from those in service; "
+            "1 for each, with the SHA-256 of both files.",
+            *("worker", "engine", "digest", "in_service"),
         )
-        for worker_id, count in state.items():
-            family.add_metric([worker_id], count)
+        for each in state:
+            labels = (each.worker_id, each.engine, each.digest, each.in_service)
+            family.add_metric([text[:_MAX_LABEL] for text in labels], 1)
         yield family
 
 

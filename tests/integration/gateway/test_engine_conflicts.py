@@ -11,6 +11,7 @@ import pytest
 from gateway.server import Gateway
 from synergai.v1 import fleet_pb2, hub_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent
+from tests.integration.gateway.test_gateway_metrics import http_get
 
 if TYPE_CHECKING:
     from gateway.config import GatewayConfig
@@ -41,9 +42,12 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
             assert "a file of SHA-256 bbbbbbbbbbbb… instead of aaaaaaaaaaaa…" in shown["w2"]
             gateway.app.metrics.snapshot()
             conflicts = gateway.app.metrics.registry.get_sample_value(
-                "synergai_worker_engine_conflicts", {"worker": "w2"}
+                "synergai_worker_engine_conflicts",
+                {"worker": "w2", "engine": "echo", "digest": ROGUE, "in_service": HONEST},
             )
             assert conflicts == 1
+            _, health = await http_get(gateway.http_address, "/healthz")
+            assert "engine is not used: a file of SHA-256 bbbbbbbbbbbb… instead of" in health
             for _ in range(5):
                 await caller.oip.ModelInfer(a_request(), timeout=30)
             assert not rogue.assignments

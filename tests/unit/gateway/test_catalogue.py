@@ -260,7 +260,9 @@ def test_file_of_another_backend_is_not_compared(engine: Engine, other: Engine) 
     catalogue.update(W1, engine)
     assert faults(catalogue.update(W2, replace(other, backend="tflite"))) == set()
     assert faults(catalogue.update(W3, other)) == {W3}
-    assert list(catalogue.conflicts) == [(W3, "echo")]
+    [conflict] = catalogue.conflicts
+    assert conflict[:4] == (W3, "echo", "b" * 64, "a" * 64)
+    assert conflict.difference == "a file of SHA-256 bbbbbbbbbbbb… instead of aaaaaaaaaaaa…"
 
 
 @pytest.mark.parametrize("order", list(permutations((W1, W2, W3))))
