@@ -34,6 +34,7 @@ _QUOTED: Final = 256
 FIRST_VERSION: Final = "1"
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 """Versions are positive 64-bit integers in the Open Inference Protocol's implementations."""
+_MAX_STORED_VERSION: Final = (1 << 31) - 1
 
 
 def validate_version(text: str) -> str:
@@ -47,6 +48,19 @@ def validate_version(text: str) -> str:
             f"{text[:_QUOTED]!r} is not a version: use a number from 1, without leading zeros"
         )
     return text
+
+
+def validate_stored_version(version: int) -> int:
+    """Return `version` if it is the number of an engine's version in the store.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not 1 <= version <= _MAX_STORED_VERSION:
+        raise InvalidInput(
+            f"a version must be a number from 1 to {_MAX_STORED_VERSION:,}, not {version}"
+        )
+    return version
 
 
 def versioned(name: str, version: str) -> EngineName:

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import EngineName, validate_name, versioned
+from synergai.domain import EngineName, validate_name, validate_stored_version, versioned
 from synergai.errors import InvalidInput, Unavailable
-from synergai.models.manifest import Manifest, content_digest, read_manifest, validate_version
+from synergai.models.manifest import Manifest, content_digest, read_manifest
 from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Storage:
         _, engine, file = name.split("/")
         key = (
             validate_name(engine, "engine name"),
-            validate_version(int(file.removesuffix(".json"))),
+            validate_stored_version(int(file.removesuffix(".json"))),
         )
         record = msgspec.json.decode(self._files.read(name), type=_Record)
         if record.digest not in content:

@@ -20,7 +20,7 @@ from gateway.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey, wrong_s
 from gateway.store.selectors import parse_placement
 from gateway.store.storage import Storage, StoredVersion
 from gateway.store.threads import Threads
-from synergai.domain import split_version, validate_name
+from synergai.domain import split_version, validate_name, validate_stored_version
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -29,7 +29,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.models.manifest import content_digest, read_manifest, validate_version
+from synergai.models.manifest import content_digest, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -179,7 +179,7 @@ class EngineStore:
         """
         self._check_loaded()
         validate_name(engine, "engine name")
-        validate_version(version)
+        validate_stored_version(version)
         # Manifests may be large.
         push, digest = await self._threads.run(
             lambda: (Push(data, read_manifest(data)), content_digest(data))

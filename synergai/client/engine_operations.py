@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from synergai.client.channel import CALL_TIMEOUT_S
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
+from synergai.domain import validate_stored_version
 from synergai.v1 import fleet_pb2
 
 if TYPE_CHECKING:
@@ -104,13 +105,14 @@ class EngineOperations(ABC):
             on_progress: called with the bytes that the store has and those of all files.
 
         Raises:
-            InvalidInput: a name, selector or file is not valid.
+            InvalidInput: a name, version, selector or file is not valid.
             Conflict: the version is stored with other files.
             Overloaded: the store has no room for it.
             SynergaiError: the call failed.
         """
         from synergai.client.store import EnginePush
 
+        validate_stored_version(version)
         push = EnginePush(self._channel, engine, version, manifest, paths, on_progress)
         return await push.run(place)
 
@@ -135,7 +137,7 @@ class EngineOperations(ABC):
         """Change which workers fetch a version; without selectors, all that have its backend.
 
         Raises:
-            InvalidInput: a selector is not valid.
+            InvalidInput: the version or a selector is not valid.
             NotFound: the store has no such version.
             SynergaiError: the call failed.
         """
@@ -143,6 +145,7 @@ class EngineOperations(ABC):
         from synergai.client.store import stored_from_proto
         from synergai.v1 import store_pb2
 
+        validate_stored_version(version)
         request = store_pb2.PlaceRequest(engine=engine, version=version, placement=place)
         return stored_from_proto(await self._channel.call(method, request))
 
@@ -153,12 +156,14 @@ class EngineOperations(ABC):
             The bytes of content that no other version has.
 
         Raises:
+            InvalidInput: the version is not valid.
             NotFound: the store has no such version.
             SynergaiError: the call failed.
         """
         method = self._channel.store.Remove
         from synergai.v1 import store_pb2
 
+        validate_stored_version(version)
         request = store_pb2.RemoveRequest(engine=engine, version=version)
         return (await self._channel.call_once(method, request, CALL_TIMEOUT_S)).freed_bytes
 

@@ -29,7 +29,6 @@ from synergai.models.formats.model_files import (
 MAX_MANIFEST_BYTES: Final = 8 << 20
 MAX_ENGINE_BYTES: Final = 2 * MAX_MODEL_BYTES
 """Limit of the files of a version: the model, its samples and other files of its folder."""
-MAX_VERSION: Final = (1 << 31) - 1
 _MAX_PATH: Final = 1024
 _MAX_DEPTH: Final = 16
 _MAX_NAME_BYTES: Final = 255
@@ -112,17 +111,6 @@ def validate_sha256(text: str) -> str:
     if not _SHA256.fullmatch(text):
         raise InvalidInput("a digest must be a SHA-256 in 64 lower-case hexadecimal digits")
     return text
-
-
-def validate_version(version: int) -> int:
-    """Return `version` if it is the number of an engine's version in the store.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    if not 1 <= version <= MAX_VERSION:
-        raise InvalidInput(f"a version must be a number from 1 to {MAX_VERSION:,}, not {version}")
-    return version
 
 
 def read_manifest(data: bytes) -> Manifest:

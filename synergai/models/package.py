@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from synergai.domain import validate_name, validate_stored_version
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
@@ -47,8 +48,11 @@ def pack(source: Path, name: str, version: int) -> Package:
         version: its version.
 
     Raises:
-        InvalidInput: it is missing or no engine, or a file cannot be read or sent.
+        InvalidInput: name or version are not valid, it is missing or no engine, or a file cannot be
+            read or sent.
     """
+    validate_name(name, "engine name")
+    validate_stored_version(version)
     try:
         return _pack(source, name, version)
     except OSError as error:

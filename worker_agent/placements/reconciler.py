@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from msgspec import Struct
 
-from synergai.domain import EngineName, validate_name, versioned
+from synergai.domain import EngineName, validate_name, validate_stored_version, versioned
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest as model_digest
 from synergai.models.manifest import (
@@ -17,7 +17,6 @@ from synergai.models.manifest import (
     Manifest,
     read_manifest,
     validate_sha256,
-    validate_version,
 )
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import common_pb2
@@ -94,7 +93,7 @@ class Reconciler:
         self._wanted = [
             _Wanted(
                 validate_name(each.engine, "engine name"),
-                validate_version(each.version),
+                validate_stored_version(each.version),
                 validate_sha256(each.digest),
                 each.size,
             )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from synergai.domain import validate_stored_version
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import digest
 from synergai.models.manifest import (
@@ -13,7 +14,6 @@ from synergai.models.manifest import (
     Manifest,
     ManifestFile,
     read_manifest,
-    validate_version,
 )
 from synergai.models.package import pack
 
@@ -170,4 +170,4 @@ def test_damaged_manifest_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize("version", [0, -1, 1 << 31])
 def test_version_must_be_a_positive_number(version: int) -> None:
     with pytest.raises(InvalidInput, match="from 1 to"):
-        validate_version(version)
+        validate_stored_version(version)
