@@ -9,7 +9,7 @@ from msgspec import Struct
 from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from synergai.domain import EngineName
     from synergai.scheduling.fronts import Front
@@ -65,6 +65,10 @@ class Limits(Protocol):
 
 class Load(Protocol):
     """What a rule may know of the engines with variants that share workers."""
+
+    @property
+    def sharing(self) -> Set[EngineName]:
+        """Engines with variants that share a worker with others of them."""
 
     def allowance(self, engine: EngineName, now: float) -> float:
         """Return the mean cost that a query may have, in times of the fastest variant."""

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from synergai.scheduling.choosers import Load, Query
 
 _ROUNDING: Final = 1e-9
+_SHARED: Final = 0.3
+"""Most credit of an engine that shares workers with others, in costs of its slowest variant.
+
+A query that uses up more is long, and those of the others wait for it.
+"""
 
 
 class Credit:
@@ -32,6 +37,7 @@ class Credit:
         costs: Sequence[float],
         allowance: float,
         in_time: Callable[[int], int] | None = None,
+        most: float = 1.0,
     ) -> int:
         """Return the number of the variant for the next query.
 
@@ -40,6 +46,7 @@ class Credit:
             allowance: mean cost of a query.
             in_time: returns the slowest variant, up to a given one, that this very query may use;
                 None if it may use any.
+            most: most credit that is kept for later, in costs of the slowest variant.
         """
         balance = self._balance
         means = allowance + balance if balance < 0.0 else allowance
@@ -52,7 +59,7 @@ class Credit:
             at = in_time(at)
         slowest = costs[-1]
         balance += min(slowest, allowance) - costs[at]
-        self._balance = min(max(balance, -slowest), slowest)
+        self._balance = min(max(balance, -slowest), most * slowest)
         return at
 
 
@@ -76,4 +83,5 @@ class Allowance:
         credit = self._credits.get(engine)
         if credit is None:
             credit = self._credits[engine] = Credit()
-        return credit.choose(costs, self._load.allowance(engine, query.now), query.in_time)
+        most = _SHARED if engine in self._load.sharing else 1.0
+        return credit.choose(costs, self._load.allowance(engine, query.now), query.in_time, most)

@@ -46,6 +46,7 @@ class Variants:
     Attributes:
         is_on: the objective is ``accuracy``.
         engines: engines with variants that the fleet has; empty with other objectives.
+        sharing: those of them that share a worker with others of them.
         margins: limits on the variant of a single request.
 
     Raises:
@@ -64,6 +65,7 @@ class Variants:
         self._queue = queue
         self.is_on = settings.objective == "accuracy"
         self.engines: frozenset[EngineName] = frozenset()
+        self.sharing: frozenset[EngineName] = frozenset()
         self._fronts = Fronts(estimator)
         self._pools = Pools(estimator, fleet, queue, self._fronts)
         self._families = self._pools.families
@@ -84,6 +86,8 @@ class Variants:
             if engine in worker.engines
         )
         self._pools.fleet_changed(self.engines)
+        shared = [worker.engines & self.engines for worker in self._fleet.workers.values()]
+        self.sharing = frozenset().union(*(each for each in shared if len(each) > 1))
         for engine in self.engines - before:  # whose jobs were not known to be of this kind
             jobs = self._pools.family(engine).jobs
             for job in self._queue.in_order({engine}):

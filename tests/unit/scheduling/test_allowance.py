@@ -124,3 +124,11 @@ def test_the_limit_of_a_query_holds() -> None:
     credit = Credit()
     assert credit.choose([1.0, 2.0, 4.0], 10.0, lambda at: min(at, 1)) == 1
     assert credit.choose([1.0, 2.0, 4.0], 10.0, lambda _: 0) == 0
+
+
+@pytest.mark.parametrize(("most", "chosen"), [(1.0, 1), (0.3, 0)])
+def test_credit_for_later_is_limited(most: float, chosen: int) -> None:
+    credit = Credit()
+    for _ in range(100):
+        credit.choose((1.0, 10.0), 2.0, lambda _: 0, most)
+    assert credit.choose((1.0, 10.0), 2.0, None, most) == chosen

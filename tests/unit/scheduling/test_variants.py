@@ -30,6 +30,7 @@ from synergai.scheduling.events import (
     Reject,
     Worker,
     WorkerJoined,
+    WorkerLeft,
 )
 from synergai.scheduling.settings import SchedulingSettings
 
@@ -337,3 +338,21 @@ def test_fronts_of_any_number_of_floors_are_bounded() -> None:
         fleet.end(fleet.running[0])
     [worker] = fleet.core._fleet.workers.values()  # its caches
     assert len(worker.fronts[FAMILY]) <= 64
+
+
+def test_engines_with_variants_that_share_a_worker_are_known() -> None:
+    fleet = Fleet()
+    other = EngineName("other")
+    variants = tuple(Variant(name=name) for name in VARIANTS)
+    worker = Worker(
+        id=WorkerId("shared"),
+        worker_class=CLASS,
+        engines=frozenset({FAMILY, other, PLAIN}),
+        configurations=(Configuration(),),
+        variants={FAMILY: variants, other: variants},
+    )
+    assert not fleet.core._variants.sharing
+    fleet.core.handle(WorkerJoined(worker), fleet.now)
+    assert fleet.core._variants.sharing == {FAMILY, other}
+    fleet.core.handle(WorkerLeft(worker.id), fleet.now)
+    assert not fleet.core._variants.sharing
