@@ -85,8 +85,9 @@ class Storage:
         self._remembered = remembered
 
     def check(self) -> None:
-        """Raise `OSError` or `Unavailable` if the storage cannot be reached."""
+        """Raise `OSError` or `Unavailable` if the storage cannot be reached, or is another one."""
         self._files.sizes(_ENGINES)
+        self._check_id()
 
     def load(self) -> tuple[dict[tuple[str, int], StoredVersion], dict[str, int]]:
         """Return the versions by engine and version, and the sizes of the content by SHA-256.
@@ -111,7 +112,12 @@ class Storage:
         return versions, content
 
     def write_record(self, stored: StoredVersion) -> None:
-        """Write the record of a version whose content is there, which makes it visible."""
+        """Write the record of a version whose content is there, which makes it visible.
+
+        Raises:
+            Unavailable: it is not the storage that was used before.
+        """
+        self._check_id()
         record = _Record(
             digest=stored.digest,
             placement=stored.placement,
@@ -122,7 +128,12 @@ class Storage:
         self._files.write(name, msgspec.json.encode(record))
 
     def remove_record(self, engine: str, version: int) -> None:
-        """Remove the record of a version."""
+        """Remove the record of a version.
+
+        Raises:
+            Unavailable: it is not the storage that was used before.
+        """
+        self._check_id()
         self._files.remove(_record_name(engine, version))
 
     def read(self, sha256: str, offset: int, size: int) -> bytes:
@@ -142,7 +153,12 @@ class Storage:
         self._files.remove(_content_name(sha256))
 
     def remember(self) -> None:
-        """Give the storage an id, and remember it."""
+        """Give the storage an id, and remember it.
+
+        Raises:
+            Unavailable: it is not the storage that was used before.
+        """
+        self._check_id()
         own = self._read_id()
         if not own:
             own = secrets.token_hex(16)

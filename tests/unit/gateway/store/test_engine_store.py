@@ -402,6 +402,23 @@ async def test_empty_storage_in_place_of_the_one_used_before_is_not_taken(at: Fi
     await at.start()
 
 
+async def test_nothing_changes_in_another_storage_than_the_one_in_use(at: Fixture) -> None:
+    store = await at.start()
+    await push(store)
+    own = at.files.files.read("store-id")
+    before = at.files.sizes("")
+    at.files.files.remove("store-id")
+    for call in (push(store, version=2), store.place("a", 1, ("w1",)), store.remove("a", 1)):
+        with pytest.raises(Unavailable, match="mounted"):
+            await call
+        assert "mounted" in store.fault
+    assert at.files.sizes("") == {name: before[name] for name in before if name != "store-id"}
+    assert list(store.versions) == [("a", 1)]
+    at.files.files.write("store-id", own)
+    await push(store, version=2)
+    assert store.fault == ""
+
+
 async def test_content_that_a_crash_has_left_is_removed_at_the_start(at: Fixture) -> None:
     await push(await at.start())
     at.files.write("content/ab/" + "ab" * 32, b"garbage")
