@@ -173,9 +173,13 @@ def _rates(axes: Axes, by_second: list[Second]) -> None:
 
 def _variants(axes: Axes, by_second: list[Second], names: Sequence[str]) -> None:
     """Draw the answers of each variant on top of each other."""
-    times = [second.at + 0.5 for second in by_second]
-    counts = [[second.variants.get(name, 0) for second in by_second] for name in names]
-    axes.stackplot(times, counts, labels=names, step="mid")
+    edges = [*(second.at for second in by_second), len(by_second)]
+    below = [0] * len(by_second)
+    for name in names:
+        counts = [second.variants.get(name, 0) for second in by_second]
+        above = [sum(pair) for pair in zip(below, counts, strict=True)]
+        axes.stairs(above, edges, baseline=below, fill=True, label=name)
+        below = above
     axes.set_ylabel("answers/s by variant")
     axes.grid(alpha=0.3)
     axes.legend(loc="upper left")

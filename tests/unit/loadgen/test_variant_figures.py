@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.patches import StepPatch
 
 from synergai.errors import Overloaded, SynergaiError
 from synergai.loadgen.traces.plot import draw_run
@@ -54,5 +55,10 @@ def test_each_second_has_its_share_of_variants() -> None:
 
 
 def test_variants_have_a_panel_of_their_own() -> None:
-    assert len(draw_run(LOG, "echo").axes) == 3
+    _, panel, _ = draw_run(LOG, "echo").axes
+    drawn = [patch for patch in panel.patches if isinstance(patch, StepPatch)]
+    assert [patch.get_label() for patch in drawn] == ["full", "p25"]
+    # Whole seconds, on top of each other.
+    assert [list(patch.get_data()[1]) for patch in drawn] == [[0, 1, 2]] * 2
+    assert [list(patch.get_data()[0]) for patch in drawn] == [[1, 1], [2, 1]]
     assert len(draw_run(log_of((0.05, "1", None)), "echo").axes) == 2
