@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Load the engine, report it as ready, and serve runs until the agent disconnects."""
     options = _parse(arguments)
     die_with_parent(options.parent)
+    arena = Arena(options.arena)
+    arena.bound = True
     prefer_oom_kill()
     # The agent stops its hosts, also when a service manager signals all processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -59,12 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ |= _QUIET
     with socket.socket(fileno=options.socket) as agent_socket:
         try:
-            return _run(agent_socket, options, threads)
+            return _run(agent_socket, arena, options, threads)
         except ConnectionError:  # the agent disconnected while the engine was loading
             return 0
 
 
-def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int) -> int:
+def _run(
+    agent_socket: socket.socket, arena: Arena, options: argparse.Namespace, threads: int
+) -> int:
     """Load the engine and serve runs; return the exit code.
 
     Raises:
@@ -77,7 +81,6 @@ def _run(agent_socket: socket.socket, options: argparse.Namespace, threads: int)
     from worker_agent.host.loading import ModelLoader
     from worker_agent.host.loop import HostLoop
 
-    arena = Arena(options.arena)
     loader = ModelLoader(options.models, options.engine, threads, options.provider, arena)
     model, report = loader.load(options.variant, options.spawned_at)
     if model is None:

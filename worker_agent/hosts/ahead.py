@@ -41,8 +41,8 @@ class Suspendable(Protocol):
     def pid(self) -> int:
         """Process id of the host."""
 
-    def suspend(self) -> None:
-        """Stop the process until `resume`."""
+    def suspend(self) -> bool:
+        """Stop the process until `resume`; return False if it is too early for that."""
 
     def resume(self) -> None:
         """Let the process go on."""
@@ -58,7 +58,7 @@ class LoadAhead:
         is_busy: returns whether the worker has anything else to do.
 
     Attributes:
-        needed: something has come to need it: it is a load like others from now on.
+        needed: something needs it by now, so that it is a load like any other.
         host: the engine host, once its process is started.
     """
 
@@ -97,10 +97,10 @@ class LoadAhead:
             while not self.needed:
                 busy = self._is_busy()
                 if busy and not suspended:
-                    host.suspend()
+                    suspended = host.suspend()
                 elif suspended and not busy:
                     host.resume()
-                suspended = busy
+                    suspended = False
                 waited_s += CHECK_S if busy else 0.0
                 if waited_s > PATIENCE_S:
                     reason = f"gave way to other work for {PATIENCE_S:g} s, and was given up"

@@ -376,10 +376,17 @@ class HostProcess(asyncio.Protocol):
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    def suspend(self) -> None:
-        """Stop the process until `resume`, while it loads."""
+    def suspend(self) -> bool:
+        """Stop the process until `resume`, while it loads.
+
+        Returns:
+            Whether it is stopped; it is not before the kernel would kill it with this process.
+        """
+        if self._arena.closed or not self._arena.bound:
+            return False
         self.was_suspended = True
         self._signal(signal.SIGSTOP)
+        return True
 
     def resume(self) -> None:
         """Let a suspended process go on."""

@@ -3,7 +3,8 @@
 The arena is an anonymous file (``memfd``) that the host inherits. It has no name, so it cannot leak
 when either process dies. It is divided into slots, each as large as the largest message; only pages
 that are written occupy memory, so no allocator is needed. A slot holds the request of a query; the
-response may overwrite it. The page before the slots names the run that the host has begun last.
+response may overwrite it. The page before the slots says whether the host dies with its agent, and
+which run it has begun last.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _MOST_SLOTS: Final = 32
 """Slots occupy address space even when unused, which is limited too."""
 _HEADER_BYTES: Final = mmap.PAGESIZE
 _RUN: Final = struct.Struct("<Q")
+_BOUND: Final = _RUN.size
+"""Position of a byte behind it."""
 
 INLINE_BYTES: Final = 16 << 10
 """Messages up to this size pass through the socket.
@@ -130,6 +133,18 @@ class Arena:
     @computing.setter
     def computing(self, run_id: int) -> None:
         _RUN.pack_into(self._memory, 0, run_id)
+
+    @property
+    def bound(self) -> bool:
+        """Whether the kernel kills the host when its agent dies.
+
+        A process that is stopped earlier would outlive its agent.
+        """
+        return bool(self._memory[_BOUND])
+
+    @bound.setter
+    def bound(self, bound: bool) -> None:
+        self._memory[_BOUND] = bound
 
     @property
     def closed(self) -> bool:

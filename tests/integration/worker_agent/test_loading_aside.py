@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,18 @@ if TYPE_CHECKING:
 SLOW = Session(EngineName("slow"), Configuration(1))
 SUM = Session(EngineName("sum"), Configuration(1))
 SETUP_S = 1.0
+AGENT = """
+import asyncio, pathlib, sys
+from tests.integration.worker_agent.test_loading_aside import SLOW
+from worker_agent.hosts.process import HostProcess
+
+def launched(host):
+    host.suspend()
+    print(host.pid, flush=True)
+
+asyncio.run(HostProcess.start(pathlib.Path(sys.argv[1]), SLOW, on_launched=launched))
+"""
+"""Starts a host that is to be suspended at once."""
 TICK_S = 0.01
 """Resolution of the process age that the emulated engine reads from the kernel."""
 
@@ -90,6 +105,31 @@ async def test_a_load_ahead_waits_while_another_engine_computes(tmp_path: Path) 
         await ended
     finally:
         await hosts.close()
+
+
+def test_a_host_that_is_to_be_suspended_at_once_dies_with_its_agent(tmp_path: Path) -> None:
+    write_engines(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as agent:
+        assert agent.stdout is not None
+        host = psutil.Process(int(agent.stdout.readline()))
+        agent.kill()
+    deadline = time.monotonic() + 30.0
+    try:
+        while is_alive(host):
+            assert time.monotonic() < deadline, "the host has outlived its agent"
+            time.sleep(0.05)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            host.kill()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 async def until(condition: Callable[[], bool]) -> None:

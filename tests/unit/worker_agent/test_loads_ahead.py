@@ -29,11 +29,15 @@ class Host:
 
     def __init__(self) -> None:
         self.pid = 0
+        self.is_new = False
         self.calls: list[str] = []
         self.killed: SynergaiError | None = None
 
-    def suspend(self) -> None:
+    def suspend(self) -> bool:
+        if self.is_new:
+            return False
         self.calls.append("suspend")
+        return True
 
     def resume(self) -> None:
         self.calls.append("resume")
@@ -62,6 +66,20 @@ async def test_a_load_ahead_is_suspended_while_the_worker_has_other_work() -> No
     await turns(lambda: host.calls == ["suspend"])
     busy = False
     await turns(lambda: host.calls == ["suspend", "resume"])
+    await load.end()
+    assert host.calls == ["suspend", "resume"]
+
+
+async def test_a_host_is_suspended_once_it_may_be() -> None:
+    host = Host()
+    host.is_new = True
+    load = LoadAhead(lambda: True)
+    load.watch(host)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert host.calls == []
+    host.is_new = False
+    await turns(lambda: host.calls == ["suspend"])
     await load.end()
     assert host.calls == ["suspend", "resume"]
 
