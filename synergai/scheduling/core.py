@@ -366,6 +366,7 @@ class SchedulerCore:
         self._residency.due = self._residency.is_on
         self._sizes.remove_worker(worker.worker)
         self._loads.remove_worker(worker.id)
+        self._crashes.remove_worker(worker.id)
         self._variants.fleet_changed()
         self._resumption.discard_worker(worker)
         self._estimator.invalidate_worker(worker)
@@ -447,7 +448,7 @@ class SchedulerCore:
         if (
             fault is Fault.ENGINE_BROKEN
             and worker is not None
-            and worker.has_other_variants(lease.session)
+            and worker.has_other_variants(lease.session, paused=True)
         ):
             fault = Fault.CONFIGURATION_UNUSABLE
         leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)

@@ -54,7 +54,7 @@ class Crashes:
         """
         session = lease.session
         worker = self._fleet.workers.get(lease.assignment.worker_id)
-        if worker is None or not worker.has_other_variants(session):
+        if worker is None or not worker.has_other_variants(session, paused=False):
             return None
         key = worker.id, session
         count = self.counts[key] = self.counts.get(key, 0) + 1
@@ -69,8 +69,8 @@ class Crashes:
         """Forget the crashes of a variant that has completed a query."""
         self.counts.pop((lease.assignment.worker_id, lease.session), None)
 
-    def worker_left(self, worker_id: WorkerId) -> None:
-        """Forget a worker."""
+    def remove_worker(self, worker_id: WorkerId) -> None:
+        """Forget the crashes on a worker that left."""
         for key in [key for key in self.counts if key[0] == worker_id]:
             del self.counts[key]
 

@@ -318,11 +318,20 @@ class WorkerRecord:
             every = used or every
         return list(every)
 
-    def has_other_variants(self, session: Session) -> bool:
-        """Return whether it can run the engine of a session in another variant."""
+    def has_other_variants(self, session: Session, *, paused: bool) -> bool:
+        """Return whether it can run the engine of a session in another variant.
+
+        Args:
+            session: the session.
+            paused: whether variants that pause count.
+        """
         variant = session.configuration.variant
+        without = self.unusable if paused else self.unusable | self.paused.keys()
         return bool(variant) and any(
-            each.variant != variant for each in self.configurations(session.engine)
+            Session(session.engine, replace(configuration, variant=other.name)) not in without
+            for configuration in self.worker.configurations
+            for other in self.variants.get(session.engine, ())
+            if other.name != variant
         )
 
     @property

@@ -122,6 +122,27 @@ def test_a_pause_ends_if_no_other_variant_is_left() -> None:
     assert variants_of(fleet.running) == ["large"]
 
 
+def test_crashes_on_a_worker_that_left_are_forgotten() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=60.0)
+    crash(fleet)
+    fleet.end(fleet.running[0])
+    fleet.join(0)
+    fleet.submit(qos=60.0)
+    [pause] = [each for each in crash(fleet) if isinstance(each, Pause)]
+    assert pause.pause_s == FIRST_PAUSE_S
+
+
+def test_a_variant_that_breaks_while_the_others_pause_leaves_these() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=60.0)
+    crash(fleet)
+    crash(fleet)
+    assert variants_of(fleet.running) == ["small"]
+    fleet.end(fleet.running[0], fault=Fault.ENGINE_BROKEN)
+    assert variants_of(fleet.running) == ["large"]
+
+
 def test_a_query_that_crashes_every_variant_fails() -> None:
     fleet = Fleet()
     fleet.submit(qos=60.0)
