@@ -45,12 +45,11 @@ class Fronts:
             fronts = worker.fronts[engine] = {}
         key = limit, batched
         front = fronts.get(key)
-        if front is not None and now - front.built_at <= _REBUILT_EVERY_S:
-            estimates = worker.estimates.get(engine)
-            if front.estimates is not estimates:
-                front.follow(estimates or self._estimator.estimates(engine, worker))
-            return front
         estimates = self._estimator.estimates(engine, worker)
+        if front is not None and now - front.built_at <= _REBUILT_EVERY_S:
+            if front.estimates is not estimates:
+                front.follow(estimates)
+            return front
         front = build_front(estimates, limit, now, batched=batched)
         if front is not None:
             if len(fronts) >= _MAX_FRONTS:  # clients may ask for any floor
