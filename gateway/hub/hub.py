@@ -372,8 +372,8 @@ class Hub:
             )
             worker.sessions.add(session)
             loaded = SessionLoaded(worker.id, session, setup_s, message.bytes)
-            self._dispatcher.tell(loaded, source=worker)
             self._dispatcher.loads_ahead.loaded(worker, session, setup_s)
+            self._dispatcher.tell(loaded, source=worker)  # which may use the session at once
             self._model_control.on_session_changed(worker, session, resident=True)
             return
         fault = lacking_text(session) if refused else printable_detail(message.fault)
