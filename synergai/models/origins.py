@@ -60,9 +60,10 @@ class EngineOrigins:
         return self._known[key]
 
     def fault_of(self, engine: EngineName, variant: str = "") -> str:
-        """Return why nothing is known of an engine, or of one variant of it; empty if it is.
+        """Return why the origin of an engine, or of one variant of it, is unknown.
 
-        Such as a file that is not the one that the engine.toml asks for.
+        It is empty if the origin is known. A usual reason is a file that is not the one that
+        engine.toml asks for.
         """
         self.of(engine, variant)
         return self._faults.get((engine, variant), "")

@@ -262,7 +262,7 @@ def bare_type(annotation: Any) -> Any:
     return annotation
 
 
-def field_of(struct: type[msgspec.Struct], name: str, **different: Any) -> Any:
+def field_of(struct: type[msgspec.Struct], name: str, default: Any = msgspec.NODEFAULT) -> Any:
     """Return a settings field with default, limits and description of a struct's field.
 
     The field's type must be repeated: ``policy: str = field_of(SchedulingOptions, "policy")``.
@@ -270,7 +270,7 @@ def field_of(struct: type[msgspec.Struct], name: str, **different: Any) -> Any:
     Args:
         struct: the struct that declares the field.
         name: the field's name.
-        different: a ``default`` that differs from the struct's.
+        default: a default that differs from the struct's.
     """
     [declared] = (field for field in msgspec.structs.fields(struct) if field.name == name)
     [meta] = (each for each in get_args(declared.type) if isinstance(each, msgspec.Meta))
@@ -279,11 +279,11 @@ def field_of(struct: type[msgspec.Struct], name: str, **different: Any) -> Any:
         for key in ("gt", "ge", "lt", "le", "description")
         if (value := getattr(meta, key)) is not None
     }
-    if different:
-        return Field(**different, **given)
-    if declared.default is msgspec.NODEFAULT:
+    if default is msgspec.NODEFAULT:
+        default = declared.default
+    if default is msgspec.NODEFAULT:
         return Field(default_factory=declared.default_factory, **given)
-    return Field(default=declared.default, **given)
+    return Field(default=default, **given)
 
 
 def _pairs(text: str) -> dict[str, str]:

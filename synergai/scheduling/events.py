@@ -50,7 +50,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         variants: the variants that it has of each engine; engines without any are left out.
         memory_bytes: memory for its sessions; 0 if it is not known.
         session_bytes: memory of a session by engine, as far as it is known.
-        session_sizes: memory of single sessions, which goes before `session_bytes`.
+        session_sizes: memory of single sessions, which overrides `session_bytes`.
         pinned: sessions that it always keeps.
     """
 

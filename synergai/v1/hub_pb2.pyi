@@ -571,8 +571,8 @@ class LoadEngine(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     ahead: _builtins.bool
-    """Nothing needs it yet: what the worker has goes before. An agent that has no memory for it, or no
-    time, gives it up, and reports that it is not resident.
+    """Nothing needs it yet, so it must take nothing from what the worker has and does. An agent that
+    has no memory for it, or no time, gives it up and reports that it is not resident.
     """
     @_builtins.property
     def session(self) -> _common_pb2.Session: ...

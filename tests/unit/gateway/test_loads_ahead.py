@@ -37,7 +37,7 @@ def test_loads_that_nothing_has_used_are_counted_until_a_query_comes() -> None:
     assert not ledger.waiting
 
 
-def test_a_load_that_comes_to_be_needed_is_none_ahead() -> None:
+def test_a_load_that_is_needed_before_its_end_does_not_count() -> None:
     ledger = LoadsAhead()
     worker = make_worker()
     ledger.ordered(worker.id, FIRST, 3.0)

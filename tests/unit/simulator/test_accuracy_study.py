@@ -91,7 +91,7 @@ def test_a_cold_start_costs_only_the_requests_of_the_first_loads(name: str) -> N
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_workers_with_time_to_load_ahead_are_late_with_nothing(name: str) -> None:
+def test_no_request_is_late_if_workers_had_time_to_load_ahead(name: str) -> None:
     scenario = SCENARIOS[name]
     engines = sorted(scenario.fronts)
     arrivals = [(0.1 * number, engines[number % len(engines)]) for number in range(50)]

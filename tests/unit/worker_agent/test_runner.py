@@ -628,7 +628,7 @@ def test_host_that_dies_at_inputs_names_the_first_as_suspect(
     assert handler.lines[-1][1] == 1
 
 
-def test_crash_of_a_variant_is_told_whatever_run_of_the_item_it_was(
+def test_crash_of_a_variant_is_reported_although_another_run_failed_first(
     runner: Runner, host: FakeHost
 ) -> None:
     _, handler = add(runner, queries=2)
