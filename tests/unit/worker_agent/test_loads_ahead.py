@@ -183,7 +183,7 @@ async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
 
     async def start(
         *_: Any, on_launched: Callable[[Host], None], **__: Any
-    ) -> HostProcess:  # which is loaded never
+    ) -> HostProcess:  # which is never loaded
         on_launched(Loading())
         raise await killed
 
