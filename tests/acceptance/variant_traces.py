@@ -209,7 +209,7 @@ def bound(scenario: Scenario, requests: Requests) -> float:
     return accuracy_at_most(scenario, engine, [at for at, _ in requests]) / best
 
 
-def compare(
+async def compare(
     name: str, shapes: Sequence[str], seconds: int, seed: int, model: Path, directory: Path
 ) -> list[str]:
     """Send each shape of load under each rule; print the figures, and return the errors."""
@@ -224,8 +224,8 @@ def compare(
         fleet = Fleet(scenario, rule, model, directory / name / rule)
         with fleet.running() as address:
             for shape, requests in loads.items():
-                asyncio.run(fleet.send(address, low_load(scenario, SETTLE_S)))
-                found[shape, rule] = asyncio.run(fleet.send(address, requests))
+                await fleet.send(address, low_load(scenario, SETTLE_S))
+                found[shape, rule] = await fleet.send(address, requests)
     errors = []
     for shape, requests in loads.items():
         limit = bound(scenario, requests)
@@ -257,7 +257,7 @@ def compare(
     return errors
 
 
-def burst(name: str, seed: int, model: Path, directory: Path) -> list[str]:
+async def burst(name: str, seed: int, model: Path, directory: Path) -> list[str]:
     """Send a low load with a burst in the middle; print the figures, and return the errors."""
     scenario = SCENARIOS[name]
     [engine] = scenario.fronts
@@ -273,8 +273,8 @@ def burst(name: str, seed: int, model: Path, directory: Path) -> list[str]:
     after = [(end + at, engine) for at, _ in before]
     fleet = Fleet(scenario, TESTED, model, directory / f"{name}-burst")
     with fleet.running() as address:
-        asyncio.run(fleet.send(address, low_load(scenario, SETTLE_S)))
-        answers = asyncio.run(fleet.send(address, [*before, *high, *after]))
+        await fleet.send(address, low_load(scenario, SETTLE_S))
+        answers = await fleet.send(address, [*before, *high, *after])
     steady = [
         variant
         for at, variant in zip(answers.due, answers.variants, strict=True)
@@ -296,6 +296,18 @@ def burst(name: str, seed: int, model: Path, directory: Path) -> list[str]:
     return errors
 
 
+async def run(options: argparse.Namespace, directory: Path) -> list[str]:
+    """Run the scenarios; return the errors."""
+    model = directory / "built" / MODEL
+    errors = []
+    for name in options.scenarios.split(","):
+        if len(SCENARIOS[name].fronts) == 1:
+            errors += await burst(name, options.seed, model, directory)
+        shapes = options.shapes.split(",")
+        errors += await compare(name, shapes, options.seconds, options.seed, model, directory)
+    return errors
+
+
 def main() -> int:
     """Run the scenarios; return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -304,16 +316,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=100)
     options = parser.parse_args()
-    errors = []
     with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(temporary)
-        build(MODEL, directory / "built", lambda _: None)
-        model = directory / "built" / MODEL
-        for name in options.scenarios.split(","):
-            if len(SCENARIOS[name].fronts) == 1:
-                errors += burst(name, options.seed, model, directory)
-            shapes = options.shapes.split(",")
-            errors += compare(name, shapes, options.seconds, options.seed, model, directory)
+        build(MODEL, Path(temporary, "built"), lambda _: None)
+        errors = asyncio.run(run(options, Path(temporary)))
     for error in errors:
         print(error)
     print(f"{len(errors)} errors")
