@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from synergai.errors import InvalidInput
+from synergai.protocol.converters import engine_from_proto
 from synergai.runtime.text import printable
+
+if TYPE_CHECKING:
+    from synergai.domain import Engine
+    from synergai.v1 import common_pb2
 
 _MAX_DETAIL: Final = 1000
 
@@ -29,3 +36,24 @@ def checked_seconds(seconds: float, what: str) -> float:
 def printable_detail(detail: str) -> str:
     """Return a worker's error detail, truncated and safe for terminals: clients see it."""
     return printable(detail[:_MAX_DETAIL])
+
+
+def engine_from_agent(message: common_pb2.Engine) -> Engine:
+    """Convert an engine of a worker; its texts are safe for terminals and logs.
+
+    What only gateways say of an engine is left out.
+
+    Raises:
+        InvalidInput: as for `engine_from_proto`.
+    """
+    engine = engine_from_proto(message)
+    return replace(
+        engine,
+        digest=printable(engine.digest),
+        fault=printable(engine.fault),
+        unverified=printable(engine.unverified),
+        variants=tuple(replace(each, digest=printable(each.digest)) for each in engine.variants),
+        left_out=tuple(replace(each, reason=printable(each.reason)) for each in engine.left_out),
+        samples_digest=printable(engine.samples_digest),
+        other_samples="",
+    )

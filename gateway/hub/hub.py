@@ -16,7 +16,12 @@ import grpc
 from msgspec.structs import replace
 
 from gateway.audit.calls import current_call
-from gateway.fleet.agent_validation import ProtocolViolation, checked_seconds, printable_detail
+from gateway.fleet.agent_validation import (
+    ProtocolViolation,
+    checked_seconds,
+    engine_from_agent,
+    printable_detail,
+)
 from gateway.hub.heartbeats import HeartbeatMonitor
 from gateway.hub.peers import read_applicant
 from gateway.hub.registration import (
@@ -30,7 +35,7 @@ from gateway.hub.registration import (
 from synergai.domain import EngineName, validate_name, versioned
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.converters import engine_from_proto, session_from_proto
+from synergai.protocol.converters import session_from_proto
 from synergai.scheduling.events import (
     ConfigurationsUnusable,
     EnginesChanged,
@@ -190,7 +195,7 @@ class Hub:
                 case "session_changed":
                     self._session_changed(worker, message.session_changed)
                 case "engine_changed":
-                    engine = engine_from_proto(message.engine_changed.engine)
+                    engine = engine_from_agent(message.engine_changed.engine)
                     if engine.name not in worker.offered and len(worker.offered) >= MAX_ENGINES:
                         raise ProtocolViolation(f"a worker has at most {MAX_ENGINES:,} engines")
                     self._offer(connection, worker, [engine])
@@ -457,7 +462,7 @@ def _log_left_out(worker: ConnectedWorker, engine: Engine) -> None:
     for each in engine.left_out:
         if before is None or before.fault or each not in before.left_out:
             text = "worker %s: variant %s of engine %s is not used: %s"
-            _log.warning(text, worker.id, each.variant, engine.name, printable_detail(each.reason))
+            _log.warning(text, worker.id, each.variant, engine.name, each.reason)
 
 
 def _log_other_samples(worker: ConnectedWorker, engine: Engine) -> None:

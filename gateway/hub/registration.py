@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.agent_validation import printable_detail
+from gateway.fleet.agent_validation import engine_from_agent, printable_detail
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Configuration, WorkerClass, WorkerId, validate_name
 from synergai.errors import InvalidInput, NotSupported
 from synergai.protocol.converters import (
     configuration_from_proto,
-    engine_from_proto,
     session_from_proto,
     unusable_session_from_proto,
 )
@@ -74,7 +73,7 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         raise InvalidInput(f"{where} has more than {_MAX_LABELS} backends or labels")
     engines = {}
     for engine_message in message.engines:
-        engine = engine_from_proto(engine_message)
+        engine = engine_from_agent(engine_message)
         if engine.name in engines:
             raise InvalidInput(f"{where} has engine {engine.name!r} twice")
         engines[engine.name] = engine

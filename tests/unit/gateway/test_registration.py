@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.fleet.agent_validation import engine_from_agent
 from gateway.hub.registration import worker_from_registration
 from synergai.domain import Configuration, LeftOut, Session
 from synergai.errors import InvalidInput
@@ -104,6 +105,25 @@ def test_variants_that_a_worker_leaves_out_are_told_with_the_reason() -> None:
     message.left_out[0].name = "a b"
     with pytest.raises(InvalidInput):
         engine_from_proto(message)
+
+
+def test_texts_of_a_worker_are_safe_for_terminals_and_logs() -> None:
+    text = "one\x1b[2J\ntwo"
+    message = engine_to_proto(ENGINE)
+    message.variants.add(name="full", origin="declared", digest=text)
+    message.left_out.add(name="int8", reason=text)
+    for name in ("digest", "fault", "unverified", "samples_digest"):
+        setattr(message, name, text)
+    engine = engine_from_agent(message)
+    texts = {engine.digest, engine.fault, engine.unverified, engine.samples_digest}
+    texts |= {engine.variants[0].digest, engine.left_out[0].reason}
+    assert texts == {"one?[2J two"}
+
+
+def test_only_gateways_say_that_samples_differ() -> None:
+    message = engine_to_proto(ENGINE)
+    message.other_samples = "they are better"
+    assert engine_from_agent(message).other_samples == ""
 
 
 def test_memory_of_sessions_reaches_the_scheduler() -> None:
