@@ -133,7 +133,7 @@ class ConnectedWorker:
         engines_rss_bytes: resident memory of its engines.
         power: power mode and power draw of the machine.
         unusable: sessions that it cannot run, and why, although it has engine and configuration.
-        session_budget_bytes: memory for its sessions; 0 from an agent that does not tell.
+        session_budget_bytes: memory for its sessions; 0 if its agent does not report it.
         session_bytes: memory of sessions that it had loaded when it registered.
         pinned: sessions that it always keeps.
         offered: engines by name, as the agent describes them.

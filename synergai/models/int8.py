@@ -100,8 +100,7 @@ def _translated(name: str) -> Iterator[None]:
 def _single_channel_stems(model: onnx.ModelProto) -> list[str]:
     """Return the nodes of convolutions of an input with a single channel, such as a grey image.
 
-    They multiply few numbers for each output, which integer kernels do no faster: what they cost
-    for a value is more than they save.
+    Each output takes so few products that integer kernels cost more per value than they save.
     """
     graph = model.graph
     inputs = {each.name for each in graph.input}

@@ -1,4 +1,4 @@
-"""Memory that sessions take on workers: what agents told, and else assumptions."""
+"""Memory that sessions take on workers: reported by agents, or else assumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SessionSizes:
     """Sizes of sessions, by worker and by worker class."""
 
     def __init__(self) -> None:
-        # The largest that any worker of the class told.
+        # The largest that any worker of the class has reported.
         self._by_class: dict[WorkerClass, dict[Session, int]] = {}
         self._workers: Counter[WorkerClass] = Counter()
 
@@ -28,7 +28,7 @@ class SessionSizes:
         """Take over what a worker that joins knows of its engines."""
         self._workers[worker.worker_class] += 1
         for each in worker.session_sizes:
-            self._tell(worker, each.session, each.bytes)
+            self._record(worker, each.session, each.bytes)
 
     def remove_worker(self, worker: Worker) -> None:
         """Forget the sizes of a class without workers."""
@@ -41,12 +41,13 @@ class SessionSizes:
         """Record what loading a session took on a worker, in bytes; 0 if it is not known."""
         if size:
             worker.session_bytes[session] = size
-            self._tell(worker.worker, session, size)
+            self._record(worker.worker, session, size)
 
     def of(self, worker: WorkerRecord, session: Session) -> int:
         """Return the size of a session on a worker, in bytes.
 
-        Where the worker has not told it, that of others of its class, or else an assumption.
+        Where the worker has not reported it, that of others of its class counts, or else an
+        assumption.
         """
         known = worker.session_bytes.get(session)
         if known is None:
@@ -57,6 +58,6 @@ class SessionSizes:
             return known
         return VARIANT_BYTES if session.configuration.variant else SESSION_BYTES
 
-    def _tell(self, worker: Worker, session: Session, size: int) -> None:
+    def _record(self, worker: Worker, session: Session, size: int) -> None:
         sizes = self._by_class.setdefault(worker.worker_class, {})
         sizes[session] = max(size, sizes.get(session, 0))

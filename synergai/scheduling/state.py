@@ -232,7 +232,7 @@ class WorkerRecord:
         sessions: what is resident in its memory.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
-        session_bytes: memory of sessions that it told.
+        session_bytes: memory of sessions, as it reported it.
         used_at: when the last assignment of a session ended.
         full_until: until when it counts as full, as it refused to load ahead.
         most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.

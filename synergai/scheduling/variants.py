@@ -161,7 +161,7 @@ class Variants:
         estimates = front.estimates
         if worker.max_batch > 1 and (joined := self._joined(worker, estimates, front)) is not None:
             return joined, count
-        starts_at = worker.free_at(now) if worker.leases else now
+        starts_at = worker.free_at(now)
         query = Query(engine, worker, front, starts_at, deadline, now, self.margins)
         at = self._chooser.choose(query)
         chosen = estimates[front.places[at]]
