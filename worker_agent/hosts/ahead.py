@@ -66,22 +66,37 @@ class LoadAhead:
         self.needed = False
         self.host: Suspendable | None = None
         self._is_busy = is_busy
+        self._given_up: GivenUp | None = None
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, host: Suspendable) -> None:
         """Suspend the host whenever there is something else to do, until `end`."""
         self.host = host
+        if self._given_up is not None and not self.needed:
+            host.kill(str(self._given_up), self._given_up)
         self._task = asyncio.create_task(self._step_aside(host))
 
     def give_up(self, reason: str, *, no_room: bool) -> None:
-        """Kill the host, if the load has one of its own.
+        """Kill the host, or let none be started.
+
+        A variant that is being loaded into the host of others is loaded all the same.
 
         Args:
             reason: why.
             no_room: there is not enough memory for it.
         """
+        self._given_up = GivenUp(reason, no_room=no_room)
         if self.host is not None:
-            self.host.kill(reason, GivenUp(reason, no_room=no_room))
+            self.host.kill(reason, self._given_up)
+
+    def check(self) -> None:
+        """Check that the load was not given up before it began.
+
+        Raises:
+            GivenUp: it was, and nothing has come to need it since.
+        """
+        if self._given_up is not None and not self.needed:
+            raise self._given_up
 
     async def end(self) -> None:
         """Let the host go on, as it is loaded, or the load is over."""
@@ -91,6 +106,7 @@ class LoadAhead:
             await asyncio.wait([self._task])
 
     async def _step_aside(self, host: Suspendable) -> None:
+        now = asyncio.get_running_loop().time
         waited_s = 0.0
         suspended = False
         try:
@@ -101,12 +117,13 @@ class LoadAhead:
                 elif suspended and not busy:
                     host.resume()
                     suspended = False
-                waited_s += CHECK_S if busy else 0.0
                 if waited_s > PATIENCE_S:
                     reason = f"gave way to other work for {PATIENCE_S:g} s, and was given up"
                     host.kill(reason, GivenUp(reason))
                     return
+                began = now()
                 await asyncio.sleep(CHECK_S)
+                waited_s += now() - began if busy else 0.0
         finally:
             if suspended:
                 host.resume()

@@ -158,6 +158,7 @@ class HostPool:
         """
         if (ahead := self._ahead.pop(session, None)) is not None:
             ahead.needed = True
+        self._give_up_other_variants(session)
         return self._loads.get(session) or self._begin_load(session, self._load(session))
 
     def load_ahead(self, session: Session) -> asyncio.Task[HostProcess]:
@@ -258,6 +259,13 @@ class HostPool:
         await asyncio.gather(*retiring)
         self._hosts.clear()
 
+    def _give_up_other_variants(self, needed: Session) -> None:
+        """Give up other variants of an engine, which would be suspended in their turn for it."""
+        family = _without_variant(needed)
+        for session, load in self._ahead.items():
+            if session != needed and _without_variant(session) == family:
+                load.give_up("was given up for another variant", no_room=False)
+
     async def _load_ahead(self, session: Session, ahead: LoadAhead) -> HostProcess:
         try:
             return await self._load(session, ahead)
@@ -316,7 +324,10 @@ class HostPool:
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
             self._on_change(SessionChange(session, resident=False, error=error))
             raise error from failure
-        self._hosts[session] = host
+        if ahead is None or ahead.needed:
+            self._hosts[session] = host
+        else:  # it goes before what was used
+            self._hosts = {session: host, **self._hosts}
         self._loaded_bytes[host] = size = rss_bytes(host.pid)
         self._initial_bytes[session] = grown = max(size - before, 0)
         if ahead is not None and not ahead.needed and not self._fits(0):
@@ -343,8 +354,10 @@ class HostPool:
         """Evict others for a session of `size` bytes that is needed.
 
         Raises:
-            GivenUp: nothing needs it yet, and there is no room.
+            GivenUp: nothing needs it yet, and there is no room, or it was given up.
         """
+        if ahead is not None:
+            ahead.check()
         if ahead is None or ahead.needed:
             if not self._fits(size):
                 self._give_up_loads_ahead()

@@ -10,10 +10,12 @@ import pytest
 import worker_agent.hosts.ahead
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, EngineName, Session
+from synergai.errors import ConfigurationUnusable, EngineUnusable
 from worker_agent.hosts.ahead import GivenUp, LoadAhead
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
+from worker_agent.ipc.frames import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,3 +196,95 @@ async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
     with pytest.raises(GivenUp):
         await loading
     assert run.changes == [SessionChange(SESSION, resident=False)]
+
+
+async def test_a_load_that_is_given_up_before_its_host_is_started_is_killed_then() -> None:
+    host = Host()
+    load = LoadAhead(lambda: False)
+    load.give_up("the power mode changes", no_room=False)
+    with pytest.raises(GivenUp):
+        load.check()
+    load.watch(host)
+    await load.end()
+    assert isinstance(host.killed, GivenUp)
+
+
+async def test_a_load_that_is_needed_after_it_was_given_up_goes_on() -> None:
+    host = Host()
+    load = LoadAhead(lambda: False)
+    load.give_up("the power mode changes", no_room=False)
+    load.needed = True
+    load.check()
+    load.watch(host)
+    await load.end()
+    assert host.killed is None
+
+
+@pytest.mark.parametrize("launched", [False, True], ids=["starting", "loading"])
+async def test_a_variant_that_is_needed_does_not_wait_for_another_one_loaded_ahead(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launched: bool
+) -> None:
+    killed: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
+    may_launch = asyncio.Event()
+    started: list[str] = []
+
+    class Loading(Host):
+        def kill(self, reason: str, error: SynergaiError) -> None:
+            super().kill(reason, error)
+            killed.set_result(error)
+
+    async def start(
+        _models: Path, session: Session, *, on_launched: Callable[[Host], None], **_: Any
+    ) -> HostProcess:
+        started.append(session.configuration.variant)
+        if session == needed:
+            raise EngineUnusable("which is enough here")
+        await may_launch.wait()
+        on_launched(Loading())
+        raise await killed
+
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
+    monkeypatch.setattr(HostProcess, "start", start)
+    ahead, needed = (
+        Session(SESSION.engine, Configuration(1, variant=each)) for each in ("small", "large")
+    )
+    first = run.hosts.load_ahead(ahead)
+    if launched:
+        may_launch.set()
+        await turns(lambda: any(load.host for load in run.hosts._ahead.values()))
+    else:
+        await turns(lambda: started == ["small"])
+    second = run.hosts.load(needed)
+    may_launch.set()
+    with pytest.raises(ConfigurationUnusable):
+        await second
+    with pytest.raises(GivenUp):
+        await first
+    assert started == ["small", "large"]
+
+
+async def test_what_was_loaded_ahead_is_evicted_before_what_was_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Loaded(Host):
+        ready = Ready(
+            inputs=(),
+            outputs=(),
+            samples=0,
+            backend_start_s=0.0,
+            model_load_s=0.0,
+            data_preparation_s=0.0,
+        )
+        is_closed = was_suspended = False
+
+    async def start(*_: Any, **__: Any) -> Loaded:
+        return Loaded()
+
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
+    monkeypatch.setattr(HostProcess, "start", start)
+    ahead = Session(EngineName("ahead"), Configuration(1))
+    await run.hosts.load(SESSION)
+    await run.hosts.load_ahead(ahead)
+    assert run.hosts.resident_sessions() == [SESSION, ahead]
+    run.hosts.get_resident(ahead)
+    assert run.hosts.resident_sessions() == [ahead, SESSION]
