@@ -268,8 +268,10 @@ class Residency:
             return False
         if any(lease.session == session for lease in worker.leases.values()):
             return False
-        wanted = self._variants.wanted(session.engine, worker, now)
-        return not (session.configuration.variant and wanted and wanted[0].session == session)
+        if not session.configuration.variant:
+            return True
+        fastest = self._variants.fastest(session.engine, worker, now)
+        return fastest is None or fastest.session != session
 
 
 def _decayed(

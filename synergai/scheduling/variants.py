@@ -125,6 +125,11 @@ class Variants:
         """Return the mean cost that a query may have, in times of the fastest variant."""
         return self._pools.allowance(engine, now)
 
+    def fastest(self, engine: EngineName, worker: WorkerRecord, now: float) -> Estimate | None:
+        """Return the variant that is always kept loaded on a worker; None if none is profiled."""
+        front = self._fronts.of(engine, worker, None, now, batched=True)
+        return None if front is None else front.estimates[front.places[0]]
+
     def wanted(self, engine: EngineName, worker: WorkerRecord, now: float) -> list[Estimate]:
         """Return the variants that are to be loaded on a worker, the most important first.
 

@@ -549,6 +549,7 @@ def test_a_worker_without_room_for_a_load_drops_what_is_worth_less() -> None:
     wait(fleet, 61.0)
     assert len(fleet.loading) == 1
     assert [unload.session for unload in fleet.dropping] == [unused]
+    assert not fleet.core._fleet.workers[worker_id].fronts  # as neither engine has variants
     fleet.handle(SessionDropped(worker_id, unused))
     wait(fleet, 0.2)
     assert [load.session for load in fleet.loading] == [wanted, wanted]
