@@ -326,7 +326,7 @@ class HostPool:
             raise error from failure
         if ahead is None or ahead.needed:
             self._hosts[session] = host
-        else:  # it goes before what was used
+        else:  # so that it is evicted before what was used
             self._hosts = {session: host, **self._hosts}
         self._loaded_bytes[host] = size = rss_bytes(host.pid)
         self._initial_bytes[session] = grown = max(size - before, 0)
