@@ -28,9 +28,6 @@ class JobDemand:
         self._per_s = 0.0
         self._counted_at = -math.inf
 
-    def __len__(self) -> int:
-        return len(self._jobs)
-
     def add(self, job: JobRecord) -> None:
         """Count a job from now on. Idempotent."""
         self._jobs[job.sequence] = job

@@ -233,9 +233,7 @@ class Pools:
     def _queries(self, member: _Member, horizon_s: float, now: float) -> float:
         """Return how many queries of an engine have to be answered within the horizon."""
         family = member.family
-        rate = family.arrivals.expected_per_s(now)
-        if family.jobs:
-            rate += family.jobs.per_s(now, horizon_s)
+        rate = family.arrivals.expected_per_s(now) + family.jobs.per_s(now, horizon_s)
         return self._queue.with_deadlines(member.engine) + rate * horizon_s
 
     def _taken_s(self, worker: WorkerRecord, horizon_s: float, now: float) -> float:
