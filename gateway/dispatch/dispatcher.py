@@ -209,8 +209,20 @@ class Dispatcher:
         return in_fleet and self._core.is_unprofiled(worker.id, engine)
 
     def log_unprofiled(self, worker: ConnectedWorker, engines: Iterable[EngineName]) -> None:
-        """Log which of `engines` will be measured, as they are unprofiled on the worker."""
-        if unprofiled := [engine for engine in engines if self.is_unprofiled(worker, engine)]:
+        """Log which of `engines` will be measured, as they are unprofiled on the worker.
+
+        Those that another worker of its class has were logged for that one: all share a profile.
+        """
+        unprofiled = [engine for engine in engines if self.is_unprofiled(worker, engine)]
+        if not unprofiled:
+            return
+        known = {
+            engine
+            for other in self._workers.values()
+            if other is not worker and other.worker_class == worker.worker_class
+            for engine in other.usable_engines
+        }
+        if unprofiled := [engine for engine in unprofiled if engine not in known]:
             _log.info(
                 "no profile on class %s for %s: measuring the first queries",
                 worker.worker_class,

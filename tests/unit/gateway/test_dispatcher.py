@@ -209,6 +209,20 @@ async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
     ]
 
 
+async def test_unprofiled_engine_is_announced_once_for_the_workers_of_a_class(
+    harness: GatewayHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    new = EngineName("new")
+    for worker in (make_worker("w1"), make_worker("w2")):
+        worker.engines[new] = replace(ENGINE, name=new)
+        harness.dispatcher.add_worker(worker)
+        assert harness.dispatcher.is_unprofiled(worker, new)
+    assert [record.message for record in caplog.records] == [
+        "no profile on class test for new: measuring the first queries"
+    ]
+
+
 async def test_worker_that_joins_a_closed_dispatcher_is_ignored(harness: GatewayHarness) -> None:
     harness.dispatcher.close()
     worker = harness.add_worker()
