@@ -42,9 +42,9 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     load_ahead: Annotated[
         Literal["never", "requested", "all"],
         Meta(
-            description="Engines that idle workers load before they are needed: none, those that "
-            "were requested lately, or all as far as memory suffices. Variants of an engine in use "
-            "are always loaded ahead."
+            description="Engines that idle workers load before they are needed: none (never), "
+            "those that were requested lately, or all as far as memory suffices. Variants of an "
+            "engine in use are loaded ahead in any case with the objective accuracy."
         ),
     ] = "never"
     infeasible: Annotated[
