@@ -159,7 +159,10 @@ class HostPool:
         if (ahead := self._ahead.pop(session, None)) is not None:
             ahead.needed = True
         self._give_up_other_variants(session)
-        return self._loads.get(session) or self._begin_load(session, self._load(session))
+        task = self._loads.get(session)
+        if task is not None and not task.done():  # one that is over may have been given up
+            return task
+        return self._begin_load(session, self._load(session))
 
     def load_ahead(self, session: Session) -> asyncio.Task[HostProcess]:
         """Load `session`, which nothing needs yet; see `worker_agent.hosts.ahead`.
@@ -176,8 +179,12 @@ class HostPool:
     ) -> asyncio.Task[HostProcess]:
         task = asyncio.create_task(load)
         self._loads[session] = task
-        task.add_done_callback(lambda _: self._loads.pop(session))
+        task.add_done_callback(partial(self._end_load, session))
         return task
+
+    def _end_load(self, session: Session, task: asyncio.Task[HostProcess]) -> None:
+        if self._loads.get(session) is task:  # and not one that was begun meanwhile
+            del self._loads[session]
 
     def end_loads_ahead(self, reason: str) -> None:
         """Give up what is being loaded ahead."""

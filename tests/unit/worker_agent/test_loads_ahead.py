@@ -288,3 +288,28 @@ async def test_what_was_loaded_ahead_is_evicted_before_what_was_used(
     assert run.hosts.resident_sessions() == [SESSION, ahead]
     run.hosts.get_resident(ahead)
     assert run.hosts.resident_sessions() == [ahead, SESSION]
+
+
+async def test_a_load_that_was_just_given_up_is_not_what_a_query_gets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1)
+    monkeypatch.setattr(worker_agent.hosts.pool, "available_memory_bytes", lambda: 1 << 40)
+    over: asyncio.Future[asyncio.Task[HostProcess]] = asyncio.get_running_loop().create_future()
+
+    async def load_when_over() -> None:
+        while not first.done():  # noqa: ASYNC110 - before anything is told that it is
+            await asyncio.sleep(0)
+        over.set_result(run.hosts.load(SESSION))
+
+    waiting = asyncio.create_task(load_when_over())
+    first = run.hosts.load_ahead(SESSION)
+    await waiting
+    with pytest.raises(GivenUp, match="not free"):
+        await first
+    second = await over
+    assert second is not first
+    with pytest.raises(GivenUp, match="suspended"):  # by the fake, which was started
+        await second
+    assert run.started == [SESSION]
+    assert not run.hosts._loads
