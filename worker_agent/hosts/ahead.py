@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 30.0
 """A load that was suspended for this long is given up."""
+VARIANT_PATIENCE_S: Final = 1.0
+"""The same of a variant, as gateways let requests for its engine wait until its load has ended."""
 CHECK_S: Final = 0.01
 """Interval at which it is checked whether other work has begun or ended."""
 FREE_SHARE: Final = 0.1
@@ -56,16 +58,18 @@ class LoadAhead:
 
     Args:
         is_busy: returns whether the worker has anything else to do.
+        of_variant: whether a variant is loaded.
 
     Attributes:
         needed: something needs it by now, so that it is a load like any other.
         host: the engine host, once its process is started.
     """
 
-    def __init__(self, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, is_busy: Callable[[], bool], *, of_variant: bool = False) -> None:
         self.needed = False
         self.host: Suspendable | None = None
         self._is_busy = is_busy
+        self._patience_s = VARIANT_PATIENCE_S if of_variant else PATIENCE_S
         self._given_up: GivenUp | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -117,8 +121,8 @@ class LoadAhead:
                 elif suspended and not busy:
                     host.resume()
                     suspended = False
-                if waited_s > PATIENCE_S:
-                    reason = f"gave way to other work for {PATIENCE_S:g} s, and was given up"
+                if waited_s > self._patience_s:
+                    reason = f"gave way to other work for {self._patience_s:g} s, and was given up"
                     host.kill(reason, GivenUp(reason))
                     return
                 began = now()

@@ -171,7 +171,8 @@ class HostPool:
         """
         if (task := self._loads.get(session)) is not None:
             return task
-        self._ahead[session] = ahead = LoadAhead(self._is_busy)
+        of_variant = bool(session.configuration.variant)
+        self._ahead[session] = ahead = LoadAhead(self._is_busy, of_variant=of_variant)
         return self._begin_load(session, self._load_ahead(session, ahead))
 
     def _begin_load(

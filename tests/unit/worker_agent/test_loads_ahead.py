@@ -99,11 +99,16 @@ async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
     assert host.calls == ["suspend", "resume"]
 
 
-async def test_a_load_that_would_wait_for_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("of_variant", "limit"), [(False, "PATIENCE_S"), (True, "VARIANT_PATIENCE_S")]
+)
+async def test_a_load_that_would_wait_for_long_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, *, of_variant: bool, limit: str
+) -> None:
     monkeypatch.setattr(worker_agent.hosts.ahead, "CHECK_S", 1e-6)
-    monkeypatch.setattr(worker_agent.hosts.ahead, "PATIENCE_S", 1e-5)
+    monkeypatch.setattr(worker_agent.hosts.ahead, limit, 1e-5)
     host = Host()
-    load = LoadAhead(lambda: True)
+    load = LoadAhead(lambda: True, of_variant=of_variant)
     load.watch(host)
     await turns(lambda: host.killed is not None)
     await load.end()
