@@ -135,7 +135,8 @@ class Residency:
                 self.again_at = min(self.again_at, self._loads.next_change(now))
                 continue
             if self._makes_room(wish, now):
-                seconds = worker.free_at(now) - now + wish.estimate.setup_s
+                # Of a session that is not loaded, a setup of 0 s means that nothing is known.
+                seconds = worker.free_at(now) - now + (wish.estimate.setup_s or math.inf)
                 self._loads.begin(worker.id, session, seconds, now)
                 known_s = seconds if math.isfinite(seconds) else 0.0
                 self._commands.append(Load(worker.id, session, known_s))
