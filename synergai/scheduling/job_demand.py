@@ -36,19 +36,22 @@ class JobDemand:
         """Count a job no longer; do nothing if it was not counted."""
         self._jobs.pop(job.sequence, None)
 
-    def per_s(self, now: float, horizon_s: float) -> float:
+    def per_s(self, now: float, horizon_s: float, sample_cost: float = 1.0) -> float:
         """Return the rate.
 
         Args:
             now: the instant of the event.
             horizon_s: least time in which a job has to be completed, in seconds.
+            sample_cost: how much a query without tensors counts, compared with one that has them.
         """
         if not self._jobs:
             return 0.0
         if now - self._counted_at >= _INTERVAL_S * len(self._jobs):
             self._counted_at = now
             self._per_s = sum(
-                job.remaining / (JOB_SHARE * max(job.job.deadline - now, horizon_s))
+                job.remaining
+                * (1.0 if job.job.with_tensors else sample_cost)
+                / (JOB_SHARE * max(job.job.deadline - now, horizon_s))
                 for job in self._jobs.values()
             )
         return self._per_s

@@ -81,6 +81,7 @@ class _Member(NamedTuple):
         family: what was seen of it.
         workers: how many workers have it.
         fastest_s: mean seconds of its fastest variant on them.
+        sample_cost: those of a query without tensors, which is not transferred, as a share of it.
         seconds: mean seconds of each variant.
         front: its variants on one of them.
     """
@@ -89,6 +90,7 @@ class _Member(NamedTuple):
     family: Family
     workers: int
     fastest_s: float
+    sample_cost: float
     seconds: tuple[float, ...]
     front: Front
 
@@ -233,7 +235,8 @@ class Pools:
     def _queries(self, member: _Member, horizon_s: float, now: float) -> float:
         """Return how many queries of an engine have to be answered within the horizon."""
         family = member.family
-        rate = family.arrivals.expected_per_s(now) + family.jobs.per_s(now, horizon_s)
+        jobs_per_s = family.jobs.per_s(now, horizon_s, member.sample_cost)
+        rate = family.arrivals.expected_per_s(now) + jobs_per_s
         return self._queue.with_deadlines(member.engine) + rate * horizon_s
 
     def _taken_s(self, worker: WorkerRecord, horizon_s: float, now: float) -> float:
@@ -273,7 +276,7 @@ class Pools:
         return pool
 
     def _member(self, engine: EngineName, now: float) -> _Member | None:
-        rate = 0.0
+        rate = sample_rate = 0.0
         first: Front | None = None
         workers = 0
         for worker in self._fleet.serving(engine):
@@ -285,12 +288,14 @@ class Pools:
             workers += 1
             fastest = self._estimator.estimates(engine, worker)[front.places[0]]
             rate += 1.0 / capacity_s(fastest, batched=True)
+            sample_rate += 1.0 / capacity_s(fastest, batched=False)
             first = first or front
         if first is None:
             return None
         fastest_s = workers / rate
         seconds = tuple([cost * fastest_s for cost in first.costs])
-        return _Member(engine, self.family(engine), workers, fastest_s, seconds, first)
+        sample_cost = rate / sample_rate
+        return _Member(engine, self.family(engine), workers, fastest_s, sample_cost, seconds, first)
 
 
 def _horizon_s(members: Sequence[_Member]) -> float:

@@ -45,6 +45,12 @@ def test_a_job_is_to_be_completed_in_a_share_of_its_time() -> None:
     assert demand.per_s(100.0, 1.0) == pytest.approx(QUERIES / JOB_SHARE)
 
 
+def test_a_query_without_tensors_counts_as_much_as_it_costs() -> None:
+    demand = JobDemand()
+    demand.add(a_job(1))
+    assert demand.per_s(90.0, 1.0, 0.1) == pytest.approx(0.1 * QUERIES / (JOB_SHARE * 10.0))
+
+
 def test_jobs_that_have_left_do_not_count() -> None:
     demand = JobDemand()
     job = a_job(1)

@@ -136,6 +136,15 @@ class Fleet:
             )
         return self._note(self.core.handle(ended, self.now))
 
+    def end_after(self, assignment: Assignment, seconds: float, compute_s: float) -> None:
+        """Let an assignment end after some time, of which its engine took a part."""
+        self.running.remove(assignment)
+        self.now += seconds
+        ended = AssignmentEnded(
+            assignment.id, assignment.count, Outcome.COMPLETED, compute_s=compute_s
+        )
+        self._note(self.core.handle(ended, self.now))
+
     def _note(self, commands: list[Command]) -> list[Command]:
         self.running += [each.assignment for each in commands if isinstance(each, Dispatch)]
         return commands
@@ -309,6 +318,16 @@ def test_a_job_mixes_the_variants_that_its_rate_needs() -> None:
     assert fleet.now <= 15.0
     assert used["large"] >= 20
     assert used.get("small", 0) == 0
+
+
+def test_a_job_over_samples_is_not_charged_the_transfer_of_requests() -> None:
+    fleet = Fleet()
+    for _ in range(50):
+        fleet.submit(qos=60.0, variant="small")
+        fleet.end_after(fleet.running[0], 0.06, compute_s=0.01)
+    fleet.now += 600.0  # the requests are over
+    fleet.submit(queries=20, qos=20.0, perishable=False)
+    assert variants_of(fleet.running) == ["large"]
 
 
 def test_a_job_without_deadline_uses_the_best_variant() -> None:
