@@ -60,7 +60,7 @@ LOAD_S: Final = 0.2
 SETTLE_S: Final = 5.0
 """Duration of the low load before a measurement."""
 RATES: Final = {"single-server": 8.0, "three-servers": 24.0, "co-located": 9.0, "distributed": 27.0}
-"""Requests per second: of one engine, twice what the largest variant manages at least."""
+"""Requests per second, of all engines: about twice what the largest variants manage."""
 LOW_SHARE: Final = 0.25
 """Low load in shares of what the most accurate variant manages."""
 BURST_S: Final = 5.0
@@ -113,8 +113,7 @@ class Fleet:
         self._rule = rule
         self._model = model
         self._directory = directory
-        definition = ModelDirectory(model.parent).engines()[0]
-        self._definition = definition
+        [self._definition] = ModelDirectory(model.parent).engines()
         self._inputs: list[Mapping[str, NDArray[Any]]] = []
 
     @contextlib.contextmanager
@@ -191,7 +190,7 @@ class Fleet:
 
 def low_load(scenario: Scenario, seconds: float) -> list[tuple[float, EngineName]]:
     """Return requests at equal distances that the most accurate variants manage easily."""
-    slowest = max(seconds for front in scenario.fronts.values() for seconds, _ in front.values())
+    slowest = max(query_s for front in scenario.fronts.values() for query_s, _ in front.values())
     distance = slowest / LOW_SHARE / len(scenario.layout)
     engines = sorted(scenario.fronts)
     return [

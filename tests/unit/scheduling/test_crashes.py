@@ -36,6 +36,11 @@ def crash(fleet: Fleet) -> list[Command]:
     return fleet.end(fleet.running[0], fault=Fault.CRASHED)
 
 
+def pauses_after_crash(fleet: Fleet) -> list[Pause]:
+    """Let what runs crash; return the pauses that follow."""
+    return [each for each in crash(fleet) if isinstance(each, Pause)]
+
+
 def test_a_request_that_crashed_a_variant_runs_in_another_one_on_the_only_worker() -> None:
     fleet = Fleet()
     fleet.submit(qos=30.0)
@@ -80,7 +85,7 @@ def test_a_variant_is_used_again_after_a_pause_that_doubles_with_each_crash() ->
     for _ in range(3):
         fleet.submit(qos=60.0)
         assert variants_of(fleet.running) == ["large"]
-        pauses += [each.pause_s for each in crash(fleet) if isinstance(each, Pause)]
+        pauses += [each.pause_s for each in pauses_after_crash(fleet)]
         assert variants_of(fleet.running) == ["medium"]
         fleet.end(fleet.running[0])
         assert fleet.core.wakeup() is not None
@@ -98,7 +103,7 @@ def test_a_completed_query_makes_the_next_pause_short_again() -> None:
     fleet.submit(qos=60.0)
     fleet.end(fleet.running[0])
     fleet.submit(qos=60.0)
-    [pause] = [each for each in crash(fleet) if isinstance(each, Pause)]
+    [pause] = pauses_after_crash(fleet)
     assert (pause.session, pause.pause_s) == (session("large"), FIRST_PAUSE_S)
 
 
@@ -107,7 +112,7 @@ def test_the_last_variant_of_a_worker_never_pauses() -> None:
     unusable = frozenset(Configuration(variant=name) for name in ("large", "medium"))
     fleet.core.handle(ConfigurationsUnusable(WorkerId("worker-0"), FAMILY, unusable), fleet.now)
     fleet.submit(qos=60.0)
-    assert not any(isinstance(each, Pause) for each in crash(fleet))
+    assert not pauses_after_crash(fleet)
     assert variants_of(fleet.running) == ["small"]
 
 
@@ -129,7 +134,7 @@ def test_crashes_on_a_worker_that_left_are_forgotten() -> None:
     fleet.end(fleet.running[0])
     fleet.join(0)
     fleet.submit(qos=60.0)
-    [pause] = [each for each in crash(fleet) if isinstance(each, Pause)]
+    [pause] = pauses_after_crash(fleet)
     assert pause.pause_s == FIRST_PAUSE_S
 
 
