@@ -8,6 +8,7 @@ its model directory, the limit of its memory and its class.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -154,7 +155,7 @@ class Worker:
             raise InvalidInput(f"this worker has no engine {engine!r} any more")
         return self._inputs.read(url, found)
 
-    def load(self, session: Session, *, ahead: bool = False) -> None:
+    def load(self, session: Session, *, ahead: bool = False, limit_s: float = math.inf) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         An engine whose last load hung or crashed is tried again.
@@ -162,21 +163,22 @@ class Worker:
         Args:
             session: what to load.
             ahead: nothing needs it yet.
+            limit_s: time after which a load ahead is ended.
         """
         again = self._describe_again(session.engine)
         if again is None:
-            self._load_now(session, ahead=ahead)
+            self._load_now(session, ahead=ahead, limit_s=limit_s)
         else:
-            self._start_task(self._load_after(again, session, ahead=ahead))
+            self._start_task(self._load_after(again, session, ahead=ahead, limit_s=limit_s))
 
     async def _load_after(
-        self, described: Coroutine[Any, Any, None], session: Session, *, ahead: bool
+        self, described: Coroutine[Any, Any, None], session: Session, *, ahead: bool, limit_s: float
     ) -> None:
         await described
-        self._load_now(session, ahead=ahead)
+        self._load_now(session, ahead=ahead, limit_s=limit_s)
 
-    def _load_now(self, session: Session, *, ahead: bool) -> None:
-        task = self.start_load(session, ahead=ahead)
+    def _load_now(self, session: Session, *, ahead: bool, limit_s: float) -> None:
+        task = self.start_load(session, ahead=ahead, limit_s=limit_s)
         if task is None:
             engine = self.engines.get(session.engine)
             configuration = session.configuration
@@ -202,7 +204,7 @@ class Worker:
         self._start_task(self.hosts.unload(session))
 
     def start_load(
-        self, session: Session, *, ahead: bool = False
+        self, session: Session, *, ahead: bool = False, limit_s: float = math.inf
     ) -> asyncio.Task[HostProcess] | None:
         """Load `session`; return None if there is no such usable engine or configuration."""
         engine = self.engines.get(session.engine)
@@ -215,7 +217,7 @@ class Worker:
         ):
             _log.warning("cannot load %s: no such usable engine or configuration", session)
             return None
-        return self.hosts.load_ahead(session) if ahead else self.hosts.load(session)
+        return self.hosts.load_ahead(session, limit_s) if ahead else self.hosts.load(session)
 
     # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
 

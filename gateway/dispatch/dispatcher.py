@@ -42,6 +42,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from synergai.scheduling.loads import ahead_limit_s
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -410,7 +411,9 @@ class Dispatcher:
             dropped = partial(self.tell, SessionDropped(worker.id, session), source=worker)
             asyncio.get_running_loop().call_soon(dropped)
             return
-        order = hub_pb2.LoadEngine(session=session_to_proto(session), ahead=True)
+        order = hub_pb2.LoadEngine(
+            session=session_to_proto(session), ahead=True, limit_s=ahead_limit_s(load.estimate_s)
+        )
         worker.control.put(hub_pb2.GatewayControl(load=order))
         self.loads_ahead.ordered(worker.id, session, load.estimate_s)
 

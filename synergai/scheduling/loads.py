@@ -17,10 +17,16 @@ if TYPE_CHECKING:
 PATIENCE: Final = 3.0
 MARGIN_S: Final = 1.0
 """A load is overdue after this multiple of its estimate, and this margin."""
+LIMIT_MARGIN_S: Final = 10.0
+"""Workers end a load ahead after the same multiple of its estimate, and this margin."""
 UNKNOWN_S: Final = 10.0
 """Assumed duration of a load of which nothing is known."""
-_RETRY_S: Final = 60.0
-"""Time until a session that its worker dropped or did not load is loaded ahead again."""
+FIRST_RETRY_S: Final = 5.0
+"""Time until a session that its worker did not load is loaded ahead again, which then doubles."""
+LONGEST_RETRY_S: Final = 60.0
+"""The longest such time, and that of a session that its worker dropped."""
+_FORGOTTEN_S: Final = 60.0
+"""Time for which an overdue load holds back its own worker, which should report its end."""
 
 
 def overdue_at(began: float, seconds: float) -> float:
@@ -34,6 +40,15 @@ def overdue_at(began: float, seconds: float) -> float:
     return began + PATIENCE * (seconds if math.isfinite(seconds) else UNKNOWN_S) + MARGIN_S
 
 
+def ahead_limit_s(seconds: float) -> float:
+    """Return after which time a worker takes a load ahead for one that hangs.
+
+    Args:
+        seconds: estimate of the time until it is loaded; 0 if nothing is known.
+    """
+    return PATIENCE * (seconds or UNKNOWN_S) + LIMIT_MARGIN_S
+
+
 class Loads:
     """The loads in flight, whether ahead of time or for an assignment.
 
@@ -45,7 +60,8 @@ class Loads:
         # By engine, worker and session: when it is overdue.
         self._by_engine: dict[EngineName, dict[tuple[WorkerId, Session], float]] = {}
         self.engines: Set[EngineName] = self._by_engine.keys()
-        self._failed: dict[tuple[WorkerId, Session], float] = {}
+        # By worker and session: when it may be loaded ahead again, and how long that was.
+        self._failed: dict[tuple[WorkerId, Session], tuple[float, float]] = {}
         # By worker and session: when it may be told again.
         self._unloading: dict[tuple[WorkerId, Session], float] = {}
 
@@ -53,7 +69,7 @@ class Loads:
         """Record that a worker is told to load a session; see `overdue_at`."""
         loads = self._by_engine.get(session.engine, {})
         # The end of some may never have been reported.
-        loads = {key: overdue for key, overdue in loads.items() if overdue + _RETRY_S > now}
+        loads = {key: overdue for key, overdue in loads.items() if overdue + _FORGOTTEN_S > now}
         loads[worker_id, session] = overdue_at(now, seconds)
         self._by_engine[session.engine] = loads
 
@@ -66,20 +82,20 @@ class Loads:
         if not loads:
             return True
         return not any(
-            overdue > now or (loading == worker_id and overdue + _RETRY_S > now)
+            overdue > now or (loading == worker_id and overdue + _FORGOTTEN_S > now)
             for (loading, _), overdue in loads.items()
         )
 
     def worker_is_loading(self, worker_id: WorkerId, now: float) -> bool:
         """Return whether the worker loads anything."""
         return any(
-            loading == worker_id and overdue + _RETRY_S > now
+            loading == worker_id and overdue + _FORGOTTEN_S > now
             for loads in self._by_engine.values()
             for (loading, _), overdue in loads.items()
         )
 
     def end(self, worker_id: WorkerId, session: Session) -> None:
-        """Record that a session is loaded, or that its assignment is over."""
+        """Record that a load is over, or the assignment that needs it."""
         loads = self._by_engine.get(session.engine)
         if loads is not None and loads.pop((worker_id, session), None) is not None and not loads:
             del self._by_engine[session.engine]
@@ -95,21 +111,37 @@ class Loads:
         """
         return self._unloading.get((worker_id, session), -math.inf)
 
-    def dropped(self, worker_id: WorkerId, session: Session, now: float) -> bool:
+    def loaded(self, worker_id: WorkerId, session: Session) -> None:
+        """Record that a session is loaded."""
+        self.end(worker_id, session)
+        self._failed.pop((worker_id, session), None)
+
+    def dropped(
+        self, worker_id: WorkerId, session: Session, now: float, *, for_memory: bool = False
+    ) -> bool:
         """Record that a session is not resident: it was dropped, or could not be loaded.
+
+        Args:
+            worker_id: the worker.
+            session: the session.
+            now: when it was.
+            for_memory: it was resident, or there was no room for it.
 
         Returns:
             Whether its worker decided that.
         """
         self.end(worker_id, session)
-        if self._unloading.pop((worker_id, session), None) is not None:
+        key = worker_id, session
+        if self._unloading.pop(key, None) is not None:
             return False
-        self._failed[worker_id, session] = now + _RETRY_S
+        _, last_s = self._failed.get(key, (0.0, FIRST_RETRY_S / 2.0))
+        retry_s = LONGEST_RETRY_S if for_memory else min(2.0 * last_s, LONGEST_RETRY_S)
+        self._failed[key] = now + retry_s, retry_s
         return True
 
     def may_load(self, worker_id: WorkerId, session: Session, now: float) -> bool:
         """Return whether the session may be loaded ahead: it was not dropped lately."""
-        return self._failed.get((worker_id, session), -math.inf) <= now
+        return self._failed.get((worker_id, session), (-math.inf, 0.0))[0] <= now
 
     def remove_worker(self, worker_id: WorkerId) -> None:
         """Forget the loads of a worker that left."""
@@ -126,7 +158,7 @@ class Loads:
             at
             for loads in self._by_engine.values()
             for overdue in loads.values()
-            for at in (overdue, overdue + _RETRY_S)
+            for at in (overdue, overdue + _FORGOTTEN_S)
             if at > now
         )
         return min(instants, default=math.inf)

@@ -140,7 +140,11 @@ class WorkerChanges:
                     worker.full_until = now + FULL_S
                 elif was_resident:
                     worker.full_until = -math.inf
-                decided = self._loads.dropped(worker.id, session, now) and was_resident
+                for_memory = was_resident or no_room
+                decided = (
+                    self._loads.dropped(worker.id, session, now, for_memory=for_memory)
+                    and was_resident
+                )
                 if decided and (
                     self._loads.worker_is_loading(worker.id, now) or _is_loading(worker)
                 ):
@@ -179,7 +183,7 @@ class WorkerChanges:
 
     def add_session(self, worker: WorkerRecord, session: Session) -> None:
         """Record that a session is loaded."""
-        self._loads.end(worker.id, session)
+        self._loads.loaded(worker.id, session)
         if session not in worker.sessions and worker.worker.keeps_sessions:
             worker.sessions.add(session)
             worker.most_sessions = max(worker.most_sessions, len(worker.sessions))

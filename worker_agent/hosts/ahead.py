@@ -1,12 +1,14 @@
 """Loads ahead of need, which take nothing from what a worker has and does.
 
 While anything else runs or is loaded, the engine host of such a load is suspended. Where memory is
-short, the load is given up; it evicts nothing.
+short, the load is given up; it evicts nothing. One that takes much longer than estimated hangs, and
+is begun anew once a query needs it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.errors import SynergaiError, Unavailable
@@ -59,26 +61,34 @@ class LoadAhead:
     Args:
         is_busy: returns whether the worker has anything else to do.
         of_variant: whether a variant is loaded.
+        limit_s: the host is killed if it is not loaded after this time without suspensions, also
+            if something needs it by then.
 
     Attributes:
         needed: something needs it by now, so that it is a load like any other.
         host: the engine host, once its process is started.
     """
 
-    def __init__(self, is_busy: Callable[[], bool], *, of_variant: bool = False) -> None:
+    def __init__(
+        self, is_busy: Callable[[], bool], *, of_variant: bool = False, limit_s: float = math.inf
+    ) -> None:
         self.needed = False
         self.host: Suspendable | None = None
         self._is_busy = is_busy
         self._patience_s = VARIANT_PATIENCE_S if of_variant else PATIENCE_S
+        self._limit_s = limit_s
         self._given_up: GivenUp | None = None
         self._task: asyncio.Task[None] | None = None
 
     def watch(self, host: Suspendable) -> None:
-        """Suspend the host whenever there is something else to do, until `end`."""
+        """Suspend the host whenever there is something else to do, and limit its time to load.
+
+        Both until `end`.
+        """
         self.host = host
         if self._given_up is not None and not self.needed:
             host.kill(str(self._given_up), self._given_up)
-        self._task = asyncio.create_task(self._step_aside(host))
+        self._task = asyncio.create_task(self._supervise(host))
 
     def give_up(self, reason: str, *, no_room: bool) -> None:
         """Kill the host, or let none be started.
@@ -109,12 +119,12 @@ class LoadAhead:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _step_aside(self, host: Suspendable) -> None:
+    async def _supervise(self, host: Suspendable) -> None:
         now = asyncio.get_running_loop().time
-        waited_s = 0.0
+        waited_s = loaded_s = 0.0
         suspended = False
         try:
-            while not self.needed:
+            while not self.needed and loaded_s < self._limit_s:
                 busy = self._is_busy()
                 if busy and not suspended:
                     suspended = host.suspend()
@@ -127,7 +137,14 @@ class LoadAhead:
                     return
                 began = now()
                 await asyncio.sleep(CHECK_S)
-                waited_s += now() - began if busy else 0.0
+                if busy:
+                    waited_s += now() - began
+                else:
+                    loaded_s += now() - began
         finally:
             if suspended:
                 host.resume()
+        if math.isfinite(self._limit_s):
+            await asyncio.sleep(self._limit_s - loaded_s)
+            reason = f"did not end within {self._limit_s:.0f} s, and was given up"
+            host.kill(reason, GivenUp(reason))

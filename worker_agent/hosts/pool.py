@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -164,7 +165,7 @@ class HostPool:
             return task
         return self._begin_load(session, self._load(session))
 
-    def load_ahead(self, session: Session) -> asyncio.Task[HostProcess]:
+    def load_ahead(self, session: Session, limit_s: float = math.inf) -> asyncio.Task[HostProcess]:
         """Load `session`, which nothing needs yet; see `worker_agent.hosts.ahead`.
 
         The task raises the exceptions of `load`, and GivenUp if it was given up.
@@ -172,7 +173,9 @@ class HostPool:
         if (task := self._loads.get(session)) is not None:
             return task
         of_variant = bool(session.configuration.variant)
-        self._ahead[session] = ahead = LoadAhead(self._is_busy, of_variant=of_variant)
+        self._ahead[session] = ahead = LoadAhead(
+            self._is_busy, of_variant=of_variant, limit_s=limit_s
+        )
         return self._begin_load(session, self._load_ahead(session, ahead))
 
     def _begin_load(
@@ -279,6 +282,7 @@ class HostPool:
             return await self._load(session, ahead)
         except GivenUp as given_up:
             if ahead.needed:  # by now
+                _log.info("%s is loaded anew: the load ahead %s", session.engine, given_up)
                 return await self._load(session)
             _log.info("%s is not loaded ahead: %s", session.engine, given_up)
             self._on_change(SessionChange(session, resident=False, no_room=given_up.no_room))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -51,12 +52,13 @@ class ControlHandler(Protocol):
             InvalidInput: it cannot be read.
         """
 
-    def load(self, session: Session, *, ahead: bool = False) -> None:
+    def load(self, session: Session, *, ahead: bool = False, limit_s: float = math.inf) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         Args:
             session: what to load.
             ahead: nothing needs it yet.
+            limit_s: time after which a load ahead is ended.
         """
 
     def unload(self, session: Session) -> None:
@@ -172,7 +174,8 @@ class Registration:
                     self._acknowledged = message.heartbeat_ack.sequence
                 case "load":
                     session = converters.session_from_proto(message.load.session)
-                    self._handler.load(session, ahead=message.load.ahead)
+                    limit_s = message.load.limit_s or math.inf
+                    self._handler.load(session, ahead=message.load.ahead, limit_s=limit_s)
                 case "placements":
                     fetch = partial(self._connection.fetch, self._registered.session)
                     self._handler.place(message.placements.placements, fetch)

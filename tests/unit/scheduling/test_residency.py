@@ -349,6 +349,28 @@ def test_a_load_that_fails_is_not_repeated_at_once() -> None:
     assert load.session in [each.session for each in fleet.loading]
 
 
+def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
+    fleet = Fleet(1)
+    fleet.submit(FAMILY)
+    fleet.end_first()
+    load = fleet.loading.pop(0)
+    pauses = []
+    for _ in range(5):
+        fleet.handle(SessionDropped(load.worker_id, load.session))
+        began, again = fleet.now, False
+        while not again:
+            fleet.now += 1.0
+            fleet.submit(FAMILY)
+            fleet.end_first()
+            for each in fleet.loading:
+                again = again or each.session == load.session
+                if each.session != load.session:
+                    fleet.handle(SessionLoaded(each.worker_id, each.session))
+            fleet.loading.clear()
+        pauses.append(fleet.now - began)
+    assert pauses == pytest.approx([5, 10, 20, 40, 60], abs=1.5)
+
+
 @pytest.mark.parametrize("policy", ["malleable", "synergai", "edf", "fifo"])
 def test_request_that_waits_for_a_load_holds_up_no_other(policy: str) -> None:
     fleet = Fleet(0)

@@ -116,6 +116,27 @@ async def test_a_load_that_would_wait_for_long_is_given_up(
     assert not host.killed.no_room
 
 
+@pytest.mark.parametrize("needed", [False, True])
+async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed: bool) -> None:
+    host = Host()
+    load = LoadAhead(lambda: False, limit_s=1e-5)
+    load.needed = needed
+    load.watch(host)
+    await turns(lambda: host.killed is not None)
+    await load.end()
+    assert isinstance(host.killed, GivenUp)
+
+
+async def test_suspensions_do_not_count_towards_the_limit_of_a_load() -> None:
+    host = Host()
+    load = LoadAhead(lambda: True, limit_s=1e-9)
+    load.watch(host)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    await load.end()
+    assert host.killed is None
+
+
 class Pool:
     """A pool whose hosts are never started: loading fails unless it is refused before."""
 
