@@ -56,7 +56,7 @@ class StoreServicer:
         """Begin or continue to push a version."""
         current_caller().check(Role.OPERATE, engine=request.engine)
         digest, stored, missing = await self._store.open(
-            request.engine, request.version, request.manifest
+            request.engine, request.version, request.manifest, request.placement
         )
         return store_pb2.OpenResponse(
             digest=digest,

@@ -159,20 +159,23 @@ class EngineStore:
 
     # --- pushing ----------------------------------------------------------------------------
 
-    async def open(self, engine: str, version: int, data: bytes) -> tuple[str, bool, list[Missing]]:
+    async def open(
+        self, engine: str, version: int, data: bytes, placement: Sequence[str] = ()
+    ) -> tuple[str, bool, list[Missing]]:
         """Begin or continue to push a version.
 
         Args:
             engine: name of the engine.
             version: its version.
             data: its manifest.
+            placement: selectors with which it is to be published, as far as the client tells them.
 
         Returns:
             The digest of the manifest, whether the version is published already, and the content
             that is to be uploaded.
 
         Raises:
-            InvalidInput: a name or the manifest is invalid, or lies about a size.
+            InvalidInput: a name, a selector or the manifest is invalid, or lies about a size.
             Conflict: the version is stored with another digest.
             Overloaded: there is no room for it.
             Unavailable: the store cannot be read.
@@ -180,6 +183,7 @@ class EngineStore:
         self._check_loaded()
         validate_name(engine, "engine name")
         validate_stored_version(version)
+        parse_placement(placement)
         # Manifests may be large.
         push, digest = await self._threads.run(
             lambda: (Push(data, read_manifest(data)), content_digest(data))

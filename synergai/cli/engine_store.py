@@ -41,7 +41,13 @@ def push(
         Path,
         typer.Argument(help="The model: a file, a SavedModel, or a folder of a model directory."),
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="The engine's name.")],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The engine's name. Default: that of the folder, or of the file without suffix.",
+        ),
+    ] = None,
     version: Annotated[
         int | None,
         typer.Option(
@@ -62,20 +68,21 @@ def push(
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
-    from synergai.models.package import pack
+    from synergai.models.package import pack, packed_name
 
+    engine = packed_name(path) if name is None else name
     if version is None:
         version = call_gateway(
-            target, tls_ca, token_file, lambda client: first_version(client, name)
+            target, tls_ca, token_file, lambda client: first_version(client, engine)
         )
-    package = pack(path, name, version)
+    package = pack(path, engine, version)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("", total=package.manifest.size)
 
         async def run(client: Client) -> StoredEngine:
             return await client.push_engine(
-                name,
+                engine,
                 version,
                 package.manifest.encode(),
                 package.paths,
@@ -87,7 +94,7 @@ def push(
     if as_json:
         print_json(stored)
         return
-    typer.echo(f"version {version} of {name} is stored, digest {stored.digest}")
+    typer.echo(f"version {version} of {engine} is stored, digest {stored.digest}")
     if tuple(place or ()) and not stored.workers:
         typer.echo("no connected worker is selected and has the backend; see 'synergai workers'")
 
@@ -170,10 +177,9 @@ def remove(
 def register(app: typer.Typer) -> None:
     """Add the commands to ``synergai engines``."""
     example = "Example: [bold]synergai engines"
-    app.command(
-        epilog=f"{example} push resnet50.onnx --name resnet50 --version 2 "
-        "--place class=agx-xavier[/bold]"
-    )(push)
+    app.command(epilog=f"{example} push resnet50.onnx --version 2 --place class=agx-xavier[/bold]")(
+        push
+    )
     app.command("store", epilog=f"{example} store --json[/bold]")(show_store)
     app.command(epilog=f"{example} place resnet50 --version 2 --place label=line-3[/bold]")(place)
     app.command(epilog=f"{example} remove resnet50 --version 1[/bold]")(remove)

@@ -183,18 +183,18 @@ class EnginePush:
         Raises:
             SynergaiError: the push failed; the next one continues it.
         """
-        digest = await self._upload_all()
+        digest = await self._upload_all(placement)
         request = store_pb2.PublishRequest(
             engine=self._engine, version=self._version, digest=digest, placement=placement
         )
         call = self._channel.call(self._channel.store.Publish, request, timeout=_PUBLISH_TIMEOUT_S)
         return stored_from_proto(await call)
 
-    async def _upload_all(self) -> str:
+    async def _upload_all(self, placement: Sequence[str]) -> str:
         """Upload the content that the store lacks; return the digest of the manifest."""
         delays, attempts, best = Backoff().delays(), 0, -1
         while True:
-            opened = await self._open()
+            opened = await self._open(placement)
             missing = sum(each.size - each.received for each in opened.missing)
             self._done = self._total - missing
             self._on_progress(self._done, self._total)
@@ -210,9 +210,12 @@ class EnginePush:
                     raise
                 await asyncio.sleep(next(delays))
 
-    async def _open(self) -> store_pb2.OpenResponse:
+    async def _open(self, placement: Sequence[str]) -> store_pb2.OpenResponse:
         request = store_pb2.OpenRequest(
-            engine=self._engine, version=self._version, manifest=self._manifest
+            engine=self._engine,
+            version=self._version,
+            manifest=self._manifest,
+            placement=placement,
         )
         return await self._channel.call(self._channel.store.Open, request, timeout=_OPEN_TIMEOUT_S)
 

@@ -21,7 +21,6 @@ from synergai.models.formats.model_files import (
     backend_of,
     find_models,
     is_frozen_graph,
-    is_saved_model,
     list_files,
     size_bytes,
 )
@@ -192,7 +191,7 @@ def add_model(
         )
     source_path = source.absolute()  # "." has no name
     if name is None:
-        name = _default_name(source_path, is_folder=is_saved_model(source))
+        name = default_name(source_path)
     engine = versioned(name, version or FIRST_VERSION)
     with stage_engine(models, name, version=version, replace=replace) as folder:
         model = folder / source_path.name
@@ -233,8 +232,9 @@ def add_model(
     return ModelDirectory(models).get(engine)
 
 
-def _default_name(source: Path, *, is_folder: bool) -> str:
+def default_name(source: Path) -> str:
     """Return the name of a folder or file; a file called ``model`` is named after its folder."""
-    if is_folder:
+    source = source.absolute()  # "." has no name
+    if source.is_dir():
         return source.name
     return source.parent.name if source.stem == "model" and source.parent.name else source.stem

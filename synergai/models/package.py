@@ -20,6 +20,7 @@ from synergai.models.formats.model_files import (
     find_models,
     is_version,
 )
+from synergai.models.installation import default_name
 from synergai.models.manifest import Manifest, ManifestFile, check_manifest
 
 
@@ -33,6 +34,23 @@ class Package(NamedTuple):
 
     manifest: Manifest
     paths: dict[str, Path]
+
+
+def packed_name(source: Path) -> str:
+    """Return the name of the engine that a model file, a SavedModel or an engine's folder is.
+
+    That of its ``engine.toml``, or else the one under which `add_model` would install it.
+
+    Raises:
+        InvalidInput: the engine.toml is not valid.
+    """
+    source = source.absolute()
+    if not source.is_dir():
+        return default_name(source)
+    engine = source.parent if is_version(source.name) else source
+    own = source / DEFINITION_FILE
+    keys = read_definition(own if own.exists() else engine / DEFINITION_FILE)
+    return keys.name or default_name(engine)
 
 
 def pack(source: Path, name: str, version: int) -> Package:

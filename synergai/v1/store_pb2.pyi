@@ -31,20 +31,26 @@ class OpenRequest(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     MANIFEST_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
     version: _builtins.int
     manifest: _builtins.bytes
     """JSON, see docs/distribution.md"""
+    @_builtins.property
+    def placement(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that of PublishRequest, to check it before anything is sent"""
+
     def __init__(
         self,
         *,
         engine: _builtins.str = ...,
         version: _builtins.int = ...,
         manifest: _builtins.bytes = ...,
+        placement: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "manifest", b"manifest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "manifest", b"manifest", "placement", b"placement", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,7 @@ from synergai.models.manifest import (
     ManifestFile,
     read_manifest,
 )
-from synergai.models.package import pack
+from synergai.models.package import pack, packed_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,27 @@ def test_folder_becomes_the_manifest_of_all_its_visible_files(tmp_path: Path) ->
         b'title = "Mine"\n',
         b"cat\n",
     }
+
+
+@pytest.mark.parametrize(
+    ("path", "definition", "name"),
+    [
+        ("resnet50.onnx", "", "resnet50"),
+        ("resnet50/model.onnx", "", "resnet50"),
+        ("resnet50", "", "resnet50"),
+        ("resnet50/2", "", "resnet50"),
+        ("folder", 'name = "mine"\n', "mine"),
+        ("folder/2", 'name = "mine"\n', "mine"),
+    ],
+)
+def test_a_package_is_named_as_engines_add_would_name_it(
+    tmp_path: Path, path: str, definition: str, name: str
+) -> None:
+    source = tmp_path / path
+    (source.parent if source.suffix else source).mkdir(parents=True, exist_ok=True)
+    if definition:
+        (tmp_path / "folder" / "engine.toml").write_text(definition)
+    assert packed_name(source) == name
 
 
 def test_version_is_packed_with_the_warm_up_files_that_it_shares(tmp_path: Path) -> None:

@@ -262,6 +262,12 @@ async def test_names_and_versions_are_validated(local: Fixture, engine: str, ver
         await store.open(engine, version, folder().manifest)
 
 
+async def test_placement_is_checked_before_anything_is_uploaded(local: Fixture) -> None:
+    store = await local.start()
+    with pytest.raises(InvalidInput, match="does not select"):
+        await store.open("a", 1, folder().manifest, ["class=a,colour=red"])
+
+
 async def test_budget_counts_content_once_and_uploads_in_progress(local: Fixture) -> None:
     pushed = folder()
     store = await local.start(budget=len(MODEL) + len(SAMPLES) + len(pushed.manifest) + 600)
