@@ -16,7 +16,7 @@ from gateway.records.store import DataKey
 from synergai.errors import InvalidInput, Unavailable, UploadUsed
 
 if TYPE_CHECKING:
-    from gateway.admission.quotas import TenantUsage
+    from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.jobs.record import JobRecord
     from gateway.jobs.store import JobStore

@@ -25,7 +25,7 @@ from synergai.protocol.job_inputs import split_input
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.admission.quotas import TenantUsage
+    from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.executions import RecordedExecution

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
-    from gateway.admission.quotas import TenantQuotas, TenantUsage
+    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
     from gateway.jobs.own_inputs import OwnInputs

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from gateway.admission.quotas import TenantUsage
+    from gateway.admission.tenant_usage import TenantUsage
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.pausing import Pauses
     from gateway.jobs.store import JobStore

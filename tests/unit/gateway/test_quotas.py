@@ -18,7 +18,7 @@ from synergai.errors import Overloaded, QuotaExceeded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.admission.quotas import TenantUsage
+    from gateway.admission.tenant_usage import TenantUsage
 
 
 class FakeClock:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from pathlib import Path
 
-    from gateway.admission.quotas import TenantUsage
+    from gateway.admission.tenant_usage import TenantUsage
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 GRANT = Grant(to=("camera",), roles=frozenset({Role.INFER, Role.SUBMIT}))
