@@ -1,88 +1,47 @@
-"""The gateway's components and their wiring, without servers."""
+"""The components of a gateway, which its servers expose."""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from dataclasses import dataclass
-from functools import partial
-from random import Random
-from typing import TYPE_CHECKING, Any, Final
-
-from gateway.access.authenticator import Authenticator
-from gateway.access.caller import current_caller
-from gateway.access.engines import is_visible
-from gateway.access.live_table import LiveTable
-from gateway.access.worker_rules import WorkerRules
-from gateway.admission.limits import Admission
-from gateway.admission.quota_metrics import QuotaCollector
-from gateway.admission.quotas import TenantQuotas
-from gateway.audit.file import AuditFile
-from gateway.audit.log import AuditLog
-from gateway.dispatch.dispatcher import Dispatcher
-from gateway.dispatch.report_intake import ReportIntake
-from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.distrust import Distrust
-from gateway.fleet.variants import FleetVariants
-from gateway.fleet.version_policy import PolicyFile
-from gateway.fleet.versions import Versions
-from gateway.hub.connections import AgentConnections
-from gateway.hub.hub import Hub
-from gateway.hub.model_control import ModelControl
-from gateway.hub.placements import Placements
-from gateway.hub.rollouts import Rollouts
-from gateway.hub.work_streams import WorkStreams
-from gateway.jobs.own_inputs import OwnInputs
-from gateway.jobs.results import JobResults
-from gateway.jobs.retention import Retention
-from gateway.jobs.streamed import StreamedJobs
-from gateway.jobs.submitted import SubmittedJobs
-from gateway.jobs.uploads import InputUploads
-from gateway.journal.journal import Journal
-from gateway.monitoring.metrics import Metrics
-from gateway.monitoring.worker_metrics import (
-    ConflictCollector,
-    OtherSamplesCollector,
-    PlacementCollector,
-    VariantConflictCollector,
-    WorkerCollector,
-)
-from gateway.records.store import DIRECTORY, DataStore
-from gateway.requests.held import HeldRequests
-from gateway.requests.inference import Inference
-from gateway.store.files import open_files
-from gateway.store.pacer import Pacer
-from gateway.store.store import EngineStore
-from gateway.verification.ejection import Ejection
-from gateway.verification.metrics import VerificationCollector
-from gateway.verification.verifier import Verifier
-from synergai.errors import InvalidInput
-from synergai.models.contents import Contents
-from synergai.profiles.service import ProfileService
-from synergai.protocol.unread import UnreadResponses
-from synergai.runtime.clock import Clock
-from synergai.runtime.paths import dictionary_path
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
-
+    from gateway.access.authenticator import Authenticator
+    from gateway.access.live_table import LiveTable
     from gateway.access.revocation import RevocationLists
-    from gateway.access.watched_files import WatchedFiles
-    from gateway.config import GatewayConfig
-    from synergai.domain import WorkerId
-    from synergai.profiles.service import ProfileChanges
-
-_WINDOW_BYTES: Final = 16 * 1024 * 1024
-_RETURN_S: Final = 30.0
-"""Time after a start within which agents return; they retry at least every ten seconds."""
+    from gateway.access.worker_rules import WorkerRules
+    from gateway.admission.limits import Admission
+    from gateway.admission.quotas import TenantQuotas
+    from gateway.audit.log import AuditLog
+    from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.versions import Versions
+    from gateway.hub.hub import Hub
+    from gateway.hub.model_control import ModelControl
+    from gateway.hub.placements import Placements
+    from gateway.hub.rollouts import Rollouts
+    from gateway.hub.work_streams import WorkStreams
+    from gateway.jobs.own_inputs import OwnInputs
+    from gateway.jobs.results import JobResults
+    from gateway.jobs.streamed import StreamedJobs
+    from gateway.jobs.submitted import SubmittedJobs
+    from gateway.jobs.uploads import InputUploads
+    from gateway.journal.journal import Journal
+    from gateway.monitoring.metrics import Metrics
+    from gateway.records.store import DataStore
+    from gateway.requests.held import HeldRequests
+    from gateway.requests.inference import Inference
+    from gateway.store.pacer import Pacer
+    from gateway.store.store import EngineStore
+    from gateway.verification.verifier import Verifier
+    from synergai.profiles.service import ProfileService
+    from synergai.protocol.unread import UnreadResponses
+    from synergai.runtime.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
-    """The components that the servers expose.
+    """The components of a gateway, without its servers.
 
     Attributes:
         access: the access table; None allows every caller everything.
@@ -110,6 +69,8 @@ class App:
     jobs: SubmittedJobs
     streamed: StreamedJobs
     input_uploads: InputUploads
+    own_inputs: OwnInputs
+    data: DataStore
     results: JobResults
     inference: Inference
     unread: UnreadResponses
@@ -123,396 +84,3 @@ class App:
     hub: Hub
     verifier: Verifier | None
     restored: int
-
-
-async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
-    """Build a gateway's components; closing `stack` closes them.
-
-    Raises:
-        SynergaiError: the state directory or the dictionary cannot be used.
-    """
-    clock, metrics = Clock(), Metrics()
-    revocations = _revocations(config, stack)
-    access, authenticator = _access(config, revocations, metrics, stack)
-    admission = Admission(config.max_requests, config.max_request_bytes)
-    audit = _audit(config, metrics, stack)
-    quotas = TenantQuotas(clock)
-    metrics.register(QuotaCollector(quotas))
-    if access is not None:
-        access.follow(quotas.use_table)
-    journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=clock)
-    stack.push_async_callback(journal.close)
-    profiles = ProfileService(config.dictionary or dictionary_path(config.state))
-    stack.push_async_callback(profiles.close)
-    core = SchedulerCore(config.scheduling, profiles.dictionary, journal.epoch)
-    recorder = None
-    if config.event_log is not None:
-        recorder = stack.enter_context(
-            EventLog(config.event_log, config.scheduling, profiles.dictionary, journal.epoch)
-        )
-    known = await journal.engines()
-    catalogue = Catalogue(
-        known.union(entry.engine for entry in profiles.dictionary),
-        await journal.unloaded_engines(),
-        await journal.descriptions(),
-        journal.set_description,
-        suggests=lambda engine: is_visible(current_caller(), engine),
-    )
-    policies = PolicyFile(config.state)
-    versions = Versions(catalogue, policies.read())
-    data = DataStore(config.state / DIRECTORY, lambda: clock.to_unix(clock.now()))
-    await data.load()
-    stack.push_async_callback(data.close)
-    dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
-    stack.callback(dispatcher.close)
-    budget_bytes = config.data_budget or None
-    input_uploads = InputUploads(
-        data,
-        journal,
-        admission,
-        quotas,
-        budget_bytes=budget_bytes,
-        memory_bytes=config.max_request_bytes // 2,
-    )
-    own_inputs = OwnInputs(data, input_uploads, journal, dispatcher)
-    variants = FleetVariants(profiles.dictionary, dispatcher.workers)
-    versions.check_floor = variants.check_floor
-    jobs = SubmittedJobs(
-        dispatcher,
-        versions,
-        journal,
-        admission,
-        quotas,
-        metrics,
-        clock,
-        max_jobs=config.max_jobs,
-        own_inputs=own_inputs,
-    )
-    stack.push_async_callback(jobs.close)
-    restored = await jobs.restore()
-    pausing = asyncio.create_task(jobs.pauses.follow_store())
-    stack.push_async_callback(cancelled, pausing)
-    retention = Retention(
-        data,
-        journal,
-        lambda: clock.to_unix(clock.now()),
-        uploads_kept_s=config.uploads_kept_s,
-        results_kept_s=config.results_kept_s,
-        budget_bytes=budget_bytes,
-    )
-    stack.push_async_callback(cancelled, asyncio.create_task(retention.run()))
-    watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
-    stack.push_async_callback(cancelled, watching)
-    model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
-    rollouts = Rollouts(versions, model_control, policies)
-    stack.push_async_callback(rollouts.close)
-    rules = WorkerRules(config.state, revocations=revocations)
-    stack.push_async_callback(rules.close)
-    connections = AgentConnections(metrics)
-    store = _store(config, stack)
-    versions.stored = store.versions_of
-    store.follow(versions.on_stored_changed)
-    pacer = Pacer(config.store_rate, config.store_rate_busy, lambda: dispatcher.busy, clock.now)
-    placements = Placements(store, connections, rules, pacer)
-    intake = ReportIntake(dispatcher, clock, [metrics])
-    work_streams = WorkStreams(
-        connections, dispatcher, intake, clock, max_message_bytes=config.max_message_bytes
-    )
-    distrust = Distrust(config.state)
-    hub = Hub(
-        connections,
-        work_streams,
-        dispatcher,
-        catalogue,
-        model_control,
-        clock,
-        rules=rules,
-        distrust=distrust,
-        placements=placements,
-        on_new_engines=journal.add_engines,
-        on_forgotten_engines=journal.remove_engines,
-        heartbeat_s=config.heartbeat_s,
-    )
-    if access is not None:
-        await rules.load()
-        access.follow(lambda table: hub.set_rules(table.workers))
-    if revocations is not None:
-        revocations.follow(lambda _: hub.review())
-    reviewing = asyncio.create_task(rules.watch(hub.review))
-    stack.push_async_callback(cancelled, reviewing)
-    stack.callback(asyncio.get_running_loop().call_later(_RETURN_S, hub.release_absent).cancel)
-    # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
-    stack.push_async_callback(hub.close)
-    metrics.add_gauge(
-        "queue_depth", "Jobs and requests that wait for a worker.", lambda: dispatcher.queued
-    )
-    metrics.add_gauge(
-        "requests_in_flight", "Accepted requests that have not ended.", lambda: admission.requests
-    )
-    metrics.add_gauge(
-        "requests_in_flight_bytes", "Bytes of these requests.", lambda: admission.bytes
-    )
-    metrics.add_gauge(
-        "journal_writable",
-        "Whether the journal's disk has room for new jobs.",
-        lambda: journal.accepting,
-    )
-    metrics.add_gauge(
-        "paused_jobs",
-        "Unfinished jobs that wait for room on the journal's disk.",
-        lambda: len(jobs.pauses),
-    )
-    metrics.add_gauge(
-        "stored_upload_bytes",
-        "Bytes of uploads on disk.",
-        lambda: data.bytes_in("uploads"),
-    )
-    metrics.add_gauge(
-        "stored_result_bytes",
-        "Bytes of results of jobs over uploads on disk.",
-        lambda: data.bytes_in("results"),
-    )
-    metrics.add_counter(
-        "uploaded_bytes", "Bytes of inputs that clients stored.", lambda: input_uploads.stored_bytes
-    )
-    metrics.add_counter(
-        "inputs_answered",
-        "Inputs of jobs over uploads with a response.",
-        lambda: own_inputs.answered,
-    )
-    metrics.add_counter(
-        "inputs_failed", "Inputs of jobs over uploads that failed.", lambda: own_inputs.failed
-    )
-    metrics.add_gauge("workers", "Connected workers.", lambda: dispatcher.worker_count)
-    metrics.add_gauge(
-        "workers_ejected",
-        "Workers that get no work for a while, as they made no progress.",
-        lambda: sum(map(dispatcher.is_ejected, dispatcher.workers())),
-    )
-    metrics.add_gauge(
-        "workers_distrusted",
-        "Connected workers that get no work, as they answered falsely.",
-        lambda: sum(bool(worker.distrusted) for worker in dispatcher.workers()),
-    )
-    metrics.add_counter(
-        "ejections",
-        "Times that a worker was ejected, as it made no progress.",
-        lambda: dispatcher.ejections,
-    )
-    metrics.add_counter(
-        "variant_crashes",
-        "Times that a variant crashed its engine host, and paused on the worker.",
-        lambda: dispatcher.variant_crashes,
-    )
-    metrics.add_counter("hedges_sent", "Copies of late requests.", lambda: dispatcher.hedges[0])
-    metrics.add_counter(
-        "hedges_won",
-        "Copies of late requests that answered first.",
-        lambda: dispatcher.hedges[1],
-    )
-    ahead = dispatcher.loads_ahead
-    metrics.add_counter(
-        "loads_ahead", "Sessions loaded before they were needed.", lambda: ahead.loads
-    )
-    metrics.add_counter(
-        "loads_ahead_seconds", "Time that these loads took.", lambda: ahead.total.seconds
-    )
-    metrics.add_counter(
-        "loads_ahead_joules",
-        "Energy of the machines during these loads, as far as it is measured.",
-        lambda: ahead.total.joules,
-    )
-    metrics.add_gauge(
-        "loads_ahead_unused_seconds",
-        "Time of those of these loads that no query has used so far.",
-        lambda: ahead.unused.seconds,
-    )
-    metrics.add_gauge(
-        "loads_ahead_unused_joules",
-        "Energy of those of these loads that no query has used so far.",
-        lambda: ahead.unused.joules,
-    )
-    metrics.register(WorkerCollector(dispatcher.workers, dispatcher.paces))
-    metrics.add_gauge("store_bytes", "Size of the store of engines.", lambda: store.used_bytes)
-    metrics.add_gauge(
-        "store_available", "Whether the store of engines can be used.", lambda: not store.fault
-    )
-    metrics.register(PlacementCollector(dispatcher.workers))
-    metrics.register(ConflictCollector(lambda: catalogue.conflicts))
-    metrics.register(VariantConflictCollector(lambda: catalogue.variant_conflicts))
-    metrics.register(OtherSamplesCollector(lambda: catalogue.other_samples))
-    unread = UnreadResponses(config.max_response_bytes)
-    metrics.add_gauge(
-        "unread_response_bytes",
-        "Bytes of responses that clients have not read yet.",
-        lambda: unread.bytes,
-    )
-    inference = Inference(
-        dispatcher, versions, variants, admission, quotas, metrics, clock, journal.epoch
-    )
-    ejection = Ejection(distrust, hub, audit)
-    stack.push_async_callback(ejection.close)
-    verifier = None
-    if config.verify_share > 0.0:
-        verifier = Verifier(
-            dispatcher,
-            ejection,
-            clock,
-            new_id=inference.new_id,
-            source=Random(secrets.randbits(256)),
-            share=config.verify_share,
-            tolerance=config.verify_tolerance,
-        )
-        stack.push_async_callback(verifier.close)
-        intake.answers = verifier
-        metrics.register(VerificationCollector(verifier, dispatcher.workers))
-    readmitting = asyncio.create_task(distrust.watch(partial(_readmit, ejection, verifier)))
-    stack.push_async_callback(cancelled, readmitting)
-    return App(
-        clock=clock,
-        metrics=metrics,
-        access=access,
-        authenticator=authenticator,
-        revocations=revocations,
-        audit=audit,
-        admission=admission,
-        quotas=quotas,
-        journal=journal,
-        profiles=profiles,
-        catalogue=catalogue,
-        versions=versions,
-        rollouts=rollouts,
-        dispatcher=dispatcher,
-        jobs=jobs,
-        streamed=StreamedJobs(
-            dispatcher,
-            versions,
-            admission,
-            quotas,
-            metrics,
-            clock,
-            window_bytes=_WINDOW_BYTES,
-            unread=unread,
-        ),
-        input_uploads=input_uploads,
-        results=JobResults(jobs, data),
-        inference=inference,
-        unread=unread,
-        held=HeldRequests(inference, versions, admission, quotas),
-        model_control=model_control,
-        work_streams=work_streams,
-        worker_rules=rules,
-        store=store,
-        placements=placements,
-        pacer=pacer,
-        hub=hub,
-        verifier=verifier,
-        restored=restored,
-    )
-
-
-def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
-    """Return the store of engines, which loads its versions by itself.
-
-    Raises:
-        InvalidInput: its URL cannot be used.
-    """
-    store = EngineStore(
-        open_files(config.store, config.state),
-        Contents(config.state / "uploads"),
-        location=config.store or str(config.state / "store"),
-        remembered=config.state / "store-id",
-        budget_bytes=config.store_budget,
-    )
-    stack.push_async_callback(store.close)
-    stack.push_async_callback(cancelled, asyncio.create_task(store.run()))
-    return store
-
-
-def _access(
-    config: GatewayConfig,
-    revocations: RevocationLists | None,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-) -> tuple[LiveTable, Authenticator] | tuple[None, None]:
-    """Return the access table and the authentication against it, if one is configured."""
-    if config.access is None:
-        return None, None
-    table = LiveTable(config.access)
-    _keep_watching(table, stack)
-    authenticator = Authenticator(table, revocations, stack)
-    metrics.add_counter(
-        "access_table_rejected",
-        "Changes of the access table that were not applied, because it was invalid.",
-        lambda: table.rejected,
-    )
-    metrics.add_counter(
-        "authentication_failures",
-        "Calls with invalid credentials.",
-        lambda: authenticator.failures,
-    )
-    return table, authenticator
-
-
-def _audit(config: GatewayConfig, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
-    """Return the audit log, if one is configured.
-
-    Raises:
-        InvalidInput: its file cannot be opened.
-    """
-    if config.audit_log is None:
-        return None
-    file = AuditFile(config.audit_log)
-    stack.push_async_callback(asyncio.to_thread, file.close)
-    log = AuditLog(file)
-    stack.callback(log.close)
-    metrics.add_counter(
-        "audit_dropped",
-        "Lines of the audit log that could not be written.",
-        lambda: file.dropped,
-    )
-    return log
-
-
-def _revocations(config: GatewayConfig, stack: AsyncExitStack) -> RevocationLists | None:
-    """Return the certificate revocation lists, if any are configured.
-
-    Raises:
-        InvalidInput: they are invalid, or no client certificates are required.
-    """
-    if config.tls_crl is None:
-        return None
-    authorities = [path for path in (config.tls_clients_ca, config.tls_client_ca) if path]
-    if not authorities:
-        raise InvalidInput("--tls-crl needs --tls-clients-ca or --tls-client-ca")
-    # Imported on demand: it takes memory.
-    from gateway.access.revocation import RevocationLists
-
-    lists = RevocationLists(config.tls_crl, authorities)
-    _keep_watching(lists, stack)
-    return lists
-
-
-def _keep_watching(files: WatchedFiles[Any], stack: AsyncExitStack) -> None:
-    stack.push_async_callback(cancelled, asyncio.create_task(files.watch()))
-
-
-def _readmit(ejection: Ejection, verifier: Verifier | None, worker_ids: set[WorkerId]) -> None:
-    """Let ejected workers serve again."""
-    if verifier is not None:
-        verifier.readmitted(worker_ids)
-    ejection.readmitted(worker_ids)
-
-
-def _tell_changes(dispatcher: Dispatcher, changes: ProfileChanges) -> None:
-    """Pass changes of the dictionary's file to the core."""
-    if changes.removed:
-        dispatcher.tell(ProfilesRemoved(tuple(changes.removed)))
-    if changes.put:
-        dispatcher.tell(ProfilesAdded(tuple(changes.put)))
-
-
-async def cancelled(task: asyncio.Task[object]) -> None:
-    """Cancel a task and wait for its end."""
-    task.cancel()
-    await asyncio.wait([task])

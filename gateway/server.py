@@ -18,7 +18,6 @@ from gateway.access.exposure import check_exposure
 from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
 from gateway.admission.connections import current_connection_limits
 from gateway.admission.interceptor import QuotaInterceptor
-from gateway.app import build_app
 from gateway.audit.interceptor import AuditInterceptor
 from gateway.http.app import HttpApp
 from gateway.http.audit import audit_routes
@@ -35,6 +34,7 @@ from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.version_policies import VersionPolicyCalls
+from gateway.wiring import build_app
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.oip_server.calls import server_metadata

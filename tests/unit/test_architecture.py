@@ -76,6 +76,8 @@ ORDER = {
         "servicers",
         "http",
         "app",
+        "app_metrics",
+        "wiring",
         "server",
         "process",
         "installer",

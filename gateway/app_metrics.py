@@ -1,0 +1,133 @@
+"""The metrics that show the state of a gateway's components."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.admission.quota_metrics import QuotaCollector
+from gateway.monitoring.worker_metrics import (
+    ConflictCollector,
+    OtherSamplesCollector,
+    PlacementCollector,
+    VariantConflictCollector,
+    WorkerCollector,
+)
+from gateway.verification.metrics import VerificationCollector
+
+if TYPE_CHECKING:
+    from gateway.app import App
+
+
+def register_metrics(app: App) -> None:
+    """Add metrics of the components to those of the gateway."""
+    metrics = app.metrics
+    metrics.add_gauge(
+        "queue_depth", "Jobs and requests that wait for a worker.", lambda: app.dispatcher.queued
+    )
+    metrics.add_gauge(
+        "requests_in_flight",
+        "Accepted requests that have not ended.",
+        lambda: app.admission.requests,
+    )
+    metrics.add_gauge(
+        "requests_in_flight_bytes", "Bytes of these requests.", lambda: app.admission.bytes
+    )
+    metrics.add_gauge(
+        "journal_writable",
+        "Whether the journal's disk has room for new jobs.",
+        lambda: app.journal.accepting,
+    )
+    metrics.add_gauge(
+        "paused_jobs",
+        "Unfinished jobs that wait for room on the journal's disk.",
+        lambda: len(app.jobs.pauses),
+    )
+    metrics.add_gauge(
+        "stored_upload_bytes",
+        "Bytes of uploads on disk.",
+        lambda: app.data.bytes_in("uploads"),
+    )
+    metrics.add_gauge(
+        "stored_result_bytes",
+        "Bytes of results of jobs over uploads on disk.",
+        lambda: app.data.bytes_in("results"),
+    )
+    metrics.add_counter(
+        "uploaded_bytes",
+        "Bytes of inputs that clients stored.",
+        lambda: app.input_uploads.stored_bytes,
+    )
+    metrics.add_counter(
+        "inputs_answered",
+        "Inputs of jobs over uploads with a response.",
+        lambda: app.own_inputs.answered,
+    )
+    metrics.add_counter(
+        "inputs_failed", "Inputs of jobs over uploads that failed.", lambda: app.own_inputs.failed
+    )
+    metrics.add_gauge("workers", "Connected workers.", lambda: app.dispatcher.worker_count)
+    metrics.add_gauge(
+        "workers_ejected",
+        "Workers that get no work for a while, as they made no progress.",
+        lambda: sum(map(app.dispatcher.is_ejected, app.dispatcher.workers())),
+    )
+    metrics.add_gauge(
+        "workers_distrusted",
+        "Connected workers that get no work, as they answered falsely.",
+        lambda: sum(bool(worker.distrusted) for worker in app.dispatcher.workers()),
+    )
+    metrics.add_counter(
+        "ejections",
+        "Times that a worker was ejected, as it made no progress.",
+        lambda: app.dispatcher.ejections,
+    )
+    metrics.add_counter(
+        "variant_crashes",
+        "Times that a variant crashed its engine host, and paused on the worker.",
+        lambda: app.dispatcher.variant_crashes,
+    )
+    metrics.add_counter("hedges_sent", "Copies of late requests.", lambda: app.dispatcher.hedges[0])
+    metrics.add_counter(
+        "hedges_won",
+        "Copies of late requests that answered first.",
+        lambda: app.dispatcher.hedges[1],
+    )
+    ahead = app.dispatcher.loads_ahead
+    metrics.add_counter(
+        "loads_ahead", "Sessions loaded before they were needed.", lambda: ahead.loads
+    )
+    metrics.add_counter(
+        "loads_ahead_seconds", "Time that these loads took.", lambda: ahead.total.seconds
+    )
+    metrics.add_counter(
+        "loads_ahead_joules",
+        "Energy of the machines during these loads, as far as it is measured.",
+        lambda: ahead.total.joules,
+    )
+    metrics.add_gauge(
+        "loads_ahead_unused_seconds",
+        "Time of those of these loads that no query has used so far.",
+        lambda: ahead.unused.seconds,
+    )
+    metrics.add_gauge(
+        "loads_ahead_unused_joules",
+        "Energy of those of these loads that no query has used so far.",
+        lambda: ahead.unused.joules,
+    )
+    metrics.register(QuotaCollector(app.quotas))
+    metrics.register(WorkerCollector(app.dispatcher.workers, app.dispatcher.paces))
+    metrics.add_gauge("store_bytes", "Size of the store of engines.", lambda: app.store.used_bytes)
+    metrics.add_gauge(
+        "store_available", "Whether the store of engines can be used.", lambda: not app.store.fault
+    )
+    metrics.register(PlacementCollector(app.dispatcher.workers))
+    metrics.register(ConflictCollector(lambda: app.catalogue.conflicts))
+    metrics.register(VariantConflictCollector(lambda: app.catalogue.variant_conflicts))
+    metrics.register(OtherSamplesCollector(lambda: app.catalogue.other_samples))
+    metrics.add_gauge(
+        "unread_response_bytes",
+        "Bytes of responses that clients have not read yet.",
+        lambda: app.unread.bytes,
+    )
+    if app.verifier is not None:
+        metrics.register(VerificationCollector(app.verifier, app.dispatcher.workers))

@@ -1,0 +1,364 @@
+"""Builds the components of a gateway and connects them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.access.authenticator import Authenticator
+from gateway.access.caller import current_caller
+from gateway.access.engines import is_visible
+from gateway.access.live_table import LiveTable
+from gateway.access.worker_rules import WorkerRules
+from gateway.admission.limits import Admission
+from gateway.admission.quotas import TenantQuotas
+from gateway.app import App
+from gateway.app_metrics import register_metrics
+from gateway.audit.file import AuditFile
+from gateway.audit.log import AuditLog
+from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.report_intake import ReportIntake
+from gateway.fleet.catalogue import Catalogue
+from gateway.fleet.distrust import Distrust
+from gateway.fleet.variants import FleetVariants
+from gateway.fleet.version_policy import PolicyFile
+from gateway.fleet.versions import Versions
+from gateway.hub.connections import AgentConnections
+from gateway.hub.hub import Hub
+from gateway.hub.model_control import ModelControl
+from gateway.hub.placements import Placements
+from gateway.hub.rollouts import Rollouts
+from gateway.hub.work_streams import WorkStreams
+from gateway.jobs.own_inputs import OwnInputs
+from gateway.jobs.results import JobResults
+from gateway.jobs.retention import Retention
+from gateway.jobs.streamed import StreamedJobs
+from gateway.jobs.submitted import SubmittedJobs
+from gateway.jobs.uploads import InputUploads
+from gateway.journal.journal import Journal
+from gateway.monitoring.metrics import Metrics
+from gateway.records.store import DIRECTORY, DataStore
+from gateway.requests.held import HeldRequests
+from gateway.requests.inference import Inference
+from gateway.store.files import open_files
+from gateway.store.pacer import Pacer
+from gateway.store.store import EngineStore
+from gateway.verification.ejection import Ejection
+from gateway.verification.verifier import Verifier
+from synergai.errors import InvalidInput
+from synergai.models.contents import Contents
+from synergai.profiles.service import ProfileService
+from synergai.protocol.unread import UnreadResponses
+from synergai.runtime.clock import Clock
+from synergai.runtime.paths import dictionary_path
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from gateway.access.revocation import RevocationLists
+    from gateway.access.watched_files import WatchedFiles
+    from gateway.config import GatewayConfig
+    from synergai.domain import WorkerId
+    from synergai.profiles.service import ProfileChanges
+
+_WINDOW_BYTES: Final = 16 * 1024 * 1024
+_RETURN_S: Final = 30.0
+"""Time after a start within which agents return; they retry at least every ten seconds."""
+
+
+async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
+    """Build a gateway's components; closing `stack` closes them.
+
+    Raises:
+        SynergaiError: the state directory or the dictionary cannot be used.
+    """
+    clock, metrics = Clock(), Metrics()
+    revocations = _revocations(config, stack)
+    access, authenticator = _access(config, revocations, metrics, stack)
+    admission = Admission(config.max_requests, config.max_request_bytes)
+    audit = _audit(config, metrics, stack)
+    quotas = TenantQuotas(clock)
+    if access is not None:
+        access.follow(quotas.use_table)
+    journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=clock)
+    stack.push_async_callback(journal.close)
+    profiles = ProfileService(config.dictionary or dictionary_path(config.state))
+    stack.push_async_callback(profiles.close)
+    core = SchedulerCore(config.scheduling, profiles.dictionary, journal.epoch)
+    recorder = None
+    if config.event_log is not None:
+        recorder = stack.enter_context(
+            EventLog(config.event_log, config.scheduling, profiles.dictionary, journal.epoch)
+        )
+    known = await journal.engines()
+    catalogue = Catalogue(
+        known.union(entry.engine for entry in profiles.dictionary),
+        await journal.unloaded_engines(),
+        await journal.descriptions(),
+        journal.set_description,
+        suggests=lambda engine: is_visible(current_caller(), engine),
+    )
+    policies = PolicyFile(config.state)
+    versions = Versions(catalogue, policies.read())
+    data = DataStore(config.state / DIRECTORY, lambda: clock.to_unix(clock.now()))
+    await data.load()
+    stack.push_async_callback(data.close)
+    dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
+    stack.callback(dispatcher.close)
+    budget_bytes = config.data_budget or None
+    input_uploads = InputUploads(
+        data,
+        journal,
+        admission,
+        quotas,
+        budget_bytes=budget_bytes,
+        memory_bytes=config.max_request_bytes // 2,
+    )
+    own_inputs = OwnInputs(data, input_uploads, journal, dispatcher)
+    variants = FleetVariants(profiles.dictionary, dispatcher.workers)
+    versions.check_floor = variants.check_floor
+    jobs = SubmittedJobs(
+        dispatcher,
+        versions,
+        journal,
+        admission,
+        quotas,
+        metrics,
+        clock,
+        max_jobs=config.max_jobs,
+        own_inputs=own_inputs,
+    )
+    stack.push_async_callback(jobs.close)
+    restored = await jobs.restore()
+    pausing = asyncio.create_task(jobs.pauses.follow_store())
+    stack.push_async_callback(cancelled, pausing)
+    retention = Retention(
+        data,
+        journal,
+        lambda: clock.to_unix(clock.now()),
+        uploads_kept_s=config.uploads_kept_s,
+        results_kept_s=config.results_kept_s,
+        budget_bytes=budget_bytes,
+    )
+    stack.push_async_callback(cancelled, asyncio.create_task(retention.run()))
+    watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
+    stack.push_async_callback(cancelled, watching)
+    model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
+    rollouts = Rollouts(versions, model_control, policies)
+    stack.push_async_callback(rollouts.close)
+    rules = WorkerRules(config.state, revocations=revocations)
+    stack.push_async_callback(rules.close)
+    connections = AgentConnections(metrics)
+    store = _store(config, stack)
+    versions.stored = store.versions_of
+    store.follow(versions.on_stored_changed)
+    pacer = Pacer(config.store_rate, config.store_rate_busy, lambda: dispatcher.busy, clock.now)
+    placements = Placements(store, connections, rules, pacer)
+    intake = ReportIntake(dispatcher, clock, [metrics])
+    work_streams = WorkStreams(
+        connections, dispatcher, intake, clock, max_message_bytes=config.max_message_bytes
+    )
+    distrust = Distrust(config.state)
+    hub = Hub(
+        connections,
+        work_streams,
+        dispatcher,
+        catalogue,
+        model_control,
+        clock,
+        rules=rules,
+        distrust=distrust,
+        placements=placements,
+        on_new_engines=journal.add_engines,
+        on_forgotten_engines=journal.remove_engines,
+        heartbeat_s=config.heartbeat_s,
+    )
+    if access is not None:
+        await rules.load()
+        access.follow(lambda table: hub.set_rules(table.workers))
+    if revocations is not None:
+        revocations.follow(lambda _: hub.review())
+    reviewing = asyncio.create_task(rules.watch(hub.review))
+    stack.push_async_callback(cancelled, reviewing)
+    stack.callback(asyncio.get_running_loop().call_later(_RETURN_S, hub.release_absent).cancel)
+    # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
+    stack.push_async_callback(hub.close)
+    unread = UnreadResponses(config.max_response_bytes)
+    inference = Inference(
+        dispatcher, versions, variants, admission, quotas, metrics, clock, journal.epoch
+    )
+    ejection = Ejection(distrust, hub, audit)
+    stack.push_async_callback(ejection.close)
+    verifier = None
+    if config.verify_share > 0.0:
+        verifier = Verifier(
+            dispatcher,
+            ejection,
+            clock,
+            new_id=inference.new_id,
+            source=Random(secrets.randbits(256)),
+            share=config.verify_share,
+            tolerance=config.verify_tolerance,
+        )
+        stack.push_async_callback(verifier.close)
+        intake.answers = verifier
+    readmitting = asyncio.create_task(distrust.watch(partial(_readmit, ejection, verifier)))
+    stack.push_async_callback(cancelled, readmitting)
+    app = App(
+        clock=clock,
+        metrics=metrics,
+        access=access,
+        authenticator=authenticator,
+        revocations=revocations,
+        audit=audit,
+        admission=admission,
+        quotas=quotas,
+        journal=journal,
+        profiles=profiles,
+        catalogue=catalogue,
+        versions=versions,
+        rollouts=rollouts,
+        dispatcher=dispatcher,
+        jobs=jobs,
+        streamed=StreamedJobs(
+            dispatcher,
+            versions,
+            admission,
+            quotas,
+            metrics,
+            clock,
+            window_bytes=_WINDOW_BYTES,
+            unread=unread,
+        ),
+        input_uploads=input_uploads,
+        own_inputs=own_inputs,
+        data=data,
+        results=JobResults(jobs, data),
+        inference=inference,
+        unread=unread,
+        held=HeldRequests(inference, versions, admission, quotas),
+        model_control=model_control,
+        work_streams=work_streams,
+        worker_rules=rules,
+        store=store,
+        placements=placements,
+        pacer=pacer,
+        hub=hub,
+        verifier=verifier,
+        restored=restored,
+    )
+    register_metrics(app)
+    return app
+
+
+def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
+    """Return the store of engines, which loads its versions by itself.
+
+    Raises:
+        InvalidInput: its URL cannot be used.
+    """
+    store = EngineStore(
+        open_files(config.store, config.state),
+        Contents(config.state / "uploads"),
+        location=config.store or str(config.state / "store"),
+        remembered=config.state / "store-id",
+        budget_bytes=config.store_budget,
+    )
+    stack.push_async_callback(store.close)
+    stack.push_async_callback(cancelled, asyncio.create_task(store.run()))
+    return store
+
+
+def _access(
+    config: GatewayConfig,
+    revocations: RevocationLists | None,
+    metrics: Metrics,
+    stack: AsyncExitStack,
+) -> tuple[LiveTable, Authenticator] | tuple[None, None]:
+    """Return the access table and the authentication against it, if one is configured."""
+    if config.access is None:
+        return None, None
+    table = LiveTable(config.access)
+    _keep_watching(table, stack)
+    authenticator = Authenticator(table, revocations, stack)
+    metrics.add_counter(
+        "access_table_rejected",
+        "Changes of the access table that were not applied, because it was invalid.",
+        lambda: table.rejected,
+    )
+    metrics.add_counter(
+        "authentication_failures",
+        "Calls with invalid credentials.",
+        lambda: authenticator.failures,
+    )
+    return table, authenticator
+
+
+def _audit(config: GatewayConfig, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
+    """Return the audit log, if one is configured.
+
+    Raises:
+        InvalidInput: its file cannot be opened.
+    """
+    if config.audit_log is None:
+        return None
+    file = AuditFile(config.audit_log)
+    stack.push_async_callback(asyncio.to_thread, file.close)
+    log = AuditLog(file)
+    stack.callback(log.close)
+    metrics.add_counter(
+        "audit_dropped",
+        "Lines of the audit log that could not be written.",
+        lambda: file.dropped,
+    )
+    return log
+
+
+def _revocations(config: GatewayConfig, stack: AsyncExitStack) -> RevocationLists | None:
+    """Return the certificate revocation lists, if any are configured.
+
+    Raises:
+        InvalidInput: they are invalid, or no client certificates are required.
+    """
+    if config.tls_crl is None:
+        return None
+    authorities = [path for path in (config.tls_clients_ca, config.tls_client_ca) if path]
+    if not authorities:
+        raise InvalidInput("--tls-crl needs --tls-clients-ca or --tls-client-ca")
+    # Imported on demand: it takes memory.
+    from gateway.access.revocation import RevocationLists
+
+    lists = RevocationLists(config.tls_crl, authorities)
+    _keep_watching(lists, stack)
+    return lists
+
+
+def _keep_watching(files: WatchedFiles[Any], stack: AsyncExitStack) -> None:
+    stack.push_async_callback(cancelled, asyncio.create_task(files.watch()))
+
+
+def _readmit(ejection: Ejection, verifier: Verifier | None, worker_ids: set[WorkerId]) -> None:
+    """Let ejected workers serve again."""
+    if verifier is not None:
+        verifier.readmitted(worker_ids)
+    ejection.readmitted(worker_ids)
+
+
+def _tell_changes(dispatcher: Dispatcher, changes: ProfileChanges) -> None:
+    """Pass changes of the dictionary's file to the core."""
+    if changes.removed:
+        dispatcher.tell(ProfilesRemoved(tuple(changes.removed)))
+    if changes.put:
+        dispatcher.tell(ProfilesAdded(tuple(changes.put)))
+
+
+async def cancelled(task: asyncio.Task[object]) -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    await asyncio.wait([task])
