@@ -59,10 +59,10 @@ from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from contextlib import AsyncExitStack
 
     from gateway.access.revocation import RevocationLists
-    from gateway.access.watched_files import WatchedFiles
     from gateway.config import GatewayConfig
     from synergai.domain import WorkerId
     from synergai.profiles.service import ProfileChanges
@@ -136,8 +136,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     )
     stack.push_async_callback(jobs.close)
     restored = await jobs.restore()
-    pausing = asyncio.create_task(jobs.pauses.follow_store())
-    stack.push_async_callback(cancelled, pausing)
+    _keep_running(jobs.pauses.follow_store(), stack)
     retention = Retention(
         data,
         journal,
@@ -146,9 +145,8 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         results_kept_s=config.results_kept_s,
         budget_bytes=budget_bytes,
     )
-    stack.push_async_callback(cancelled, asyncio.create_task(retention.run()))
-    watching = asyncio.create_task(profiles.watch(partial(_tell_changes, dispatcher)))
-    stack.push_async_callback(cancelled, watching)
+    _keep_running(retention.run(), stack)
+    _keep_running(profiles.watch(partial(_tell_changes, dispatcher)), stack)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     rollouts = Rollouts(versions, model_control, policies)
     stack.push_async_callback(rollouts.close)
@@ -184,8 +182,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         access.follow(lambda table: hub.set_rules(table.workers))
     if revocations is not None:
         revocations.follow(lambda _: hub.review())
-    reviewing = asyncio.create_task(rules.watch(hub.review))
-    stack.push_async_callback(cancelled, reviewing)
+    _keep_running(rules.watch(hub.review), stack)
     stack.callback(asyncio.get_running_loop().call_later(_RETURN_S, hub.release_absent).cancel)
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
@@ -208,8 +205,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         )
         stack.push_async_callback(verifier.close)
         intake.answers = verifier
-    readmitting = asyncio.create_task(distrust.watch(partial(_readmit, ejection, verifier)))
-    stack.push_async_callback(cancelled, readmitting)
+    _keep_running(distrust.watch(partial(_readmit, ejection, verifier)), stack)
     app = App(
         clock=clock,
         metrics=metrics,
@@ -271,7 +267,7 @@ def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
         budget_bytes=config.store_budget,
     )
     stack.push_async_callback(store.close)
-    stack.push_async_callback(cancelled, asyncio.create_task(store.run()))
+    _keep_running(store.run(), stack)
     return store
 
 
@@ -285,7 +281,7 @@ def _access(
     if config.access is None:
         return None, None
     table = LiveTable(config.access)
-    _keep_watching(table, stack)
+    _keep_running(table.watch(), stack)
     authenticator = Authenticator(table, revocations, stack)
     metrics.add_counter(
         "access_table_rejected",
@@ -335,12 +331,19 @@ def _revocations(config: GatewayConfig, stack: AsyncExitStack) -> RevocationList
     from gateway.access.revocation import RevocationLists
 
     lists = RevocationLists(config.tls_crl, authorities)
-    _keep_watching(lists, stack)
+    _keep_running(lists.watch(), stack)
     return lists
 
 
-def _keep_watching(files: WatchedFiles[Any], stack: AsyncExitStack) -> None:
-    stack.push_async_callback(cancelled, asyncio.create_task(files.watch()))
+def _keep_running(work: Coroutine[Any, Any, None], stack: AsyncExitStack) -> None:
+    """Run `work` in a task until `stack` is closed."""
+    stack.push_async_callback(_cancel, asyncio.create_task(work))
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has ended."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _readmit(ejection: Ejection, verifier: Verifier | None, worker_ids: set[WorkerId]) -> None:
@@ -356,9 +359,3 @@ def _tell_changes(dispatcher: Dispatcher, changes: ProfileChanges) -> None:
         dispatcher.tell(ProfilesRemoved(tuple(changes.removed)))
     if changes.put:
         dispatcher.tell(ProfilesAdded(tuple(changes.put)))
-
-
-async def cancelled(task: asyncio.Task[object]) -> None:
-    """Cancel a task and wait for its end."""
-    task.cancel()
-    await asyncio.wait([task])
