@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.options import AsJson
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
 from synergai.runtime.paths import gateway_state
 
 if TYPE_CHECKING:

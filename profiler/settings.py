@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from synergai.domain import validate_name
+from synergai.names import validate_name
 from synergai.runtime.paths import default_dictionary, default_worker_class
 from synergai.runtime.settings import Cores, OptionName, Settings
 from worker_agent.providers.settings import Providers  # noqa: TC001 - pydantic reads it

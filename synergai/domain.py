@@ -8,144 +8,29 @@ from __future__ import annotations
 
 import enum
 import math
-import re
 from typing import TYPE_CHECKING, Annotated, Final, NewType
 
 from msgspec import Meta, Struct
 
 from synergai.errors import InvalidInput
-from synergai.names import validate_name as validate_name
+from synergai.names import validate_name
+from synergai.versions import (
+    FIRST_VERSION,
+    validate_variant,
+    validate_version,
+    versioned,
+)
+from synergai.versions import EngineName as EngineName  # part of the model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-EngineName = NewType("EngineName", str)
-"""One version of an engine: its name, ``onnx_mobilenet_op11``, for version 1, and ``NAME/N`` for
-version N. Jobs, sessions and profiles are of one version; the parts do not matter to them."""
 WorkerId = NewType("WorkerId", str)
 WorkerClass = NewType("WorkerClass", str)
 """Class of identical machines, which share profiles: ``x86``, ``agx-xavier``."""
 JobId = NewType("JobId", str)
 AssignmentId = NewType("AssignmentId", int)
 """Fencing token: increases across restarts of the gateway, so that stale results are detected."""
-
-_QUOTED: Final = 256
-"""Characters of an invalid name that an error quotes; it may be as long as a message."""
-FIRST_VERSION: Final = "1"
-_VERSION: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
-"""Versions are positive 64-bit integers in the Open Inference Protocol's implementations."""
-_MAX_STORED_VERSION: Final = (1 << 31) - 1
-
-
-def validate_version(text: str) -> str:
-    """Return `text` if it is the version of an engine.
-
-    Raises:
-        InvalidInput: it is not a positive number without leading zeros, of at most 18 digits.
-    """
-    if not _VERSION.fullmatch(text):
-        raise InvalidInput(
-            f"{text[:_QUOTED]!r} is not a version: use a number from 1, without leading zeros"
-        )
-    return text
-
-
-def validate_stored_version(version: int) -> int:
-    """Return `version` if it is the number of an engine's version in the store.
-
-    Raises:
-        InvalidInput: it is not.
-    """
-    if not 1 <= version <= _MAX_STORED_VERSION:
-        raise InvalidInput(
-            f"a version must be a number from 1 to {_MAX_STORED_VERSION:,}, not {version}"
-        )
-    return version
-
-
-def versioned(name: str, version: str) -> EngineName:
-    """Return version `version` of the engine `name`; neither is checked."""
-    return EngineName(name if version == FIRST_VERSION else f"{name}/{version}")
-
-
-def split_version(engine: str) -> tuple[str, str]:
-    """Return name and version of an engine."""
-    name, separator, version = engine.partition("/")
-    return name, version if separator else FIRST_VERSION
-
-
-def versioned_variant(version: str, variant: str) -> str:
-    """Return the text of a version, or of one variant of it: ``2``, ``2.int8``."""
-    return f"{version}.{variant}" if variant else version
-
-
-def validate_variant(text: str) -> str:
-    """Return `text` if it is the name of a variant.
-
-    Raises:
-        InvalidInput: it is not a valid name, or has a dot, which separates a version from it.
-    """
-    validate_name(text, "variant name")
-    if "." in text:
-        raise InvalidInput(f"{text!r} is not a valid variant name: it has a dot")
-    return text
-
-
-def split_variant(text: str) -> tuple[str, str]:
-    """Return version and variant of a text such as ``2.int8``; the variant of ``2`` is empty.
-
-    Neither is checked; see `parse_version` for what others send.
-    """
-    version, _, variant = text.partition(".")
-    return version, variant
-
-
-def parse_version(text: str) -> tuple[str, str]:
-    """Return version and variant of a text that a client sent, such as ``2`` or ``2.int8``.
-
-    Raises:
-        InvalidInput: it has a dot and is not a version with the name of a variant.
-    """
-    if "." not in text:
-        return text, ""
-    version, variant = split_variant(text)
-    try:
-        return validate_version(version), validate_variant(variant)
-    except InvalidInput:
-        raise InvalidInput(
-            f"{text[:_QUOTED]!r} is not a version: write its number, such as 2, or with the name "
-            "of a variant, 2.int8"
-        ) from None
-
-
-def by_version(engine: str) -> tuple[str, int]:
-    """Return the key that sorts engines by name, and then by version."""
-    name, version = split_version(engine)
-    return name, int(version)
-
-
-def is_selected(engine: str, text: str) -> bool:
-    """Return whether `text` stands for an engine: ``NAME`` for all versions, empty for all."""
-    name, version = split_version(engine)
-    wanted, separator, number = text.partition("/")
-    return not text or (wanted == name and (not separator or number == version))
-
-
-def validate_engine(text: str) -> EngineName:
-    """Return the engine that `text` names, as ``NAME`` or ``NAME/N``.
-
-    Raises:
-        InvalidInput: the name or the version is invalid.
-    """
-    name, version = split_version(text)
-    validate_name(name, "engine name")
-    if not _VERSION.fullmatch(version):
-        raise InvalidInput(
-            f"{text[:_QUOTED]!r} is not a valid engine name: after the '/', its version has to be "
-            "a number from 1, without leading zeros"
-        )
-    return versioned(name, version)
-
 
 MAX_THREADS: Final = 1024
 """Upper bound of `Configuration.threads`."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directory import ModelDirectory
+from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.clock import Clock
 from synergai.runtime.ready_file import ready_file

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput, SynergaiError
+from synergai.names import validate_name
 from synergai.runtime.installation import (
     SETTINGS,
     UNITS,

@@ -11,8 +11,9 @@ from typing import Annotated
 import msgspec
 from pydantic import AfterValidator, Field, field_validator
 
-from synergai.domain import MAX_THREADS, Configuration, EngineName, Session, validate_name
+from synergai.domain import MAX_THREADS, Configuration, EngineName, Session
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.memory import physical_memory_bytes

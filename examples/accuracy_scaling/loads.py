@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from examples.accuracy_scaling.fleet import WORKERS, most_accurate
-from synergai.domain import split_variant
 from synergai.errors import InvalidInput
 from synergai.loadgen.outcome import Outcome
 from synergai.loadgen.traces.driver import send_open_loop
@@ -18,6 +17,7 @@ from synergai.models.samples import load_samples
 from synergai.simulator.accuracy.bounds import accuracy_at_most
 from synergai.simulator.accuracy.demand import draw_arrivals
 from synergai.simulator.accuracy.simulation import Scenario
+from synergai.versions import split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

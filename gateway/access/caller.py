@@ -11,8 +11,9 @@ from contextvars import ContextVar
 from typing import Final
 
 from gateway.access.roles import ANONYMOUS, ANY, Grant, Role, matches_any
-from synergai.domain import MAX_PRIORITY, split_version
+from synergai.domain import MAX_PRIORITY
 from synergai.errors import PermissionDenied, Unauthenticated
+from synergai.versions import split_version
 
 _MAX_DECISIONS: Final = 1024
 """Decisions remembered per caller; clients choose the engine's name."""

@@ -13,8 +13,8 @@ from msgspec import Struct
 from gateway.access.caller import Caller
 from gateway.access.key_set import KeySet
 from gateway.access.roles import JWT_PREFIX
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput, Unauthenticated
+from synergai.names import validate_name
 
 if TYPE_CHECKING:
     from gateway.access.table import AccessTable, Jwt

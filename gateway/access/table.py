@@ -15,8 +15,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.access.roles import ANONYMOUS, ANY, Grant, matches
-from synergai.domain import MAX_PRIORITY, validate_name
+from synergai.domain import MAX_PRIORITY
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from gateway.access.enrolments import EnrolmentsDamaged, EnrolmentStore
 from gateway.access.roles import matches_any
-from synergai.domain import split_version
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
+from synergai.versions import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable

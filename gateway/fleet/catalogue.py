@@ -22,7 +22,7 @@ from gateway.fleet.descriptions import (
 )
 from gateway.fleet.sample_sets import other_samples
 from gateway.fleet.variant_files import VariantFiles
-from synergai.domain import EngineName, LeftOut, by_version, split_version
+from synergai.domain import EngineName, LeftOut
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -33,6 +33,7 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.warmup import ADVICE
+from synergai.versions import by_version, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set

@@ -12,8 +12,9 @@ import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from synergai.domain import WorkerId, validate_name
+from synergai.domain import WorkerId
 from synergai.errors import InvalidInput, NotFound, Unavailable
+from synergai.names import validate_name
 from synergai.runtime.atomic_file import write_atomic
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.domain import Session, split_version, versioned_variant
+from synergai.domain import Session
 from synergai.errors import InvalidInput
+from synergai.versions import split_version, versioned_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from synergai.domain import validate_name, validate_version
 from synergai.errors import InvalidInput, Unavailable
+from synergai.names import validate_name
 from synergai.runtime.atomic_file import write_atomic
+from synergai.versions import validate_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.version_policy import LATEST, VersionPolicy, draw
-from synergai.domain import EngineName, parse_version, split_version, versioned, versioned_variant
 from synergai.errors import EnginePending, SynergaiError, Unavailable, VersionNotFound
+from synergai.versions import parse_version, split_version, versioned, versioned_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.fleet.catalogue import Catalogue
-    from synergai.domain import Engine, JobSpec
+    from synergai.domain import Engine, EngineName, JobSpec
 
 _MAX_NAMED: Final = 20
 """Versions that an error names, of those in service or else of those known."""

@@ -32,8 +32,9 @@ from gateway.hub.registration import (
     unusable_sessions,
     worker_from_registration,
 )
-from synergai.domain import EngineName, validate_name, versioned
+from synergai.domain import EngineName
 from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
+from synergai.names import validate_name
 from synergai.protocol import rpc
 from synergai.protocol.converters import session_from_proto
 from synergai.scheduling.events import (
@@ -45,6 +46,7 @@ from synergai.scheduling.events import (
     WorkerDraining,
 )
 from synergai.v1 import hub_pb2
+from synergai.versions import versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable

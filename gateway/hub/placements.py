@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.fleet.agent_validation import printable_detail
 from gateway.store.selectors import selects
-from synergai.domain import versioned
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
 from synergai.v1 import common_pb2, hub_pb2
+from synergai.versions import versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

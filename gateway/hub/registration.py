@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from gateway.fleet.agent_validation import engine_from_agent, printable_detail
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
-from synergai.domain import Configuration, WorkerClass, WorkerId, validate_name
+from synergai.domain import Configuration, WorkerClass, WorkerId
 from synergai.errors import InvalidInput, NotSupported
+from synergai.names import validate_name
 from synergai.protocol.converters import (
     configuration_from_proto,
     session_from_proto,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.version_policy import LATEST, VersionPolicy
-from synergai.domain import split_version, validate_version, versioned
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
+from synergai.versions import split_version, validate_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping

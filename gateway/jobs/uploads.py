@@ -20,7 +20,7 @@ from gateway.jobs.read_ahead import AHEAD_BYTES, ReadAhead
 from gateway.jobs.store import StoreFull
 from gateway.records.log import Record, is_out_of_space
 from gateway.records.store import DataKey
-from synergai.domain import MAX_QUERIES, validate_name
+from synergai.domain import MAX_QUERIES
 from synergai.errors import (
     InternalError,
     InvalidInput,
@@ -29,6 +29,7 @@ from synergai.errors import (
     UploadNotFound,
     UploadUsed,
 )
+from synergai.names import validate_name
 from synergai.protocol.request_codec import split_fields
 from synergai.v1.jobs_pb2 import UploadRequest
 

@@ -16,16 +16,9 @@ import msgspec
 from gateway.fleet.descriptions import Established
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord, UploadUse
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    JobId,
-    JobSpec,
-    JobState,
-    WorkerId,
-    split_version,
-)
+from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
+from synergai.versions import split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

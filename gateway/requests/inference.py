@@ -13,9 +13,10 @@ from gateway.dispatch.job_handler import job_error
 from gateway.monitoring.outcomes import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
-from synergai.domain import Job, JobId, JobState, split_variant
+from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, EnginePending, Overloaded, SynergaiError
 from synergai.protocol.validation import check_header
+from synergai.versions import split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

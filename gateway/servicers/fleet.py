@@ -8,7 +8,7 @@ import grpc
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
-from synergai.domain import UnusableSession, is_selected
+from synergai.domain import UnusableSession
 from synergai.protocol import rpc
 from synergai.protocol.converters import (
     configuration_to_proto,
@@ -20,6 +20,7 @@ from synergai.protocol.converters import (
 )
 from synergai.scheduling.events import ProfilesAdded
 from synergai.v1 import fleet_pb2
+from synergai.versions import is_selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

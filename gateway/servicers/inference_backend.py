@@ -8,9 +8,9 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
-from synergai.domain import parse_version, versioned
 from synergai.errors import EnginePending
 from synergai.protocol.oip_server.variants import of_variant, with_variants
+from synergai.versions import parse_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

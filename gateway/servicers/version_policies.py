@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
-from synergai.domain import split_version, validate_name
 from synergai.errors import InvalidInput, SynergaiError
+from synergai.names import validate_name
 from synergai.v1 import fleet_pb2
+from synergai.versions import split_version
 
 if TYPE_CHECKING:
     from gateway.fleet.versions import Versions

@@ -13,15 +13,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import EngineName, validate_name, validate_stored_version, versioned
 from synergai.errors import InvalidInput, Unavailable
 from synergai.models.manifest import Manifest, content_digest, read_manifest
+from synergai.names import validate_name
 from synergai.runtime.atomic_file import write_atomic
+from synergai.versions import validate_stored_version, versioned
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.store.files import Files
+    from synergai.domain import EngineName
 
 _ENGINES: Final = "engines"
 _CONTENT: Final = "content"

@@ -20,7 +20,6 @@ from gateway.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey, wrong_s
 from gateway.store.selectors import parse_placement
 from gateway.store.storage import Storage, StoredVersion
 from gateway.store.threads import Threads
-from synergai.domain import split_version, validate_name, validate_stored_version
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -30,6 +29,8 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.models.manifest import content_digest, read_manifest
+from synergai.names import validate_name
+from synergai.versions import split_version, validate_stored_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence

@@ -86,11 +86,11 @@ def show(
     With --target, the pace is the observed time per query over the profiled one, on each worker
     of the class that has run the engine: above 1, the worker is slower than its profile.
     """
-    from synergai.domain import is_selected
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.profiles.files import load_dictionary
     from synergai.profiles.text import write_json
+    from synergai.versions import is_selected
 
     workers: list[WorkerStatus] = []
     entries: Iterable[ProfileEntry]

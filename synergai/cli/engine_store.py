@@ -105,8 +105,8 @@ async def first_version(client: Client, name: str) -> int:
     Raises:
         InvalidInput: it knows versions of the engine; the error names them.
     """
-    from synergai.domain import split_version
     from synergai.errors import InvalidInput
+    from synergai.versions import split_version
 
     stored = await client.stored_engines()
     versions = {each.version for each in stored.engines if each.engine == name}

@@ -186,11 +186,11 @@ def inspect(
 
     NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without one, it is the first.
     """
-    from synergai.domain import parse_version, split_version, versioned
     from synergai.errors import EngineUnusable
     from synergai.models.directory import ModelDirectory
     from synergai.models.formats.inspect import describe
     from synergai.models.formats.model_files import is_saved_model
+    from synergai.versions import parse_version, split_version, versioned
 
     path, variants = Path(engine), list[str]()
     if not (path.suffix and path.exists()) and not is_saved_model(path):

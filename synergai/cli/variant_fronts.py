@@ -41,10 +41,10 @@ def front(
     There is a front for each worker class and configuration. A variant is dominated if another one
     is at least as fast and as accurate; differences below their standard error count as none.
     """
-    from synergai.domain import validate_engine
     from synergai.errors import NotFound
     from synergai.profiles.files import load_dictionary
     from synergai.profiles.fronts import variant_fronts
+    from synergai.versions import validate_engine
 
     name = validate_engine(engine)
     if plot is not None:

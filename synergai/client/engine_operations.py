@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from synergai.client.channel import CALL_TIMEOUT_S
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
-from synergai.domain import validate_stored_version
 from synergai.v1 import fleet_pb2
+from synergai.versions import validate_stored_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

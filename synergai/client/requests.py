@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from synergai.client.channel import CALL_TIMEOUT_S
 from synergai.client.deadlines import to_microseconds
 from synergai.client.streaming import iterate
-from synergai.domain import (
-    MAX_PRIORITY,
-    EngineName,
-    JobSpec,
-    parse_version,
-    validate_accuracy,
-    validate_priority,
-)
+from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
 from synergai.errors import DeadlineExceeded, InvalidInput
+from synergai.versions import parse_version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from synergai.domain import split_version
 from synergai.errors import NotFound
 from synergai.models.directory import ModelDirectory
+from synergai.versions import split_version
 
 if TYPE_CHECKING:
     from pathlib import Path

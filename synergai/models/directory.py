@@ -40,15 +40,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from synergai.domain import (
-    FIRST_VERSION,
-    EngineName,
-    split_version,
-    validate_engine,
-    validate_name,
-    validate_version,
-    versioned,
-)
+from synergai.domain import EngineName
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
@@ -65,6 +57,14 @@ from synergai.models.formats.model_files import (
     size_bytes,
 )
 from synergai.models.variants import VariantDefinition
+from synergai.names import validate_name
+from synergai.versions import (
+    FIRST_VERSION,
+    split_version,
+    validate_engine,
+    validate_version,
+    versioned,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

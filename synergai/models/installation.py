@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from synergai.domain import FIRST_VERSION, validate_name, validate_version, versioned
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_shared_keys
 from synergai.models.directory import ModelDirectory
@@ -25,7 +24,9 @@ from synergai.models.formats.model_files import (
     size_bytes,
 )
 from synergai.models.staging import install_staged, staging_folder
+from synergai.names import validate_name
 from synergai.runtime.text import printable
+from synergai.versions import FIRST_VERSION, validate_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

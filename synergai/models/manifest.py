@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
@@ -25,6 +24,7 @@ from synergai.models.formats.model_files import (
     SAMPLES_FILE,
     SAVED_MODEL_FILE,
 )
+from synergai.names import validate_name
 
 MAX_MANIFEST_BYTES: Final = 8 << 20
 MAX_ENGINE_BYTES: Final = 2 * MAX_MODEL_BYTES

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from synergai.domain import validate_name, validate_stored_version
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
@@ -22,6 +21,8 @@ from synergai.models.formats.model_files import (
 )
 from synergai.models.installation import default_name
 from synergai.models.manifest import Manifest, ManifestFile, check_manifest
+from synergai.names import validate_name
+from synergai.versions import validate_stored_version
 
 
 class Package(NamedTuple):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import MAX_VARIANTS, Origin, validate_variant
+from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import InvalidInput
 from synergai.models.definition_values import (
     choice_of,
@@ -33,6 +33,7 @@ from synergai.models.definition_values import (
     string,
 )
 from synergai.models.formats.model_files import DEFINITION_FILE, is_version
+from synergai.versions import validate_variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,10 +21,10 @@ from synergai.domain import (
     EngineName,
     WorkerClass,
     validate_accuracy,
-    validate_engine,
-    validate_name,
 )
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
+from synergai.versions import validate_engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

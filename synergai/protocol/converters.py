@@ -30,17 +30,14 @@ from synergai.domain import (
     UnusableSession,
     Variant,
     WorkerId,
-    parse_version,
-    split_version,
-    validate_engine,
-    validate_name,
-    validate_variant,
 )
 from synergai.errors import InvalidInput
 from synergai.jobs import Execution, JobStatus
+from synergai.names import validate_name
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.protocol.validation import DATATYPES
 from synergai.v1 import common_pb2, jobs_pb2
+from synergai.versions import parse_version, split_version, validate_engine, validate_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import split_variant
 from synergai.errors import InvalidInput
+from synergai.versions import split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

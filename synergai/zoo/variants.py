@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from synergai.domain import MAX_VARIANTS, EngineName, Origin, split_version
+from synergai.domain import MAX_VARIANTS, EngineName, Origin
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.definition import read_definition, read_other_keys
 from synergai.models.directory import ModelDirectory
@@ -22,6 +22,7 @@ from synergai.models.int8 import quantise
 from synergai.models.samples import load_samples
 from synergai.models.staging import staging_folder
 from synergai.models.variants import VariantKeys
+from synergai.versions import split_version
 from synergai.zoo.recipes import RECIPES
 
 if TYPE_CHECKING:

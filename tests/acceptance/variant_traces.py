@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from synergai.client.client import Client
-from synergai.domain import WorkerClass, split_variant
+from synergai.domain import WorkerClass
 from synergai.loadgen.outcome import Outcome
 from synergai.loadgen.traces.driver import send_open_loop
 from synergai.models.directory import ModelDirectory
@@ -38,6 +38,7 @@ from synergai.simulator.accuracy.demand import SHAPES, draw_arrivals
 from synergai.simulator.accuracy.simulation import profile_entries
 from synergai.simulator.accuracy.study import SCENARIOS, draw_requests
 from synergai.testing import LocalFleet
+from synergai.versions import split_variant
 from synergai.zoo.build import build
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ ORDER = {
         "oip",
         "errors",
         "names",
+        "versions",
         "domain",
         "jobs",
         "runtime",

@@ -10,20 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai import errors
-from synergai.domain import (
-    MAX_PRIORITY,
-    Configuration,
-    EngineName,
-    JobSpec,
+from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec
+from synergai.errors import InvalidInput
+from synergai.names import validate_name
+from synergai.protocol import status
+from synergai.versions import (
     parse_version,
     split_version,
     validate_engine,
-    validate_name,
     validate_version,
     versioned,
 )
-from synergai.errors import InvalidInput
-from synergai.protocol import status
 from tests.malformed_versions import MALFORMED_VERSIONS
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)

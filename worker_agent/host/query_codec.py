@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from synergai.domain import Outcome, versioned_variant
+from synergai.domain import Outcome
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.validation import check_header
+from synergai.versions import versioned_variant
 from worker_agent.host.tensor_codec import TIMINGS, read_inputs, write_response, write_timings
 from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
 from worker_agent.ipc.frames import ArenaRef, RunEnded, Tally

@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import validate_engine
 from synergai.errors import InvalidInput, Overloaded
 from synergai.models.contents import Contents
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.atomic_file import write_atomic
+from synergai.versions import validate_engine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

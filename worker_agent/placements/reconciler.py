@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from msgspec import Struct
 
-from synergai.domain import EngineName, validate_name, validate_stored_version, versioned
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.models.formats.model_files import digest as model_digest
 from synergai.models.manifest import (
@@ -18,13 +17,16 @@ from synergai.models.manifest import (
     read_manifest,
     validate_sha256,
 )
+from synergai.names import validate_name
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import common_pb2
+from synergai.versions import validate_stored_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from pathlib import Path
 
+    from synergai.domain import EngineName
     from synergai.v1 import hub_pb2
     from worker_agent.placements.fetched import FetchedEngines
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 from pydantic import BeforeValidator, InstanceOf
 
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
 from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
 from worker_agent.providers.kinds import CPU, kind_of
 

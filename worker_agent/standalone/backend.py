@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import (
-    Fault,
-    Outcome,
-    Session,
-    by_version,
-    parse_version,
-    split_version,
-    versioned,
-    versioned_variant,
-)
+from synergai.domain import Fault, Outcome, Session
 from synergai.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -36,6 +27,7 @@ from synergai.errors import (
 )
 from synergai.protocol.oip_server.statistics import EngineStatistics
 from synergai.protocol.oip_server.variants import of_variant, with_variants
+from synergai.versions import by_version, parse_version, split_version, versioned, versioned_variant
 from worker_agent.runner.work_item import WorkItem
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from hdrh.histogram import HdrHistogram
 
-from synergai.domain import split_variant
 from synergai.loadgen.outcome import Outcome, outcome_of
+from synergai.versions import split_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

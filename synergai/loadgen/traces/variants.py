@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from synergai.domain import split_variant, split_version, versioned
 from synergai.loadgen.outcome import Outcome
+from synergai.versions import split_variant, split_version, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

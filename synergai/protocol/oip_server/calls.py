@@ -6,7 +6,6 @@ import asyncio
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import split_variant, split_version
 from synergai.errors import NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol.oip_server.messages import (
@@ -14,6 +13,7 @@ from synergai.protocol.oip_server.messages import (
     engine_metadata,
     engine_statistics,
 )
+from synergai.versions import split_variant, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import split_variant, split_version
 from synergai.oip import inference_pb2, model_config_pb2, statistics_pb2
+from synergai.versions import split_variant, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import validate_name
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
 from synergai.protocol.oip_stream import WINDOW_METADATA
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from synergai.domain import versioned_variant
+from synergai.versions import versioned_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

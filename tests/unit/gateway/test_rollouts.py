@@ -16,7 +16,7 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import LATEST, PolicyFile, VersionPolicy, draw
 from gateway.fleet.versions import Versions
 from gateway.hub.rollouts import Rollouts
-from synergai.domain import EngineName, WorkerId, split_version
+from synergai.domain import EngineName, WorkerId
 from synergai.errors import (
     Conflict,
     EngineUnusable,
@@ -25,6 +25,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.versions import split_version
 from tests.unit.gateway.test_versions import ECHO, W1, of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
-from synergai.domain import Engine, EngineName, JobSpec, WorkerId, split_version, versioned
+from synergai.domain import Engine, EngineName, JobSpec, WorkerId
 from synergai.errors import (
     EngineNotFound,
     EnginePending,
@@ -17,6 +17,7 @@ from synergai.errors import (
     Unavailable,
     VersionNotFound,
 )
+from synergai.versions import split_version, versioned
 from tests.unit.gateway.conftest import ENGINE
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")

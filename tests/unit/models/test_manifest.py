@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.domain import validate_stored_version
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import digest
 from synergai.models.manifest import (
@@ -16,6 +15,7 @@ from synergai.models.manifest import (
     read_manifest,
 )
 from synergai.models.package import pack, packed_name
+from synergai.versions import validate_stored_version
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,14 +21,13 @@ from synergai.domain import (
     TensorSpec,
     Variant,
     WorkerClass,
-    split_version,
-    versioned,
 )
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.protocol import converters
 from synergai.protocol.validation import DATATYPES
 from synergai.v1 import common_pb2
+from synergai.versions import split_version, versioned
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 VARIANT_NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Session,
-    largest_configuration,
-    validate_name,
-)
+from synergai.domain import Configuration, EngineName, Session, largest_configuration
 from synergai.errors import InvalidInput
+from synergai.names import validate_name
 from synergai.runtime.reexec import decode_config, encode_config
 from synergai.runtime.settings import InvalidSettings
 from worker_agent.config import AgentConfig
