@@ -125,7 +125,7 @@ class VariantFiles:
         return conflicts
 
     def _choose(self, name: str, copies: Mapping[WorkerId, _Copy], *, provisional: bool) -> None:
-        """Set which file of a variant is in service; compare `Catalogue._choose`."""
+        """Set which file of a variant is in service; compare `EngineOffers._choose`."""
         current = self.digests.get(name, "")  # without a known digest, any file is it
         holders = self._holders[name]
         trusted = [copy for copy in copies.values() if copy.trusted]
