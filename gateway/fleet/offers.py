@@ -165,7 +165,7 @@ class EngineOffers:
         return changed
 
     def _compare(self, offers: dict[WorkerId, Offer]) -> dict[WorkerId, str]:
-        """Return how offers differ from the description; workers with the others hold it."""
+        """Let workers whose offer is like the description hold it; return how the others differ."""
         differences: dict[WorkerId, str] = {}
         if self.description is None:
             return differences

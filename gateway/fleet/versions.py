@@ -128,7 +128,7 @@ class Versions:
             self.policies[name] = policy
         self._defaults.pop(name, None)
         if policy.target:
-            self._is_ready(versioned(name, policy.target))
+            self._make_ready(versioned(name, policy.target))
 
     def set_prepared(self, engine: EngineName) -> None:
         """Let requests switch to a version that a worker has loaded."""
@@ -206,21 +206,21 @@ class Versions:
         policy = self.policy(name)
         if policy.target:
             return self._of_rollout(name, policy, request_id)
-        engine = versioned(name, policy.base) if policy.base else self._latest(name, known)
+        engine = versioned(name, policy.base) if policy.base else self._choose_latest(name, known)
         if self.catalogue.serves(engine):
             self._defaults[name] = engine
         return engine
 
     def _of_rollout(self, name: str, policy: VersionPolicy, request_id: str) -> EngineName:
         base, target = versioned(name, policy.base), versioned(name, policy.target)
-        if self._is_ready(target) and draw(name, policy.target, request_id) < policy.share:
+        if self._make_ready(target) and draw(name, policy.target, request_id) < policy.share:
             return target
         # Better the other version than none.
         only_target = self.catalogue.serves(target) and not self.catalogue.serves(base)
         return target if only_target else base
 
-    def _latest(self, name: str, known: Sequence[EngineName]) -> EngineName:
-        """Return the highest usable version, or until it is ready the highest that is."""
+    def _choose_latest(self, name: str, known: Sequence[EngineName]) -> EngineName:
+        """Choose the highest usable version, or the highest that is ready until then."""
         counting = [each for each in known if self.counts(each)]
         if not counting:
             offered = ", ".join(split_version(each)[1] for each in known[-_MAX_NAMED:])
@@ -236,12 +236,12 @@ class Versions:
         if not others:  # there is nothing that could answer meanwhile
             self._prepared.add(highest)
             return highest
-        if self._is_ready(highest):
+        if self._make_ready(highest):
             return highest
         return max(others, key=partial(self._usability, stored))
 
-    def _is_ready(self, engine: EngineName) -> bool:
-        """Return whether a version is in service and prepared; prepare it if it is not."""
+    def _make_ready(self, engine: EngineName) -> bool:
+        """Prepare a version in service, if it is not prepared; return whether it is now."""
         if engine not in self._prepared and self.catalogue.serves(engine):
             self.prepare(engine)
         return engine in self._prepared
@@ -269,7 +269,7 @@ class Versions:
         self._defaults.pop(name, None)
         if self.catalogue.serves(engine):
             if version == self.policy(name).target:
-                self._is_ready(engine)
+                self._make_ready(engine)
             return
         self._prepared.discard(engine)
         if self.catalogue.is_faulty(engine):

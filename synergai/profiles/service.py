@@ -171,7 +171,7 @@ class ProfileService:
             try:
                 look = await self._in_thread(partial(self._look, retry))
                 if look is not None:
-                    changes = self._changes(look)
+                    changes = self._take_changes(look)
                     if changes.put or changes.removed:
                         changed.add(changes)
                         on_change(changes)
@@ -201,8 +201,8 @@ class ProfileService:
         put = [entry for entry in self._plausible(entries) if not self._is_known(entry)]
         return _Look({_key(entry) for entry in entries}, put)
 
-    def _changes(self, look: _Look) -> ProfileChanges:
-        """Return how the file differs from what is in memory."""
+    def _take_changes(self, look: _Look) -> ProfileChanges:
+        """Note what the file has; return how it differs from what is in memory."""
         # An entry that was never in the file, since it could not be written, was not deleted.
         self._deleted |= self._stored
         self._deleted -= look.keys

@@ -39,10 +39,11 @@ class ArrivalRate:
         self._mean = self._mean * math.exp((self._last - now) / _MEAN_S) + 1.0 / _MEAN_S
         self._last = now
 
-    def expected_per_s(self, now: float) -> float:
-        """Return the rate to plan with: the mean, unless the last second says that it changed.
+    def observe(self, now: float) -> float:
+        """Detect a change of the rate; return the rate to plan with.
 
-        After a change that lasts, the mean begins again.
+        That is the mean rate, or the rate of the last second while the two differ by more than
+        chance. After a change that lasts, the mean begins again.
         """
         lately = self.per_s(now)
         if now - self._first < _KNOWN_AFTER_S:

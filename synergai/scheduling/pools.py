@@ -236,7 +236,7 @@ class Pools:
         """Return how many queries of an engine have to be answered within the horizon."""
         family = member.family
         jobs_per_s = family.jobs.per_s(now, horizon_s, member.sample_cost)
-        rate = family.arrivals.expected_per_s(now) + jobs_per_s
+        rate = family.arrivals.observe(now) + jobs_per_s
         return self._queue.with_deadlines(member.engine) + rate * horizon_s
 
     def _taken_s(self, worker: WorkerRecord, horizon_s: float, now: float) -> float:

@@ -134,7 +134,7 @@ class Residency:
             if not self._loads.may_begin(engine, worker.id, now):
                 self.again_at = min(self.again_at, self._loads.next_change(now))
                 continue
-            if self._makes_room(wish, now):
+            if self._make_room(wish, now):
                 # Of a session that is not loaded, a setup of 0 s means that nothing is known.
                 seconds = worker.free_at(now) - now + (wish.estimate.setup_s or math.inf)
                 self._loads.begin(worker.id, session, seconds, now)
@@ -231,8 +231,8 @@ class Residency:
 
     # --- memory -------------------------------------------------------------------------
 
-    def _makes_room(self, wish: _Wish, now: float) -> bool:
-        """Return whether a worker has room for a session; drop one that is less likely for it."""
+    def _make_room(self, wish: _Wish, now: float) -> bool:
+        """Return whether a worker has room for a session; if not, drop a less likely one."""
         worker = wish.worker
         if self._has_room(worker, wish.estimate.session, now):
             return True

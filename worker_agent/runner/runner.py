@@ -132,7 +132,7 @@ class Runner:
             if failure is not None:
                 self._drain(item, failure)
                 continue
-            host = self._host_for(item)
+            host = self._acquire_host(item)
             if host is None or not self._feed(item, host):
                 return
 
@@ -146,8 +146,8 @@ class Runner:
             return Failure(Fault.ENGINE_BROKEN, engine.fault)
         return None
 
-    def _host_for(self, item: WorkItem) -> EngineHost | None:
-        """Return the host of `item` if it may be fed now; start loading it if necessary."""
+    def _acquire_host(self, item: WorkItem) -> EngineHost | None:
+        """Return the host of `item` if it may be fed now; start to load it if necessary."""
         if self._loading is not None:
             return None
         host = self._host
