@@ -2,7 +2,7 @@
 
 While anything else runs or is loaded, the engine host of such a load is suspended. Where memory is
 short, the load is given up; it evicts nothing. One that takes much longer than estimated hangs, and
-is begun anew once a query needs it.
+starts again once a query needs it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec.structs import replace
+
 from synergai.errors import SynergaiError, Unavailable
+from synergai.runtime.memory import rss_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from synergai.domain import Session
 
 PATIENCE_S: Final = 30.0
 """A load that was suspended for this long is given up."""
@@ -148,3 +153,71 @@ class LoadAhead:
             await asyncio.sleep(self._limit_s - loaded_s)
             reason = f"did not end within {self._limit_s:.0f} s, and was given up"
             host.kill(reason, GivenUp(reason))
+
+
+class LoadsAhead:
+    """Loads ahead in progress, by session.
+
+    Args:
+        is_busy: returns whether the worker has anything else to do.
+    """
+
+    def __init__(self, is_busy: Callable[[], bool]) -> None:
+        self._loads: dict[Session, LoadAhead] = {}
+        self._is_busy = is_busy
+
+    def __contains__(self, session: Session) -> bool:
+        return session in self._loads
+
+    def __len__(self) -> int:
+        return len(self._loads)
+
+    def begin(self, session: Session, limit_s: float) -> LoadAhead:
+        """Add a load ahead of a session; see `LoadAhead`."""
+        of_variant = bool(session.configuration.variant)
+        load = LoadAhead(self._is_busy, of_variant=of_variant, limit_s=limit_s)
+        self._loads[session] = load
+        return load
+
+    def end(self, session: Session) -> None:
+        """Remove the load of a session, if there is one."""
+        self._loads.pop(session, None)
+
+    def need(self, session: Session) -> None:
+        """Let the load of a session, if there is one, be a load like any other.
+
+        Loads of other variants of its engine are given up: they would be suspended in turn for it.
+        """
+        load = self._loads.pop(session, None)
+        if load is not None:
+            load.needed = True
+        family = without_variant(session)
+        for other, each in self._loads.items():
+            if without_variant(other) == family:
+                each.give_up("was given up for another variant", no_room=False)
+
+    def give_up(self, reason: str) -> None:
+        """Give up all loads."""
+        for load in self._loads.values():
+            load.give_up(reason, no_room=False)
+
+    def give_up_for_memory(self) -> dict[Session, int]:
+        """Give up the loads that use memory; return the bytes that each has used so far."""
+        used = {session: rss_bytes(host.pid) for session, host in self.hosts().items()}
+        for session in used:
+            reason = "needs memory that is not free, and was given up"
+            self._loads[session].give_up(reason, no_room=True)
+        return used
+
+    def hosts(self) -> dict[Session, Suspendable]:
+        """Return the engine hosts that are loading."""
+        return {session: load.host for session, load in self._loads.items() if load.host}
+
+    def rss_bytes(self) -> int:
+        """Return the resident memory of these hosts."""
+        return sum(rss_bytes(host.pid) for host in self.hosts().values())
+
+
+def without_variant(session: Session) -> Session:
+    """Return the session that all variants of an engine share, apart from the variant."""
+    return replace(session, configuration=session.configuration.base)

@@ -16,26 +16,25 @@ from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from synergai.domain import UnusableSession
 from synergai.errors import (
     ConfigurationUnusable,
-    EngineUnusable,
     SynergaiError,
     Unavailable,
 )
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
-from synergai.runtime.text import printable
-from worker_agent.hosts.ahead import FREE_SHARE, GivenUp, LoadAhead
+from worker_agent.hosts.ahead import FREE_SHARE, GivenUp, LoadsAhead, without_variant
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadSuspected
+from worker_agent.hosts.process import HostProcess, LoadSuspected
+from worker_agent.hosts.unusable import UnusableSessions, is_due_to_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
-    from synergai.domain import EngineName, Session
+    from synergai.domain import EngineName, Session, UnusableSession
+    from worker_agent.hosts.ahead import LoadAhead
     from worker_agent.ipc.frames import Ready
     from worker_agent.providers.choice import ProviderChoice
 
@@ -112,17 +111,13 @@ class HostPool:
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
         self._on_change = on_change
-        self._on_unusable = on_unusable
         self._providers = {} if providers is None else providers
-        # Remembered until the engine's files change: every attempt costs a start of the runtime.
-        self._unusable: dict[Session, str] = {}
-        # Variants during whose load a host crashed that computed queries.
-        self._suspected: set[Session] = set()
+        self._unusable = UnusableSessions(on_unusable)
         # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
         # Those of them that nothing needs yet.
-        self._ahead: dict[Session, LoadAhead] = {}
+        self._ahead = LoadsAhead(self._is_busy)
         # Variants of an engine are loaded one after another, by session without the variant.
         self._turns: dict[Session, asyncio.Lock] = {}
         # By session, what loading it took; by host, what it had after its last load.
@@ -148,7 +143,7 @@ class HostPool:
 
     def unusable_sessions(self) -> list[UnusableSession]:
         """Return the sessions whose provider or variant cannot be used, sorted."""
-        return sorted(UnusableSession(*item) for item in self._unusable.items())
+        return self._unusable.listed()
 
     def load(self, session: Session) -> asyncio.Task[HostProcess]:
         """Load `session`, evicting others if needed; concurrent loads of a session share a task.
@@ -157,9 +152,7 @@ class HostPool:
         that is a matter of the execution provider or the variant, and Unavailable if the host died
         while loading.
         """
-        if (ahead := self._ahead.pop(session, None)) is not None:
-            ahead.needed = True
-        self._give_up_other_variants(session)
+        self._ahead.need(session)
         task = self._loads.get(session)
         if task is not None and not task.done():  # one that is over may have been given up
             return task
@@ -172,10 +165,7 @@ class HostPool:
         """
         if (task := self._loads.get(session)) is not None:
             return task
-        of_variant = bool(session.configuration.variant)
-        self._ahead[session] = ahead = LoadAhead(
-            self._is_busy, of_variant=of_variant, limit_s=limit_s
-        )
+        ahead = self._ahead.begin(session, limit_s)
         return self._begin_load(session, self._load_ahead(session, ahead))
 
     def _begin_load(
@@ -192,8 +182,7 @@ class HostPool:
 
     def end_loads_ahead(self, reason: str) -> None:
         """Give up what is being loaded ahead."""
-        for load in self._ahead.values():
-            load.give_up(reason, no_room=False)
+        self._ahead.give_up(reason)
 
     async def unload(self, session: Session) -> bool:
         """Unload `session` if it is resident and idle; return whether it was."""
@@ -209,11 +198,7 @@ class HostPool:
         Its hosts complete their runs before they are closed; pending loads are cancelled. What
         was unusable is tried again.
         """
-        self._suspected = {each for each in self._suspected if each.engine != engine}
-        if forgotten := [session for session in self._unusable if session.engine == engine]:
-            for session in forgotten:
-                del self._unusable[session]
-            self._on_unusable(engine)
+        self._unusable.forget(engine)
         for session, task in self._loads.items():
             if session.engine == engine:
                 task.cancel()
@@ -270,13 +255,6 @@ class HostPool:
         await asyncio.gather(*retiring)
         self._hosts.clear()
 
-    def _give_up_other_variants(self, needed: Session) -> None:
-        """Give up other variants of an engine, which would be suspended in their turn for it."""
-        family = _without_variant(needed)
-        for session, load in self._ahead.items():
-            if session != needed and _without_variant(session) == family:
-                load.give_up("was given up for another variant", no_room=False)
-
     async def _load_ahead(self, session: Session, ahead: LoadAhead) -> HostProcess:
         try:
             return await self._load(session, ahead)
@@ -288,7 +266,7 @@ class HostPool:
             self._on_change(SessionChange(session, resident=False, no_room=given_up.no_room))
             raise
         finally:
-            self._ahead.pop(session, None)
+            self._ahead.end(session)
 
     def _is_busy(self) -> bool:
         """Return whether anything runs, or is loaded because it is needed."""
@@ -300,9 +278,9 @@ class HostPool:
         variant = session.configuration.variant
         if not variant:
             return await self._load_session(session, None, ahead)
-        family = _without_variant(session)
+        family = without_variant(session)
         async with self._turns.setdefault(family, asyncio.Lock()):
-            hosts = (host for each, host in self._hosts.items() if _without_variant(each) == family)
+            hosts = (host for each, host in self._hosts.items() if without_variant(each) == family)
             shared = next((host for host in hosts if not host.is_closed), None)
             return await self._load_session(session, shared, ahead)
 
@@ -310,8 +288,7 @@ class HostPool:
         self, session: Session, shared: HostProcess | None, ahead: LoadAhead | None
     ) -> HostProcess:
         """Load a session, into the host of other variants of its engine if there is one."""
-        if (reason := self._unusable.get(session)) is not None:
-            known = ConfigurationUnusable(reason)
+        if (known := self._unusable.error(session)) is not None:
             self._on_change(SessionChange(session, resident=False, error=known))
             raise known
         host = self._hosts.get(session)
@@ -326,7 +303,7 @@ class HostPool:
                 ready = host.ready
             else:
                 # Only without queries beside it is it certain what a crash is due to.
-                alone = session in self._suspected
+                alone = self._unusable.is_suspected(session)
                 host = shared
                 ready = await shared.load_variant(session.configuration.variant, alone=alone)
         except GivenUp:
@@ -380,23 +357,18 @@ class HostPool:
     def _fits(self, size: int) -> bool:
         """Return whether `size` more bytes fit into the memory, with all that is being loaded."""
         limit = self._memory.limit_bytes
-        loading = sum(rss_bytes(load.host.pid) for load in self._ahead.values() if load.host)
         return (
-            self.rss_bytes() + loading + size <= self.memory_bytes
+            self.rss_bytes() + self._ahead.rss_bytes() + size <= self.memory_bytes
             and (not limit or self._memory.used_bytes() + size <= limit)
             and available_memory_bytes() - size >= FREE_SHARE * physical_memory_bytes()
         )
 
     def _give_up_loads_ahead(self) -> bool:
         """Give up what nothing needs yet; return whether that frees memory."""
-        hosts = {session: load.host for session, load in self._ahead.items() if load.host}
-        for session, host in hosts.items():
-            # It takes at least as much as it has by now.
-            known = self._initial_bytes.get(session, 0)
-            self._initial_bytes[session] = max(known, rss_bytes(host.pid))
-            reason = "needs memory that is not free, and was given up"
-            self._ahead[session].give_up(reason, no_room=True)
-        return bool(hosts)
+        used = self._ahead.give_up_for_memory()
+        for session, size in used.items():  # it takes at least as much as it has by now
+            self._initial_bytes[session] = max(self._initial_bytes.get(session, 0), size)
+        return bool(used)
 
     async def _start(self, session: Session, ahead: LoadAhead | None) -> HostProcess:
         models = await asyncio.to_thread(self._models.of, session.engine)
@@ -417,16 +389,10 @@ class HostPool:
                 await ahead.end()
 
     def _blame(self, session: Session, error: SynergaiError) -> SynergaiError:
-        """Return why a session cannot be used; the execution provider or the variant, if it can be.
-
-        The engine itself has been loaded before, on the CPU and with another variant.
-        """
-        configuration = session.configuration
+        """Return why a session cannot be loaded, and remember it if its configuration is why."""
         if isinstance(error, LoadSuspected):
-            self._suspected.add(session)
-        if not (configuration.execution_provider or configuration.variant):
-            return error
-        if not isinstance(error, (EngineUnusable, LoadCrashed)):
+            self._unusable.suspect(session)
+        if not is_due_to_configuration(session, error):
             return error
         self._condemn(session, str(error))
         return ConfigurationUnusable(str(error))
@@ -439,9 +405,7 @@ class HostPool:
         """Remember that an engine cannot be run with the provider or the variant of `session`."""
         if session in self._unusable:
             return
-        self._unusable[session] = printable(reason)
-        _log.warning("%s is not used with %s: %s", session.engine, session.configuration, reason)
-        self._on_unusable(session.engine)
+        self._unusable.add(session, reason)
         host = self._hosts.get(session)
         if host is None:
             return
@@ -502,10 +466,6 @@ class HostPool:
     def _forget(self, session: Session) -> None:
         del self._hosts[session]
         self._on_change(SessionChange(session, resident=False))
-
-
-def _without_variant(session: Session) -> Session:
-    return replace(session, configuration=session.configuration.base)
 
 
 def _is_idle(session: Session, host: HostProcess) -> bool:

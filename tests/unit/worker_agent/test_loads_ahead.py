@@ -217,7 +217,7 @@ async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
 
     monkeypatch.setattr(HostProcess, "start", start)
     loading = run.hosts.load_ahead(SESSION)
-    await turns(lambda: any(load.host for load in run.hosts._ahead.values()))
+    await turns(lambda: bool(run.hosts._ahead.hosts()))
     run.hosts.end_loads_ahead("the power mode changes")
     with pytest.raises(GivenUp):
         await loading
@@ -277,7 +277,7 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_loaded_ahe
     first = run.hosts.load_ahead(ahead)
     if launched:
         may_launch.set()
-        await turns(lambda: any(load.host for load in run.hosts._ahead.values()))
+        await turns(lambda: bool(run.hosts._ahead.hosts()))
     else:
         await turns(lambda: started == ["small"])
     second = run.hosts.load(needed)
