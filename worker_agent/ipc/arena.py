@@ -5,6 +5,9 @@ when either process dies. It is divided into slots, each as large as the largest
 that are written occupy memory, so no allocator is needed. A slot holds the request of a query; the
 response may overwrite it. The page before the slots says whether the host dies with its agent, and
 which run it has begun last.
+
+Messages end at a multiple of `ALIGNMENT`. The tensor at the end of a request is then aligned as
+runtimes need it, whatever the size of the header before it, and the host reads it in place.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 SLOTS: Final = 4
 """Large queries in flight per host, including the one that it computes."""
 SLOT_BYTES: Final = 128 << 20
+ALIGNMENT: Final = 64
+"""A cache line; no element is larger."""
 _MOST_SLOTS: Final = 32
 """Slots occupy address space even when unused, which is limited too."""
 _HEADER_BYTES: Final = mmap.PAGESIZE
@@ -95,12 +100,13 @@ class Arena:
 
     def write(self, slot: int, parts: Sequence[Buffer]) -> ArenaRef:
         """Write the concatenated `parts` to `slot`, overwriting its contents."""
-        begin = position = _begin(slot)
+        size = sum(map(len, parts))
+        position = _begin(slot, size)
         for part in parts:
             end = position + len(part)
             self._memory[position:end] = part
             position = end
-        return ArenaRef(slot, position - begin)
+        return ArenaRef(slot, size)
 
     def view(self, ref: ArenaRef) -> memoryview:
         """Return a view of the referenced bytes, valid until the slot is overwritten.
@@ -110,7 +116,7 @@ class Arena:
         """
         if not (0 <= ref.slot < self._slots and 0 <= ref.size <= SLOT_BYTES):
             raise ValueError(f"{ref} is outside of the arena")
-        begin = _begin(ref.slot)
+        begin = _begin(ref.slot, ref.size)
         return memoryview(self._memory)[begin : begin + ref.size]
 
     def read(self, ref: ArenaRef) -> bytes:
@@ -157,9 +163,10 @@ class Arena:
         os.close(self.fd)
 
 
-def _begin(slot: int) -> int:
-    return _HEADER_BYTES + slot * SLOT_BYTES
+def _begin(slot: int, size: int) -> int:
+    """Return the position of a message of `size` bytes in `slot`."""
+    return _HEADER_BYTES + slot * SLOT_BYTES + -size % ALIGNMENT
 
 
 def _size(slots: int) -> int:
-    return _begin(slots)
+    return _HEADER_BYTES + slots * SLOT_BYTES

@@ -7,6 +7,7 @@ import struct
 import time
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +151,30 @@ def test_arena_round_trip(arena: Arena) -> None:
 def test_response_may_overwrite_its_request(arena: Arena) -> None:
     place = arena.put(b"a long request")
     assert arena.read(arena.write(place.slot, [b"an ", b"answer"])) == b"an answer"
+    arena.close()
+
+
+@pytest.mark.parametrize("header_bytes", range(1, 9))
+def test_tensor_at_the_end_of_a_message_is_aligned(arena: Arena, header_bytes: int) -> None:
+    tensor = np.arange(300, dtype=np.float64)
+    place = arena.write(1, [bytes(header_bytes), tensor.data.cast("B")])
+    view = np.frombuffer(arena.view(place)[header_bytes:], np.float64)
+    assert view.flags.aligned
+    assert view.tolist() == tensor.tolist()
+    del view
+    arena.close()
+
+
+@pytest.mark.parametrize("size", [1, SLOT_BYTES - 1, SLOT_BYTES])
+def test_message_stays_within_its_slot(arena: Arena, size: int) -> None:
+    whole, message, after = (
+        np.frombuffer(arena.view(ref), np.uint8)
+        for ref in (ArenaRef(1, SLOT_BYTES), ArenaRef(1, size), ArenaRef(2, SLOT_BYTES))
+    )
+    assert np.may_share_memory(whole, message)
+    assert not np.may_share_memory(whole, after)
+    assert not np.may_share_memory(message, after)
+    del whole, message, after
     arena.close()
 
 
