@@ -120,7 +120,9 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
         unusable=unusable,
         session_budget_bytes=message.session_budget_bytes,
         session_bytes={
-            session_from_proto(each.session): each.bytes for each in message.session_memory
+            session: each.bytes
+            for each in message.session_memory
+            if (session := session_from_proto(each.session)).engine in engines
         },
         pinned=frozenset(map(session_from_proto, message.pinned)),
     )

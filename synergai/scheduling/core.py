@@ -32,6 +32,7 @@ from synergai.scheduling.events import (
     CheckArrived,
     Command,
     Eject,
+    EnginesChanged,
     Event,
     Expire,
     Fail,
@@ -336,6 +337,8 @@ class SchedulerCore:
                     self._remove_worker(record)
             case _:
                 if record := self._fleet.workers.get(event.worker_id):
+                    if isinstance(event, EnginesChanged):
+                        self._crashes.engines_changed(record, event)
                     self._workers.apply(record, event, self._now)
                     self._residency.due = self._residency.is_on
 

@@ -18,7 +18,7 @@ from synergai.scheduling.events import Pause
 
 if TYPE_CHECKING:
     from synergai.domain import Session, WorkerId
-    from synergai.scheduling.events import Command
+    from synergai.scheduling.events import Command, EnginesChanged
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.state import Lease, WorkerRecord
     from synergai.scheduling.worker_changes import WorkerChanges
@@ -68,6 +68,16 @@ class Crashes:
     def completed(self, lease: Lease) -> None:
         """Forget the crashes of a variant that has completed a query."""
         self.counts.pop((lease.assignment.worker_id, lease.session), None)
+
+    def engines_changed(self, worker: WorkerRecord, change: EnginesChanged) -> None:
+        """Forget the crashes of engines that the worker does not have any more, or changed.
+
+        To be called before the change is applied to the worker.
+        """
+        for key in [key for key in self.counts if key[0] == worker.id]:
+            engine = key[1].engine
+            if change.variants.get(engine) != worker.variants.get(engine):
+                del self.counts[key]
 
     def remove_worker(self, worker_id: WorkerId) -> None:
         """Forget the crashes on a worker that left."""

@@ -14,6 +14,8 @@ SESSION_BYTES: Final = 512 << 20
 """Assumed size of a session of unknown size."""
 VARIANT_BYTES: Final = 64 << 20
 """The same of a variant, which shares the host of others."""
+MOST: Final = 10_000
+"""Sizes that are remembered of a worker and of a class: of those that were first reported last."""
 
 
 class SessionSizes:
@@ -40,7 +42,7 @@ class SessionSizes:
     def loaded(self, worker: WorkerRecord, session: Session, size: int) -> None:
         """Record what loading a session took on a worker, in bytes; 0 if it is not known."""
         if size:
-            worker.session_bytes[session] = size
+            _remember(worker.session_bytes, session, size)
             self._record(worker.worker, session, size)
 
     def of(self, worker: WorkerRecord, session: Session) -> int:
@@ -60,4 +62,10 @@ class SessionSizes:
 
     def _record(self, worker: Worker, session: Session, size: int) -> None:
         sizes = self._by_class.setdefault(worker.worker_class, {})
-        sizes[session] = max(size, sizes.get(session, 0))
+        _remember(sizes, session, max(size, sizes.get(session, 0)))
+
+
+def _remember(sizes: dict[Session, int], session: Session, size: int) -> None:
+    sizes[session] = size
+    if len(sizes) > MOST:
+        del sizes[next(iter(sizes))]

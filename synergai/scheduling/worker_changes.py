@@ -21,9 +21,9 @@ from synergai.scheduling.events import (
 from synergai.scheduling.state import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from synergai.domain import EngineName
+    from synergai.domain import EngineName, Variant
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.events import Worker
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 FULL_S: Final = 120.0
 """A worker that had no room for a load ahead counts as full so long, or until it drops one."""
+
+_Variants: TypeAlias = "Mapping[EngineName, tuple[Variant, ...]]"
 
 WorkerChange: TypeAlias = (
     WorkerDraining
@@ -116,6 +118,9 @@ class WorkerChanges:
                         if session.engine in engines
                         and variants.get(session.engine) == worker.variants.get(session.engine)
                     }
+                worker.unusable = {
+                    each for each in worker.unusable if not _is_replaced(each, before, variants)
+                }
                 worker.variants = dict(variants)
                 self.set_engines(worker, engines, now)
                 if before != variants:
@@ -197,6 +202,14 @@ class WorkerChanges:
         self._estimator.invalidate_worker(worker)
         for engine in sorted(worker.engines):
             self._wait_queue.rerank(engine)
+
+
+def _is_replaced(session: Session, before: _Variants, after: _Variants) -> bool:
+    """Return whether the variant of a session has another file now."""
+    name = session.configuration.variant
+    old = {each.digest for each in before.get(session.engine, ()) if each.name == name}
+    new = {each.digest for each in after.get(session.engine, ()) if each.name == name}
+    return bool(old and new) and old != new
 
 
 def _is_needed(session: Session, worker: WorkerRecord) -> bool:

@@ -136,7 +136,10 @@ def test_memory_of_sessions_reaches_the_scheduler() -> None:
         worker_class="c",
         engines=[engine_to_proto(ENGINE)],
         session_budget_bytes=1 << 30,
-        session_memory=[hub_pb2.SessionMemory(session=session, bytes=7)],
+        session_memory=[
+            hub_pb2.SessionMemory(session=session, bytes=7),
+            hub_pb2.SessionMemory(session=common_pb2.Session(engine="removed"), bytes=7),
+        ],
     )
     worker = worker_from_registration(message, 0.0).to_scheduling()
     assert worker.memory_bytes == 1 << 30

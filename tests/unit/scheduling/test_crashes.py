@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from synergai.domain import Configuration, Fault, Outcome, Session, WorkerId
+from synergai.domain import Configuration, Fault, Outcome, Session, Variant, WorkerId
 from synergai.scheduling.crashes import FIRST_PAUSE_S
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     Command,
     ConfigurationsUnusable,
+    EnginesChanged,
     Fail,
     Pause,
     Revoke,
     TimePassed,
 )
-from tests.unit.scheduling.test_variants import FAMILY, Fleet, variants_of
+from tests.unit.scheduling.test_variants import FAMILY, VARIANTS, Fleet, variants_of
 
 
 def session(variant: str) -> Session:
@@ -136,6 +137,34 @@ def test_crashes_on_a_worker_that_left_are_forgotten() -> None:
     fleet.submit(qos=60.0)
     [pause] = pauses_after_crash(fleet)
     assert pause.pause_s == FIRST_PAUSE_S
+
+
+def replaced_files() -> EnginesChanged:
+    """Return the report that all variants have other files now."""
+    variants = tuple(Variant(name=name, digest="b" * 64) for name in VARIANTS)
+    return EnginesChanged(WorkerId("worker-0"), frozenset({FAMILY}), {FAMILY: variants})
+
+
+def test_crashes_of_a_variant_with_another_file_are_forgotten() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=60.0)
+    crash(fleet)
+    fleet.end(fleet.running[0])
+    fleet.core.handle(replaced_files(), fleet.now)
+    fleet.submit(qos=60.0)
+    assert variants_of(fleet.running) == ["large"]
+    [pause] = pauses_after_crash(fleet)
+    assert pause.pause_s == FIRST_PAUSE_S
+
+
+def test_a_variant_that_was_broken_is_used_again_with_another_file() -> None:
+    fleet = Fleet()
+    fleet.submit(qos=60.0)
+    fleet.end(fleet.running[0], fault=Fault.ENGINE_BROKEN)
+    fleet.end(fleet.running[0])
+    fleet.core.handle(replaced_files(), fleet.now)
+    fleet.submit(qos=60.0)
+    assert variants_of(fleet.running) == ["large"]
 
 
 def test_a_variant_that_breaks_while_the_others_pause_leaves_these() -> None:

@@ -529,6 +529,22 @@ def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
     assert sizes.of(record, size.session) == SESSION_BYTES
 
 
+def test_a_worker_that_reports_ever_new_sessions_takes_up_no_more_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("synergai.scheduling.sizes.MOST", 3)
+    sizes = SessionSizes()
+    worker = Fleet.worker(0)
+    record = WorkerRecord(worker, 0, set(), set())
+    sizes.add_worker(worker)
+    for threads in range(1, 6):
+        sizes.loaded(record, Session(FAMILY, Configuration(threads)), 7)
+    assert len(record.session_bytes) == 3
+    other = WorkerRecord(replace(worker, id=WorkerId("other")), 1, set(), set())
+    known = [sizes.of(other, Session(FAMILY, Configuration(threads))) for threads in range(1, 6)]
+    assert known == [SESSION_BYTES, SESSION_BYTES, 7, 7, 7]
+
+
 def wait(fleet: Fleet, seconds: float) -> None:
     """Let time pass until something happens that makes the core plan again."""
     fleet.now += seconds

@@ -95,7 +95,7 @@ class Fleet:
             sessions=frozenset(
                 Session(FAMILY, Configuration(variant=name)) for name in self._resident
             ),
-            variants={FAMILY: tuple(Variant(name=name) for name in VARIANTS)},
+            variants={FAMILY: tuple(Variant(name=name, digest="a" * 64) for name in VARIANTS)},
         )
         return self._note(self.core.handle(WorkerJoined(worker), self.now))
 
