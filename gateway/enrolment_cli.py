@@ -5,7 +5,6 @@ They change the gateway's state directory, so they run on its host, as root or a
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +15,13 @@ import typer
 from synergai.cli.options import AsJson
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
+from synergai.runtime.durations import parse_duration
 from synergai.runtime.paths import gateway_state
 
 if TYPE_CHECKING:
     from gateway.access.enrolments import EnrolledWorker
 
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S: Final = 30 * 366 * 86_400.0
 
 State = Annotated[
     Path | None,
@@ -48,7 +48,7 @@ def enroll(
         str, typer.Option(metavar="CLASS", help="The only worker class that may use it.")
     ] = "",
     ttl: Annotated[
-        str, typer.Option(metavar="TIME", help="Validity, such as 30m, 1h or 2d.")
+        str, typer.Option(metavar="DURATION", help="Validity, such as 30m, 1h or 2d.")
     ] = "1h",
     state: State = None,
 ) -> None:
@@ -115,15 +115,15 @@ def readmit(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: Stat
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds of a positive time such as ``30m``; without a unit, it is in seconds.
+    """Return the seconds of a positive duration such as ``30m``.
 
     Raises:
-        InvalidInput: it is not such a time.
+        InvalidInput: it is not such a duration.
     """
-    match = re.fullmatch(r"([0-9]{1,9})([smhd]?)", text)
-    if match is None or not int(match[1]):
-        raise InvalidInput(f"{text!r} is not a time: write one such as 90s, 30m, 1h or 2d")
-    return float(int(match[1]) * _SECONDS[match[2] or "s"])
+    seconds = parse_duration(text)
+    if not 0.0 < seconds <= _LONGEST_S:
+        raise InvalidInput(f"{text!r} is not a validity: write one such as 30m, 1h or 2d")
+    return seconds
 
 
 def _describe(worker: EnrolledWorker) -> dict[str, str]:

@@ -16,7 +16,7 @@ from synergai.protocol.limits import (
     MAX_CALLS_PER_CONNECTION,
 )
 from synergai.runtime.paths import gateway_state
-from synergai.runtime.settings import Address, LogLevel, Settings, Size, field_of
+from synergai.runtime.settings import Address, Duration, LogLevel, Settings, Size, field_of
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
 
 _MIB = 1024 * 1024
@@ -88,12 +88,12 @@ class _Scheduling(Settings):
         SchedulingOptions, "load_ahead", default="requested"
     )
     infeasible: Literal["defer", "reject"] = field_of(SchedulingOptions, "infeasible")
-    pace_half_life_s: float = field_of(SchedulingOptions, "pace_half_life_s")
-    reassess_s: float = field_of(SchedulingOptions, "reassess_s")
-    fair_burst_s: float = field_of(SchedulingOptions, "fair_burst_s")
-    fair_half_life_s: float = field_of(SchedulingOptions, "fair_half_life_s")
-    mode_switch_s: float = field_of(SchedulingOptions, "mode_switch_s")
-    stuck_s: float = field_of(SchedulingOptions, "stuck_s")
+    pace_half_life_s: Duration = field_of(SchedulingOptions, "pace_half_life_s")
+    reassess_s: Duration = field_of(SchedulingOptions, "reassess_s")
+    fair_burst_s: Duration = field_of(SchedulingOptions, "fair_burst_s")
+    fair_half_life_s: Duration = field_of(SchedulingOptions, "fair_half_life_s")
+    mode_switch_s: Duration = field_of(SchedulingOptions, "mode_switch_s")
+    stuck_s: Duration = field_of(SchedulingOptions, "stuck_s")
     hedge_share: Annotated[float, BeforeValidator(parse_share)] = field_of(
         SchedulingOptions, "hedge_share"
     )
@@ -103,7 +103,7 @@ class _Scheduling(Settings):
 class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
     """Settings of ``synergai gateway``; times are in seconds."""
 
-    heartbeat_s: float = Field(
+    heartbeat_s: Duration = Field(
         default=1.0,
         ge=0.05,
         le=3600.0,
@@ -167,12 +167,12 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         ge=0,
         description="The same while requests or jobs run; 0 for no other limit.",
     )
-    uploads_kept_s: float = Field(
+    uploads_kept_s: Duration = Field(
         default=86_400.0,
         gt=0,
         description="Time for which uploads are kept that no job uses.",
     )
-    results_kept_s: float = Field(
+    results_kept_s: Duration = Field(
         default=604_800.0,
         ge=0,
         description="Time for which the inputs and results of jobs over uploads are kept after "
@@ -184,7 +184,7 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         description="Limit of the size of all uploads and results; beyond it, those of ended jobs "
         "are deleted earlier, and uploads are refused. 0 for none but the disk.",
     )
-    drain_s: float = Field(
+    drain_s: Duration = Field(
         default=10.0,
         ge=0.0,
         description="Time that requests in flight get to complete on shutdown; jobs resume after "

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from synergai.names import validate_name
 from synergai.runtime.paths import default_dictionary, default_worker_class
-from synergai.runtime.settings import Cores, OptionName, Settings
+from synergai.runtime.settings import Cores, Duration, OptionName, Settings
 from worker_agent.providers.settings import Providers  # noqa: TC001 - pydantic reads it
 
 
@@ -58,7 +58,7 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     queries: int = Field(
         default=100, ge=1, le=10_000_000, description="Minimum number of queries one at a time."
     )
-    min_duration: float = Field(
+    min_duration: Duration = Field(
         default=10.0,
         ge=0,
         le=86_400,

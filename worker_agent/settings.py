@@ -18,7 +18,7 @@ from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
-from synergai.runtime.settings import Address, Cores, LogLevel, Settings, Size
+from synergai.runtime.settings import Address, Cores, Duration, LogLevel, Settings, Size
 from worker_agent.config import AgentConfig, WorkerConfig
 from worker_agent.providers.settings import Providers  # noqa: TC001 - pydantic reads it
 
@@ -47,7 +47,7 @@ class WorkerSettings(Settings):
     models: Path = Field(
         default=Path("models"), description="Model directory, with one folder per engine."
     )
-    models_look_s: float = Field(
+    models_look_s: Duration = Field(
         default=5.0,
         gt=0,
         description="Interval in seconds between two checks for added, changed or removed engines.",
@@ -113,7 +113,7 @@ class WorkerSettings(Settings):
         default=Path("/"),
         description="Root directory of the power control files, such as that of an emulated board.",
     )
-    hang_timeout_s: float = Field(
+    hang_timeout_s: Duration = Field(
         default=30.0,
         gt=0,
         description="Seconds without a response after which an engine is restarted.",
@@ -191,7 +191,7 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
         default=False,
         description="Let --listen be reached by other machines, which need no credentials.",
     )
-    drain_s: float = Field(
+    drain_s: Duration = Field(
         default=30.0,
         ge=0,
         description="Seconds to complete outstanding work when the agent is stopped.",

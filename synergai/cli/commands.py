@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic_core import PydanticUndefined
 
-from synergai.runtime.settings import POSITIONAL, Address, Settings, Size, bare_type
+from synergai.runtime.settings import POSITIONAL, Address, Duration, Settings, Size, bare_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,6 +178,7 @@ def _config_parameter(model: type[Settings]) -> inspect.Parameter:
 _METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
 _ADDRESS = get_args(Address)[1]
 _SIZE = get_args(Size)[1]
+_DURATION = get_args(Duration)[1]
 _MAX_METAVAR_WIDTH = 16
 """Columns; longer lists of choices move to the help text, to fit narrow terminals."""
 _PACKAGE = Path(__file__).parents[1]
@@ -189,6 +190,8 @@ def _metavar(field: FieldInfo) -> str:
         return "HOST:PORT"
     if any(_SIZE in getattr(part, "__metadata__", field.metadata) for part in parts):
         return "SIZE"
+    if any(_DURATION in getattr(part, "__metadata__", field.metadata) for part in parts):
+        return "DURATION"
     return _metavar_of(bare_type(field.annotation))
 
 

@@ -6,33 +6,26 @@ import re
 from datetime import datetime, timedelta
 from typing import Final
 
-from synergai.errors import InvalidSettings
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.runtime import durations
 
-_SECONDS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
-_DURATION: Final = re.compile(
-    r"(?:([0-9.]+)d)?(?:([0-9.]+)h)?(?:([0-9.]+)m(?:in)?)?(?:([0-9.]+)s)?(?:([0-9.]+)ms)?"
-)
 _TIME: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 def parse_duration(text: str, option: str) -> float:
     """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative.
 
+    Args:
+        text: the duration.
+        option: the option that has it, for the message.
+
     Raises:
         InvalidSettings: it is not a duration.
     """
-    text = text.strip().lower()
     try:
-        match = _DURATION.fullmatch(text)
-        if match is not None and text:
-            parts = zip(match.groups(), _SECONDS.values(), strict=True)
-            return sum(float(part) * unit for part, unit in parts if part)
-        return float(text)
-    except ValueError:
-        raise InvalidSettings(
-            f"{option}: {text!r} is not a duration; write seconds, or one such as 90s, 30m, 2h or "
-            "1h30m"
-        ) from None
+        return durations.parse_duration(text)
+    except InvalidInput as error:
+        raise InvalidSettings(f"{option}: {error}") from None
 
 
 def parse_instant(text: str, option: str, now: datetime) -> datetime:

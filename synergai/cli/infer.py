@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from synergai.cli.durations import parse_duration
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import (
     AsJson,
@@ -74,8 +75,8 @@ def infer(
     version: EngineVersion = "",
     min_accuracy: MinAccuracy = 0.0,
     deadline: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Fail without a response by then."),
+        str | None,
+        typer.Option(metavar="DURATION", help="Fail without a response by then, such as 500ms."),
     ] = None,
     priority: Priority = 0,
     top: Annotated[
@@ -105,8 +106,9 @@ def infer(
     # Imported here to keep NumPy out of `--help`.
     from synergai.cli.input_values import parse_inputs
 
-    if deadline is not None and not deadline > 0:
-        raise InvalidInput(f"the deadline must be positive, not {deadline:g} s")
+    deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
+    if deadline_s is not None and not deadline_s > 0:
+        raise InvalidInput(f"the deadline must be positive, not {deadline_s:g} s")
     if save is not None and save.suffix not in {".npz", _SINGLE}:
         raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
 
@@ -124,7 +126,7 @@ def infer(
         result = await client.infer(
             engine,
             parse_inputs(inputs or (), description),
-            deadline=deadline,
+            deadline=deadline_s,
             priority=priority,
             outputs=requested,
             version=version,

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from synergai.errors import InvalidInput
 from synergai.loadgen.target_settings import TargetSettings
-from synergai.runtime.settings import OptionName
+from synergai.runtime.settings import Duration, OptionName
 
 _SCENARIOS: Final = {
     "rate": ("Server", "Offline"),
@@ -56,7 +56,7 @@ class LoadgenSettings(TargetSettings, env_prefix="SYNERGAI_LOADGEN_"):
         description="Offline: limit of samples in flight.",
     )
     queries: int = Field(default=100, ge=1, le=10_000_000, description="Minimum number of queries.")
-    min_duration: float = Field(
+    min_duration: Duration = Field(
         default=10.0, ge=0, le=86_400, description="Minimum duration in seconds."
     )
     qos_ms: float | None = Field(
@@ -69,7 +69,7 @@ class LoadgenSettings(TargetSettings, env_prefix="SYNERGAI_LOADGEN_"):
         default=False,
         description="Send the QoS time as each query's deadline; the gateway drops expired ones.",
     )
-    query_timeout: float = Field(
+    query_timeout: Duration = Field(
         default=60.0, gt=0, description="Abort if no query completes for this long, in seconds."
     )
     user_conf: Path | None = Field(

@@ -49,6 +49,7 @@ from pydantic import (
 
 from synergai.errors import InvalidInput
 from synergai.errors import InvalidSettings as InvalidSettings
+from synergai.runtime.durations import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,6 +128,14 @@ def parse_size(value: object) -> object:
 
 Size: TypeAlias = Annotated[int, BeforeValidator(parse_size)]
 """Number of bytes, such as ``20GB`` or ``512MiB``."""
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Duration: TypeAlias = Annotated[float, BeforeValidator(_seconds)]
+"""Number of seconds, or a text such as ``30m`` or ``1h30m``."""
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 """Minimum level of logged messages."""

@@ -18,7 +18,7 @@ from synergai.loadgen.traces.arrivals import (
     constant,
     read_rates,
 )
-from synergai.runtime.settings import OptionName
+from synergai.runtime.settings import Duration, OptionName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
     to_rate: float | None = Field(
         default=None, gt=0, le=MAX_RATE, description="Requests per second at the end of a ramp."
     )
-    duration: float = Field(
+    duration: Duration = Field(
         default=10.0, gt=0, le=86_400, description="Duration of the trace in seconds."
     )
     replay: Path | None = Field(

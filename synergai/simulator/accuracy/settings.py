@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from synergai.runtime.settings import OptionName, Settings, field_of
+from synergai.runtime.settings import Duration, OptionName, Settings, field_of
 from synergai.scheduling.choosers import CHOOSERS
 from synergai.scheduling.settings import SchedulingOptions
 from synergai.simulator.accuracy.demand import SHAPES, Shape
@@ -64,7 +64,7 @@ class VariantsSettings(Settings, env_prefix="SYNERGAI_SIMULATE_VARIANTS_"):
         description="Begin with nothing loaded: a process is started in 0.5 s, and loads a variant "
         "in 0.05 s.",
     )
-    lead: float = Field(
+    lead: Duration = Field(
         default=0.0,
         ge=0.0,
         le=3600.0,

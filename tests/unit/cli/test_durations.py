@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 
+from gateway.settings import GatewaySettings
+from profiler.settings import ProfilerSettings
 from synergai.cli.durations import parse_duration, parse_instant
 from synergai.errors import InvalidSettings
+from synergai.loadgen.traces.settings import LoadSettings
+from synergai.runtime.settings import Duration
+from worker_agent.settings import AgentSettings
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
@@ -36,6 +42,27 @@ def test_duration_is_in_seconds_unless_it_has_units(text: str, seconds: float) -
 def test_anything_else_is_refused_with_the_option(text: str) -> None:
     with pytest.raises(InvalidSettings, match=r"--qos: .* is not a duration"):
         parse_duration(text, "--qos")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("8s", 8.0), ("2m", 120.0), ("8", 8.0)])
+def test_settings_take_the_same_durations(text: str, seconds: float) -> None:
+    assert LoadSettings.load({"engine": "x", "duration": text}).duration == seconds
+
+
+def test_a_wrong_duration_among_settings_names_its_option() -> None:
+    with pytest.raises(InvalidSettings, match=r"^--duration: 'soon' is not a duration: write sec"):
+        LoadSettings.load({"engine": "x", "duration": "soon"})
+
+
+def test_no_setting_in_seconds_takes_only_numbers() -> None:
+    plain = [
+        f"{model.__name__}.{name}"
+        for model in (GatewaySettings, AgentSettings, ProfilerSettings, LoadSettings)
+        for name, field in model.model_fields.items()
+        if (name.endswith("_s") or "duration" in name or "in seconds" in (field.description or ""))
+        and get_args(Duration)[1] not in field.metadata
+    ]
+    assert plain == []
 
 
 def test_time_of_day_is_the_next_one() -> None:
