@@ -295,10 +295,12 @@ def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
     """Raise unless a job succeeded and, if that matters, met its QoS.
 
     Raises:
-        SynergaiError: the job did not succeed.
+        SynergaiError: the job did not succeed, or all of its inputs failed.
         Exit: it missed its QoS, and `fail_on_violation` is set.
     """
     status.raise_unless_succeeded()
+    if 0 < status.spec.queries <= status.failures:
+        raise InvalidInput(f"all {status.failures:,} inputs of job {status.id} failed")
     if fail_on_violation and status.violated:
         raise typer.Exit(VIOLATED)
 
@@ -379,7 +381,7 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         ("state", _state_text(job)),
         ("reason", job.reason),
         ("queries", f"{job.queries_done:,} of {job.spec.queries:,}"),
-        ("failures", f"{job.failures:,}" if job.failures else ""),
+        ("failures", _failures_text(job)),
         ("QoS", format_seconds(job.spec.qos)),
         ("deadline", deadline_text(job)),
         ("waited", format_seconds(job.waited_s)),
@@ -397,6 +399,15 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         for index, each in enumerate(job.executions)
     ]
     print_facts((name, value) for name, value in facts if value)
+
+
+def _failures_text(job: JobStatus) -> str:
+    """Return how many inputs failed, and how many may; empty if none did."""
+    if not job.failures:
+        return ""
+    most = job.spec.max_failures
+    limit = "" if most is None else f"; {most:,} may"
+    return f"{job.failures:,} of {job.spec.queries:,} inputs{limit}"
 
 
 def variants_text(job: JobStatus) -> str:

@@ -223,10 +223,12 @@ class OwnDataJob:
             print_json(facts | {"failed_inputs": listed.as_json()})
             return
         print_status(status, as_json=False)
+        errors = f", {status.failures:,} of which are errors" if status.failures else ""
         if directory is not None:
-            typer.echo(f"{directory.total:,} results in {directory.path}")
+            typer.echo(f"{directory.total:,} results in {directory.path}{errors}")
         elif status.queries_done:
-            typer.echo(f"fetch the results with 'synergai jobs results {status.id} --output DIR'")
+            command = f"synergai jobs results {status.id} --output DIR"
+            typer.echo(f"fetch the results{errors}{',' if errors else ''} with '{command}'")
         listed.print()
 
 

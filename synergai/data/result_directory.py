@@ -57,12 +57,14 @@ class ResultDirectory:
 
     Raises:
         Conflict: another process writes to it, or it has shards without a marker.
-        InvalidInput: its marker, or its last shard, is not valid.
+        InvalidInput: it is a file, or its marker or its last shard is not valid.
         OSError: it cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
         self._is_new = not path.exists()
+        if not (self._is_new or path.is_dir()):
+            raise InvalidInput(f"{path} is a file; results are written into a directory")
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.marker: Marker | None = None

@@ -6,9 +6,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from synergai.cli.jobs import deadline_text, progress_text, variants_text
+from synergai.cli.jobs import (
+    deadline_text,
+    print_status,
+    progress_text,
+    raise_unless_good,
+    variants_text,
+)
 from synergai.cli.output import to_jsonable
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
+from synergai.errors import InvalidInput
 from synergai.jobs import Execution, JobStatus
 
 
@@ -50,6 +57,20 @@ def test_watch_tells_that_a_running_job_will_be_late() -> None:
 def test_json_has_the_expected_completion_as_fields() -> None:
     found = to_jsonable(a_job(remaining_s=72.0, expected_excess_s=12.0))
     assert (found["remaining_s"], found["expected_excess_s"]) == (72.0, 12.0)
+
+
+def test_a_job_of_which_all_inputs_failed_is_no_success() -> None:
+    raise_unless_good(a_job(JobState.SUCCEEDED, failures=9), fail_on_violation=False)
+    with pytest.raises(InvalidInput, match="all 10 inputs of job a failed"):
+        raise_unless_good(a_job(JobState.SUCCEEDED, failures=10), fail_on_violation=False)
+
+
+def test_status_tells_how_many_inputs_failed_and_how_many_may(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spec = JobSpec(engine=EngineName("digits"), queries=10, qos=60.0, upload_id="u", max_failures=5)
+    print_status(a_job(JobState.SUCCEEDED, spec=spec, failures=2), as_json=False)
+    assert "2 of 10 inputs; 5 may" in capsys.readouterr().out
 
 
 def test_status_tells_the_share_of_each_variant() -> None:

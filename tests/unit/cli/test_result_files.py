@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pytest
 
 import synergai
 from synergai.cli import result_files
@@ -15,12 +16,11 @@ from synergai.cli.result_files import FailureList, fetch_results
 from synergai.client.results import ResultBatch
 from synergai.data.result_directory import Marker, ResultDirectory
 from synergai.data.results import JobResult
+from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
-
-    import pytest
 
     from synergai.client.jobs import JobHandle
 
@@ -109,3 +109,10 @@ async def test_interrupted_fetch_waits_for_the_shard_being_written(
     await asyncio.wait([task])
     assert task.cancelled()
     assert len(list(synergai.read_results(tmp_path))) == 5
+
+
+def test_a_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.npz"
+    path.touch()
+    with pytest.raises(InvalidInput, match=r"results\.npz is a file; results are written into a d"):
+        ResultDirectory(path)
