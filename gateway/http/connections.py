@@ -124,6 +124,9 @@ class LimitedConnection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
+        # uvicorn does this only if the client has closed it in order. The timer keeps the
+        # connection in memory.
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         """Parse received data."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
@@ -114,3 +116,17 @@ async def test_damaged_body_of_a_queued_request_is_refused_after_the_response(
 async def test_large_head_that_is_not_http_is_refused_once(client: Client) -> None:
     client.send(b"GET / HTTP/1.1\r\nx: ", b"\0" * (MAX_HEAD_BYTES + 1))
     assert client.statuses() == [400]
+
+
+@pytest.mark.parametrize("error", [None, ConnectionResetError()], ids=["closed", "reset"])
+async def test_lost_connection_takes_no_memory_while_it_could_have_stayed_open(
+    error: Exception | None,
+) -> None:
+    client = Client()
+    client.send(POST % (1, 0))
+    assert await client.responses() == [200]
+    client.connection.connection_lost(error)
+    connection = weakref.ref(client.connection)
+    del client
+    gc.collect()
+    assert connection() is None
