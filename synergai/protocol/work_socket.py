@@ -9,6 +9,7 @@ the serialised message. The first frame is the connection id of the agent.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
 _LENGTH_BYTES: Final = 4
-_BUFFER_BYTES: Final = 256 << 10
+_BUFFER_BYTES: Final = 64 << 10
+"""A larger message is copied from the buffer up to this size, and then received in its place."""
 _FIRST_BYTES: Final = 1 << 20
 """Memory for a large message before more of it has arrived; then it doubles."""
 _JOIN_BYTES: Final = 64 << 10
 """Up to this size, copying parts into one is faster than passing them to the socket separately."""
+_uninitialised = ctypes.pythonapi.PyByteArray_FromStringAndSize
+"""Return a bytearray that is not zeroed, unlike ``bytearray(size)``, given None and a size."""
+_uninitialised.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+_uninitialised.restype = ctypes.py_object
 
 
 class WorkSocket(asyncio.BufferedProtocol):
@@ -175,8 +181,11 @@ class WorkSocket(asyncio.BufferedProtocol):
         self._resize_large(max(_FIRST_BYTES, 2 * len(received)), received)
 
     def _resize_large(self, size: int, received: memoryview) -> None:
-        """Allocate memory for the large message, at most `size`, and copy what has arrived."""
-        self._large = memoryview(bytearray(min(size, self._large_bytes)))
+        """Allocate memory for the large message, at most `size`, and copy what has arrived.
+
+        It is overwritten by the message before anyone reads it.
+        """
+        self._large = memoryview(_uninitialised(None, min(size, self._large_bytes)))
         self._large[: len(received)] = received
 
     def _deliver(self, message: Buffer) -> None:

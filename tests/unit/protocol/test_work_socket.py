@@ -16,7 +16,7 @@ from synergai.protocol.work_socket import WorkSocket
 if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
 
-BUFFER = 256 << 10
+BUFFER = 64 << 10
 SIZES = st.sampled_from([0, 1, 3, 5000, BUFFER - 5, BUFFER - 4, BUFFER - 3, BUFFER + 1, 700_000])
 
 
@@ -201,6 +201,22 @@ async def test_large_message_is_delivered_whole_although_its_memory_grows() -> N
     message = random.Random(1).randbytes(5 << 20)
     end.receive(framed(message, b"next"), BUFFER)
     assert [bytes(each) for each in end.received] == [message, b"next"]
+
+
+async def test_most_of_a_large_message_is_received_in_its_place() -> None:
+    end = End()
+    message = random.Random(1).randbytes(600_000)
+    data = framed(message)
+    room = end.socket.get_buffer(-1)
+    room[:] = data[: len(room)]
+    end.socket.buffer_updated(len(room))
+    rest = end.socket.get_buffer(-1)
+    assert len(rest) == len(data) - len(room)
+    rest[:] = data[len(room) :]
+    end.socket.buffer_updated(len(rest))
+    assert isinstance(end.received[0], memoryview)
+    assert end.received[0].obj is rest.obj
+    assert end.received == [message]
 
 
 async def test_lost_connection_frees_the_message_that_it_was_receiving() -> None:
