@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Checked(NamedTuple):
-    """State of a database: its path, and what is wrong with it, empty if nothing is."""
+    """State of a database: its path, and its fault, empty if it has none."""
 
     path: Path
     fault: str

@@ -118,7 +118,7 @@ def parse_time(text: str) -> float:
     """Return the seconds of a positive duration such as ``30m``.
 
     Raises:
-        InvalidInput: it is not such a duration.
+        InvalidInput: it is not a positive duration.
     """
     seconds = parse_duration(text)
     if not 0.0 < seconds <= _LONGEST_S:

@@ -363,7 +363,7 @@ class Gateway:
 
 
 class GatewayProcess(Gateway):
-    """A gateway with a process of its own, which exits even if a step of the shutdown hangs.
+    """A gateway with its own process, which exits even if a step of the shutdown hangs.
 
     With an audit log, SIGHUP does not end it: programs that rotate logs send it.
     """
@@ -386,7 +386,7 @@ class GatewayProcess(Gateway):
 
 
 def _ignore() -> None:
-    """Do nothing: the audit log notices by itself that its file was moved."""
+    """Do nothing: the audit log notices without a signal that its file was moved."""
 
 
 def _exit_hard() -> None:

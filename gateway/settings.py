@@ -38,7 +38,7 @@ def parse_share(value: object) -> object:
 
 
 class _Locations(Settings):
-    """Addresses and files; a class of its own so that help lists them before the options."""
+    """Addresses and files; a separate class so that help lists them before the options."""
 
     listen: Address = Field(
         default="127.0.0.1:8001",

@@ -254,7 +254,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
 
 
 def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
-    """Return the store of engines, which loads its versions by itself.
+    """Return the store of engines, which loads its versions in the background.
 
     Raises:
         InvalidInput: its URL cannot be used.

@@ -27,7 +27,7 @@ THROTTLED_SHARE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Conditions of the machine over some time; 0 for what is not known.
+    """Conditions of the machine over some time; 0 if unknown.
 
     Attributes:
         clock_mhz: mean clock of the fastest core.

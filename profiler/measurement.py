@@ -64,7 +64,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What an entry records beside its figures.
+    """The origin of the figures of an entry.
 
     Attributes:
         digest: SHA-256 of the model file.
@@ -111,7 +111,7 @@ def measure(
         min_duration: minimum duration of these in seconds.
         max_batch: largest batch to measure; 1 for none.
         output: folder for log files; created if missing.
-        timer: what times the queries, `LOADGEN` or `BUILT_IN`.
+        timer: timer of the queries, `LOADGEN` or `BUILT_IN`.
         root: root of the power interface's files; None for ``/``.
         origin: what the entry records beside the figures; None for nothing.
         report: called with the completed share, 0 to 1.

@@ -18,7 +18,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Result of a measurement, but for the `SingleStreamResult`, which is a message of its own.
+    """Result of a measurement, but for the `SingleStreamResult`, which is a separate message.
 
     Attributes:
         backend_start_s: seconds to start the backend, as reported by the engine host.

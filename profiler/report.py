@@ -63,7 +63,7 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
 
 
 def provider_text(measurement: Measurement) -> str:
-    """Return what is notable about the execution provider of a measurement; empty if nothing is."""
+    """Return a remark about the execution provider of a measurement; empty if there is none."""
     texts = []
     if measurement.elsewhere:
         texts.append(f"{measurement.elsewhere:.0%} of the nodes run elsewhere")

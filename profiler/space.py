@@ -95,7 +95,7 @@ def make_space(
             others.append(entry)
         elif is_fresh(entry):
             known[index] = result_of(entry)
-    # Those that say most about what is searched.
+    # The most informative entries for this search.
     others.sort(key=lambda each: (each.worker_class != worker_class, each.engine not in drafts))
     del others[MAX_OTHERS:]
     most_threads: dict[tuple[str, str], int] = defaultdict(int)

@@ -207,7 +207,7 @@ class Agent:
         )
 
     def _remote_hub(self, suffix: str) -> RemoteHub:
-        """Return the way to the gateway for a worker, which proves an identity of its own."""
+        """Return the link to the gateway for a worker, which proves its own identity."""
         config = self._config
         state, token_file = config.state, config.enrolment_token_file
         if suffix:

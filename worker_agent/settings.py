@@ -36,7 +36,7 @@ def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _HubAddress(Settings):
-    """The gateway; a class of its own so that help lists it first."""
+    """The gateway; a separate class so that help lists it first."""
 
     gateway: Address = Field(default="127.0.0.1:8010", description="Address of the gateway's hub.")
 

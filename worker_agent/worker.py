@@ -258,7 +258,7 @@ class Worker:
         return beat
 
     def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
-        """Fetch what is placed on this worker, and remove what is not any more."""
+        """Fetch the versions placed on this worker, and remove others."""
         if self.reconciler is not None:
             self.reconciler.place(placements, fetch)
 

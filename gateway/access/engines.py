@@ -1,4 +1,4 @@
-"""Which engines a caller may see."""
+"""Visibility of engines to callers."""
 
 from __future__ import annotations
 

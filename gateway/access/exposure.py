@@ -36,7 +36,7 @@ def check_before_start(config: GatewayConfig) -> None:
 def check_exposure(config: GatewayConfig, *, workers_are_listed: bool) -> None:
     """Check that every port that other machines can reach is encrypted and authenticated.
 
-    With ``insecure``, what is missing is logged instead.
+    With ``insecure``, missing protection is logged instead.
 
     Args:
         config: the gateway's configuration.

@@ -1,4 +1,4 @@
-"""Which workers may join, and what they may serve.
+"""Rules for workers that join, and for the engines that they serve.
 
 A worker proves its identity by its certificate, or by the secret of its enrolment. The row of the
 access table that admits it also limits its engines. Rules may change while workers are connected.
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Applicant(Struct, frozen=True, kw_only=True):
-    """A worker that registers, and what proves its identity.
+    """A worker that registers, and the proof of its identity.
 
     Attributes:
         id: the id that it claims.
@@ -53,7 +53,7 @@ class Applicant(Struct, frozen=True, kw_only=True):
 
     @property
     def credential(self) -> str:
-        """What it presents: ``certificate``, ``secret`` or ``none``."""
+        """Kind of its credential: ``certificate``, ``secret`` or ``none``."""
         if self.certificate_names:
             return "certificate"
         return "secret" if self.secret_sha256 else "none"
@@ -287,7 +287,7 @@ def _open_enrolments(state: Path) -> EnrolmentStore:
 def _digests(row: Worker, engine: EngineName) -> frozenset[str] | None:
     """Return the digests that a row allows for a version of an engine; None allows any.
 
-    Those that are listed for ``NAME/N`` go before those of the engine.
+    Digests that are listed for ``NAME/N`` take precedence over those of the engine.
     """
     if engine in row.digests:
         return row.digests[engine]

@@ -72,7 +72,7 @@ class TenantQuotas:
         return self._table is not None
 
     def use_table(self, table: QuotaTable) -> None:
-        """Apply the quotas of another table at once; what is in use stays in use."""
+        """Apply the quotas of another table at once; current usage is kept."""
         self._table = table
         now = self._clock.now()
         for usage in self._usages.values():
@@ -129,8 +129,8 @@ class TenantQuotas:
 
         Args:
             tenant: the tenant.
-            used: what is stored.
-            added: what is to be stored in addition; 0 only counts.
+            used: bytes that are stored.
+            added: bytes to store in addition; 0 only counts.
 
         Raises:
             QuotaExceeded: there is no room for it.

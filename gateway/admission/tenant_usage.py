@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PROMPT_REFUSALS_PER_S: Final = 50.0
 """Refusals of a tenant that are sent at once; further ones are delayed."""
 _REFUSAL_DELAY_S: Final = 0.25
-"""Delay of these: the one that clients are told by default."""
+"""Delay of these, which is also the default retry delay for clients."""
 
 
 class TenantUsage:
@@ -65,7 +65,7 @@ class TenantUsage:
         self._refusals = TokenBucket(_PROMPT_REFUSALS_PER_S, now)
 
     def change_quota(self, quota: Quota, now: float) -> None:
-        """Apply other limits; what is in use stays in use."""
+        """Apply other limits; current usage is kept."""
         self.quota = quota
         self._requests = _bucket(self._requests, quota.requests_per_s, now)
         self._bytes = _bucket(self._bytes, quota.bytes_per_s, now)
@@ -132,7 +132,7 @@ class TenantUsage:
         self.connections[connection] = calls + 1
 
     def end_call(self, connection: str) -> None:
-        """Free the room of a call, and with the last one that of its connection."""
+        """Free the room of a call, and of its connection after the last call."""
         self.connections[connection] -= 1
         if not self.connections[connection]:
             del self.connections[connection]
@@ -156,8 +156,8 @@ class TenantUsage:
         """Count stored bytes.
 
         Args:
-            used: what is stored.
-            added: what is to be stored in addition; 0 only counts.
+            used: bytes that are stored.
+            added: bytes to store in addition; 0 only counts.
             now: current time in monotonic seconds.
 
         Raises:

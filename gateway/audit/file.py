@@ -1,4 +1,4 @@
-"""The audit log's file, written by a thread of its own."""
+"""The audit log's file, written by a separate thread."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AuditFile:
             self._not_queued += 1
 
     def close(self) -> None:
-        """Write what is queued and close the file; give up on a disk that hangs. It blocks."""
+        """Write the queued lines and close the file; give up on a disk that hangs. It blocks."""
         try:
             self._queue.put(None, timeout=_CLOSE_WITHIN_S)
         except queue.Full:

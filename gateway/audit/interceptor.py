@@ -91,7 +91,7 @@ def _record_failure(
 
 
 def _object_of(request: object) -> str:
-    """Return what a request is about, as far as it says."""
+    """Return the object that a request names; empty if it names none."""
     message: Any = request.parsed.message if isinstance(request, RawRequest) else request
     if isinstance(message, Malformed):
         return ""

@@ -41,7 +41,7 @@ class Catalogue:
     """Engines of all connected workers, by name and version.
 
     One description of each name is in service; a worker that offers another one does not serve the
-    engine. Which one it is depends on trust, not on who comes first:
+    engine. The choice depends on trust, not on the order of arrival:
 
     1. Trusted offers decide, if there are any.
     2. Otherwise, a description that a client has asked for is *established*: it stays while a
@@ -120,8 +120,7 @@ class Catalogue:
     def is_trusted(self, engine: EngineName) -> bool:
         """Return whether a connected worker's offer of an engine is trusted.
 
-        One with a fault, or that is still being inspected, says nothing for another worker's offer
-        that can be used.
+        A faulty or pending offer does not count if another worker's offer can be used.
         """
         offers = self._offers_of(engine).values()
         usable = engine in self._usable
@@ -195,7 +194,7 @@ class Catalogue:
         except EnginePending:
             pass
         except SynergaiError:
-            return  # the caller finds out by itself
+            return  # the caller gets the same error
         else:
             return
         loop = asyncio.get_running_loop()
@@ -346,7 +345,7 @@ class Catalogue:
         return [self._resolve(name) for name in names]
 
     def release_absent(self) -> list[dict[WorkerId, Engine]]:
-        """Let absent workers not count any more; return each resolved engine per worker.
+        """Stop counting absent workers; return each resolved engine per worker.
 
         Does nothing if `keep_absent` is set. Call it once workers have had the time to connect
         after a restart of the gateway.

@@ -1,6 +1,6 @@
 """Workers that were proved to answer falsely, in a folder of the state directory.
 
-Each has a file of its own, so that a command can readmit one while the gateway runs, and adds
+Each has its own file, so that a command can readmit one while the gateway runs, and adds
 others. Neither time nor a restart readmits a worker: a rogue agent would only have to wait.
 """
 

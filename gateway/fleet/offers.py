@@ -1,4 +1,4 @@
-"""Which of the descriptions that workers offer of one engine is in service."""
+"""Choice among the descriptions of one engine that workers offer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file of each variant of an engine is in service.
+"""Choice of the file of each variant of an engine that is in service.
 
 The rules are those by which the catalogue chooses among engines, for each variant on its own: a
 worker whose file of a variant differs does not use that variant, and serves the others.
@@ -91,7 +91,7 @@ class VariantFiles:
             engine: the engine.
             offers: offers of the engine that can be used otherwise, those of the longest connected
                 workers first.
-            counting: workers that count as having what they had last, connected or not.
+            counting: workers that count as having their last files, connected or not.
             provisional: whether no client has relied on the engine yet.
         """
         self.changed = False
@@ -126,7 +126,7 @@ class VariantFiles:
 
     def _choose(self, name: str, copies: Mapping[WorkerId, _Copy], *, provisional: bool) -> None:
         """Set which file of a variant is in service; compare `EngineOffers._choose`."""
-        current = self.digests.get(name, "")  # without a known digest, any file is it
+        current = self.digests.get(name, "")  # without a known digest, any file matches
         holders = self._holders[name]
         trusted = [copy for copy in copies.values() if copy.trusted]
         candidates = trusted or list(copies.values())

@@ -34,7 +34,7 @@ class VersionPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
         base: the pinned version, or the old one of a rollout; empty for the highest usable one.
         target: the new version of a rollout; empty without one.
         share: share of the requests without a version that get the target, 0 to 1.
-        reason: why the gateway has rolled back the last rollout by itself; otherwise empty.
+        reason: why the gateway rolled back the last rollout; otherwise empty.
     """
 
     base: str = ""

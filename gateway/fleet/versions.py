@@ -1,4 +1,4 @@
-"""Which version of an engine a request or job gets: names become versions here, and only here.
+"""Resolution of engine names to versions, for requests and jobs.
 
 Clients name an engine, and maybe a version of it. Everything behind this module deals with one
 version at a time, an `EngineName`.
@@ -151,7 +151,7 @@ class Versions:
         try:
             engine = self.resolve(name, version)
         except SynergaiError:
-            return  # the caller finds out by itself
+            return  # the caller gets the same error
         await self.catalogue.wait_inspected(engine, timeout_s)
 
     def in_service(self, name: str) -> list[str]:
@@ -160,7 +160,7 @@ class Versions:
         return [split_version(each)[1] for each in known if self.catalogue.serves(each)]
 
     def selected(self, text: str) -> Sequence[EngineName]:
-        """Return what ``NAME`` or ``NAME/N`` stands for in an operation: all versions, or one.
+        """Return the versions that ``NAME`` (all) or ``NAME/N`` (one) stands for in an operation.
 
         Raises:
             NotFound: no worker has ever had it.
@@ -184,7 +184,7 @@ class Versions:
         return not stored or number <= max(stored) or self.catalogue.is_trusted(engine)
 
     def on_stored_changed(self) -> None:
-        """Take the versions in the store into account, which have changed."""
+        """Take changed versions in the store into account."""
         self._defaults.clear()
 
     def _resolve(self, name: str, version: str, request_id: str) -> EngineName:
@@ -196,7 +196,7 @@ class Versions:
             if engine in known:
                 return engine
             named = self.in_service(name) or [split_version(each)[1] for each in known]
-            # A variant's name without its version: name what may have been meant.
+            # A variant's name without its version: suggest the version.
             meant = [
                 versioned_variant(split_version(each)[1], version)
                 for each in known
@@ -215,7 +215,7 @@ class Versions:
         base, target = versioned(name, policy.base), versioned(name, policy.target)
         if self._make_ready(target) and draw(name, policy.target, request_id) < policy.share:
             return target
-        # Better the other version than none.
+        # The other version is better than none.
         only_target = self.catalogue.serves(target) and not self.catalogue.serves(base)
         return target if only_target else base
 
@@ -233,7 +233,7 @@ class Versions:
         if not self.catalogue.serves(highest):
             return highest
         others = [each for each in counting if each in self._prepared]
-        if not others:  # there is nothing that could answer meanwhile
+        if not others:  # no other version could answer meanwhile
             self._prepared.add(highest)
             return highest
         if self._make_ready(highest):
@@ -249,8 +249,8 @@ class Versions:
     def _usability(self, stored: Collection[int], engine: EngineName) -> tuple[int, bool, int]:
         """Return a key by which the version to use is the largest: the highest usable one.
 
-        If there is none, the one that is most likely to become usable. Those of the store go
-        before others.
+        If there is none, the key is largest for the version most likely to become usable. Versions
+        of the store take precedence.
         """
         number = int(split_version(engine)[1])
         trusted = number in stored or self.catalogue.is_trusted(engine)

@@ -59,8 +59,8 @@ class Bodies:
 
         Raises:
             DeadlineExceeded: the deadline passed before the body was complete.
-            HTTPException: the body is too large, too slow, or encoded in an unknown way.
-            InvalidInput: it is not what its encoding says.
+            HTTPException: the body is too large or too slow, or its encoding is unknown.
+            InvalidInput: it does not match its encoding.
             Overloaded: the bodies of other requests fill the memory.
             ClientDisconnect: the client is gone.
         """
@@ -78,8 +78,8 @@ class Bodies:
 
     async def _read(self, request: Request, room: _Room, timeout_s: float | None) -> bytes:
         declared = request.headers.get("content-length")
-        # The HTTP parser accepts numbers only. What is announced takes no room: a client could fill
-        # the memory for all others without sending anything.
+        # The HTTP parser accepts numbers only. An announced size reserves no memory: a client
+        # could exhaust the memory without sending anything.
         if declared is not None and int(declared) > self.max_bytes:
             raise too_large(self.max_bytes)
         chunks = []

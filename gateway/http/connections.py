@@ -145,7 +145,7 @@ class LimitedConnection(HttpToolsProtocol):
                 )
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP; the override makes it a JSON error."""
+        """Refuse data that is not HTTP; the override makes it a JSON error."""
         self._refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def on_message_begin(self) -> None:

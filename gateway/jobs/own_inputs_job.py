@@ -44,11 +44,11 @@ PORTION_BYTES: Final = 2 * 1024 * 1024
 WORKER_BYTES: Final = 16 * 1024 * 1024
 """Inputs that a worker has, and expected responses to them, beyond `LEAST_QUERIES`."""
 LEAST_QUERIES: Final = 4
-"""Inputs of each assignment that its worker may have in any case."""
+"""Inputs of each assignment that its worker may always have."""
 MOST_QUERIES: Final = 2048
 """Inputs of each assignment that its worker may have at most."""
 MOST_CRASHES: Final = 16
-"""Crashes of engine hosts without a response in between that fail a job: it is not the inputs."""
+"""Crashes of engine hosts without a response in between after which a job fails."""
 
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class _Feed:
         assignment: the assignment.
         progress: its progress, which counts the inputs that the worker has.
         sent: number of inputs sent.
-        held: what each input costs whose result is not recorded yet, in order.
+        held: cost of each input whose result is not recorded yet, in order.
         recorded: number of recorded results.
         room: set whenever a result was recorded.
         task: sends the inputs.
@@ -229,7 +229,7 @@ class OwnInputsJob(SubmittedJob):
     ) -> None:
         if (error := recorded.exception()) is not None:
             if isinstance(error, StoreFull):
-                # Before the core takes these queries as done: they run again after the pause.
+                # Before the core counts these queries as done: they run again after the pause.
                 self._jobs.pauses.pause(self.tracker.id)
             else:
                 _log.error("job %s: results not recorded: %s", self.tracker.id, error)
@@ -254,7 +254,7 @@ class OwnInputsJob(SubmittedJob):
             )
 
     async def _send(self, feed: _Feed) -> None:
-        """Send the inputs of an assignment as there is room for them."""
+        """Send the inputs of an assignment while there is room for them."""
         assignment = feed.assignment
         log = self.data.inputs.log
         try:

@@ -53,7 +53,7 @@ class Pauses:
         return len(self._paused)
 
     def pause(self, job_id: JobId) -> None:
-        """Pause an unfinished job, also one that has ended but whose end is not recorded."""
+        """Pause a job that is unfinished, or whose end is not recorded yet."""
         if job_id not in self._paused:
             self._paused[job_id] = self._jobs[job_id]
             self._dispatcher.suspend(job_id)

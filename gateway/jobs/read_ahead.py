@@ -31,7 +31,7 @@ class ReadAhead:
         self._room = asyncio.Event()
 
     async def batches(self, first: bytes) -> AsyncGenerator[list[bytes], None]:
-        """Yield `first`, and then always all messages that have been read meanwhile.
+        """Yield `first`, and then in each batch all messages that have been read meanwhile.
 
         Raises:
             Unavailable: no message has arrived for long.

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from synergai.runtime.clock import Clock
 
 DAMAGED: Final = (UploadNotFound, DamagedLog)
-"""What is wrong with files for good; the job fails."""
+"""Permanent faults of files; the job fails."""
 UNREADABLE: Final = (OSError, StoreFull)
-"""What is wrong with files for now; the job waits."""
+"""Temporary faults of files; the job waits."""
 DAMAGE: Final = "its inputs or results were damaged or are missing"
 RETRY: Final = Backoff(initial_s=1.0, max_s=60.0)
 """Pauses between attempts."""

@@ -21,14 +21,14 @@ _log = logging.getLogger(__name__)
 
 
 class Journal(Protocol):
-    """What retention needs of the journal."""
+    """The part of the journal that retention needs."""
 
     def jobs_over_uploads(self) -> asyncio.Future[list[UploadUse]]:
         """Return all jobs over uploads; those that ended come first, in order of their ends."""
 
 
 class Retention:
-    """Deletes data that is kept no longer.
+    """Deletes data whose retention time is over.
 
     Args:
         store: the data.
@@ -58,7 +58,7 @@ class Retention:
         self._budget_bytes = budget_bytes
 
     async def run(self) -> NoReturn:
-        """Delete what is due, again and again, until cancelled."""
+        """Delete expired data periodically, until cancelled."""
         while True:
             try:
                 await self.sweep()
@@ -67,9 +67,9 @@ class Retention:
             await asyncio.sleep(_INTERVAL_S)
 
     async def sweep(self) -> None:
-        """Delete what is due now; what is in use is left for later."""
+        """Delete data that has expired, unless it is in use."""
         uses = await self._journal.jobs_over_uploads()
-        # There may be very many.
+        # There may be very many of them.
         unused, expired = await asyncio.to_thread(self._find_due, uses, self._store.stored())
         for key in unused:
             await self._delete(key, "no job used it")

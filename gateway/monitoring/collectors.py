@@ -46,7 +46,7 @@ class SnapshotCollector(Collector, Generic[StateT]):
 
     @abstractmethod
     def read(self) -> StateT:
-        """Return a copy of the state, which nothing changes any more."""
+        """Return an immutable copy of the state."""
 
     @abstractmethod
     def families(self, state: StateT) -> Iterator[Metric]:

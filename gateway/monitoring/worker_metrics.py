@@ -101,7 +101,7 @@ class ConflictCollector(SnapshotCollector["list[EngineConflict]"]):
         self._conflicts = conflicts
 
     def read(self) -> list[EngineConflict]:
-        """Return the engines; workers may offer any number, so not all of many."""
+        """Return the engines, up to a limit, as workers may offer any number."""
         return list(islice(self._conflicts(), _MAX_CONFLICTS))
 
     def families(self, state: list[EngineConflict]) -> Iterator[Metric]:
@@ -130,7 +130,7 @@ class VariantConflictCollector(SnapshotCollector["list[VariantConflict]"]):
         self._conflicts = conflicts
 
     def read(self) -> list[VariantConflict]:
-        """Return the variants; workers may offer any number, so not all of many."""
+        """Return the variants, up to a limit, as workers may offer any number."""
         return list(islice(self._conflicts(), _MAX_CONFLICTS))
 
     def families(self, state: list[VariantConflict]) -> Iterator[Metric]:
@@ -158,7 +158,7 @@ class OtherSamplesCollector(SnapshotCollector["list[OtherSamples]"]):
         self._differing = differing
 
     def read(self) -> list[OtherSamples]:
-        """Return the sample sets; workers may offer any number, so not all of many."""
+        """Return the sample sets, up to a limit, as workers may offer any number."""
         return list(islice(self._differing(), _MAX_CONFLICTS))
 
     def families(self, state: list[OtherSamples]) -> Iterator[Metric]:
@@ -186,7 +186,7 @@ class PlacementCollector(SnapshotCollector["Counter[tuple[WorkerId, str]]"]):
         self._workers = workers
 
     def read(self) -> Counter[tuple[WorkerId, str]]:
-        """Return the number of such versions by worker and state."""
+        """Return the number of these versions by worker and state."""
         return Counter(
             (worker.id, _STATES.get(placed.state, "waiting"))
             for worker in self._workers()

@@ -61,7 +61,7 @@ class Record(NamedTuple):
 
 
 class RecordLog:
-    """A log in a directory of its own.
+    """A log in its own directory.
 
     Args:
         directory: the directory; created if missing.
@@ -150,7 +150,7 @@ class RecordLog:
         self.close()
 
     def _open_data(self) -> None:
-        """Open the last segment for writing, and cut off what is behind the last record."""
+        """Open the last segment for writing, and truncate it after the last record."""
         if self._data < 0:
             self._data = self._open_segment(self._end >> _SEGMENT_SHIFT)
             self._cut_segment()

@@ -1,4 +1,4 @@
-"""Configuration of a gateway with a worker of its own."""
+"""Configuration of a gateway with its own worker."""
 
 from __future__ import annotations
 

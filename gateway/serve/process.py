@@ -1,4 +1,4 @@
-"""Process of a gateway with a worker of its own, which ``synergai serve`` executes."""
+"""Process of a gateway with its own worker, which ``synergai serve`` executes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway with a worker of its own."""
+"""The gateway with its own worker."""
 
 from __future__ import annotations
 

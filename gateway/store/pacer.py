@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 _BURST_S: Final = 0.05
 """Time that transfers may be ahead, which makes up for timers that fire late."""
 _TURN_BYTES: Final = 256 << 10
-"""Most bytes of a turn, so that clients that send large chunks get no larger share."""
+"""Largest number of bytes of a turn, so that large chunks get no larger share."""
 _LOOK_S: Final = 0.01
-"""Interval at which transfers look whether the fleet is busy."""
+"""Interval at which transfers check whether the fleet is busy."""
 _STAYS_BUSY_S: Final = 1.0
 """Time for which a fleet counts as busy after it was: requests one at a time leave gaps."""
 
@@ -56,7 +56,7 @@ class Pacer:
         while size > 0:
             part = min(size, _TURN_BYTES)
             size -= part
-            # Only the one whose turn it is owes anything, so one that gives up delays no other.
+            # Only the transfer whose turn it is waits for the rate, so giving up delays no other.
             async with self._turn:
                 wait_s = self._free_at - self._now()
                 if wait_s > 0:

@@ -205,7 +205,7 @@ class Pushes:
         return self._contents.append(sha256, offset, data, size)
 
     def _missing(self, lacking: Mapping[str, int]) -> list[Missing]:
-        """Return what is to be uploaded of content that the storage lacks."""
+        """Return the part of the content that the storage lacks."""
         return [
             Missing(sha256, size, self._contents.received(sha256))
             for sha256, size in lacking.items()

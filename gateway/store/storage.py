@@ -1,4 +1,4 @@
-"""What the store keeps in its files: a record of each version, and content by its SHA-256.
+"""The files of the store: a record of each version, and content by its SHA-256.
 
 All methods block, and are called in the store's threads.
 """
@@ -59,12 +59,12 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> EngineName:
-        """What workers call it."""
+        """Its name on workers."""
         return versioned(self.engine, str(self.version))
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """What is stored of a version beside its content."""
+    """The record of a version, without its content."""
 
     digest: str
     placement: tuple[str, ...] = ()
@@ -202,7 +202,7 @@ class Storage:
         return stored
 
     def _check_id(self) -> None:
-        """Check that the storage is the one that was used before.
+        """Check that the storage is the same as before.
 
         An empty one, such as a disk that is not mounted, would have all workers remove what they
         have fetched.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine offers.
+    """The configurations that a machine offers.
 
     Attributes:
         modes: its power modes; empty if it has none.
@@ -54,7 +54,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What an engine may be measured with.
+    """A configuration that an engine may be measured in.
 
     Attributes:
         configuration: its configuration.
@@ -67,7 +67,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What is not measured.
+    """Configurations that are not measured.
 
     Attributes:
         what: the configurations, for people.

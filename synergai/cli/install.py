@@ -27,7 +27,7 @@ def print_or_execute(steps: Iterable[Step], done: str, *, dry_run: bool) -> None
     Args:
         steps: the plan.
         done: what to print once they are executed.
-        dry_run: print them, whether or not they could be executed here.
+        dry_run: print them, even if they could not be executed here.
     """
     from synergai.runtime.installation import execute, find_problem
 

@@ -318,7 +318,7 @@ def parse_format(name: str | None) -> Format | None:
 
 
 def progress_text(job: JobStatus) -> str:
-    """Return the state, and what is known about the deadline of a job that has not ended."""
+    """Return the state, and the prospects of the deadline of a job that has not ended."""
     texts = [_state_text(job)] if job.state.ended else [_state_text(job), deadline_text(job)]
     return ", ".join(text.plain for text in texts if text)
 

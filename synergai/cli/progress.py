@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def count_progress() -> Progress:
-    """Return a bar of things that are done, of all things."""
+    """Return a bar that counts completed items."""
     # Imported here to keep commands without a bar fast.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

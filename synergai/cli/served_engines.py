@@ -60,7 +60,7 @@ def forget(
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Let another engine take over the name of one that clients have used.
+    """Let another engine take over a name that clients have used.
 
     Workers whose engine differs from the one in service are not used for it (synergai workers shows
     which). This decides again which one is in service, such as after the workers that served it
@@ -91,7 +91,7 @@ def rollout(
     tls_ca: TlsCa = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Show or change which version of an engine requests get that name none.
+    """Show or change the version of an engine for requests that name none.
 
     A new version gets requests once a worker has loaded it; the command returns then. If none can,
     the rollout is rolled back. The same request id always gets the same version, and growing the
@@ -141,7 +141,7 @@ def _parse_share(text: str) -> float:
     except ValueError:
         percent = -1.0
     if 0.0 <= percent <= 100.0 and number == text:
-        # It is not guessed: 0.5 may be meant as half of the requests.
+        # Not accepted: 0.5 may mean half of the requests, or half a percent.
         or_share = f" or {percent * 100:g}%" if 0 < percent < 1 else ""
         raise InvalidInput(f"--share: {text!r} needs a percent sign: {text}%{or_share}")
     if not 0.0 <= percent <= 100.0:

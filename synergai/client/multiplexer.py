@@ -31,7 +31,7 @@ _ID_BITS: Final = 48
 
 
 class DuplexCall(Generic[RequestT, ResponseT]):
-    """A bidirectional call whose requests are written by a task of its own.
+    """A bidirectional call whose requests are written by a separate task.
 
     Iterating over it yields the responses, and raises the error that the call ended with.
 

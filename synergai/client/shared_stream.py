@@ -89,7 +89,7 @@ class SharedStream:
             if isinstance(stream.failure, Unavailable):
                 # A new error per query: each collects its own traceback.
                 raise Unavailable(str(stream.failure))
-            # The failure may concern one query only, so each is sent again by itself.
+            # The failure may concern one query only, so each is sent again separately.
             remaining = None if deadline is None else deadline - time.monotonic()
             return await self._channel.call_once(self._channel.oip.ModelInfer, request, remaining)
         if reply.error_message:
@@ -108,7 +108,7 @@ class _Query:
 
 
 class QueryStream:
-    """One open stream of single queries, each with a deadline of its own.
+    """One open stream of single queries, each with its own deadline.
 
     Args:
         channel: the gateway's.

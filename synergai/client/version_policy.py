@@ -44,7 +44,7 @@ class VersionPolicy:
         base: the pinned version, or the old one of a rollout; empty for the highest usable one.
         target: the new version of a rollout; empty without one.
         share: share of the requests that get the target, 0 to 1.
-        reason: why the gateway has rolled back the last rollout by itself; otherwise empty.
+        reason: why the gateway rolled back the last rollout; otherwise empty.
         versions: all known versions, in increasing order.
     """
 

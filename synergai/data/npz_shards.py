@@ -170,7 +170,7 @@ def _shapes(arrays: Sequence[NDArray[Any] | None]) -> NDArray[np.int64]:
 def _decode(
     output: OutputColumn, members: Mapping[str, NDArray[Any]], count: int
 ) -> list[NDArray[Any] | None]:
-    """Return the output of each result; None for one that certainly has none."""
+    """Return the output of each result; None for a result that certainly has none."""
     column: NDArray[Any] = members[output.column]
     if output.column + _LENGTH in members:
         lengths = members[output.column + _LENGTH].tolist()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 """Version of the description; readers refuse later ones."""
 _RESERVED: Final = frozenset(("index", "name", "error", "_synergai"))
-"""Columns of every shard; an output of such a name gets another one."""
+"""Columns of every shard; an output with one of these names is renamed."""
 _COMPANIONS: Final = (".shape", ".length")
 """Ends of the names of columns that complete another one."""
 

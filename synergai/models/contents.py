@@ -82,7 +82,7 @@ class Contents:
     def verify(self, sha256: str, size: int) -> bool:
         """Return whether a content that has its full size also has its digest.
 
-        Otherwise it is removed, as is one that is larger.
+        Otherwise it is removed, like a file that is larger.
         """
         part = self._part(sha256)
         if self._complete(sha256).exists():

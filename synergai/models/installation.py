@@ -168,7 +168,7 @@ def add_model(
         models: The model directory.
         source: The model file, or a SavedModel's folder.
         name: The engine's name; by default the source's name without its suffix.
-        version: Its version, which is put into a folder of its own and keeps the settings of the
+        version: Its version, which is put into its own folder and keeps the settings of the
             engine's folder that versions share; empty for the engine's folder itself.
         title: A description, for display.
         inputs: Input tensors of a frozen graph; by default its placeholders.

@@ -49,7 +49,7 @@ def install_staged(staging: Path, staged: Path, models: Path) -> None:
     """Install `staged`, which is an engine's folder or that of a version in it.
 
     Args:
-        staging: The staging folder, which receives what is replaced.
+        staging: The staging folder, which receives replaced files.
         staged: The folder in it, under the name that it gets in the model directory.
         models: The model directory.
 

@@ -111,7 +111,7 @@ class Synthesiser:
 
 
 class _Input:
-    """One input of the model, and what is given for it."""
+    """One input of the model, and the values given for it."""
 
     def __init__(self, spec: TensorSpec, given: WarmUpInput | None) -> None:
         self.spec = spec

@@ -188,7 +188,7 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
     def is_stale(self, digest: str, runtime: str) -> bool:
         """Return whether it is of another model file or inference runtime than these.
 
-        What is not known, on either side, differs from nothing.
+        A value that is unknown on either side does not differ.
 
         Args:
             digest: SHA-256 of the engine's model file.

@@ -27,7 +27,7 @@ _MAX_OVERHEAD_S: Final = 0.1
 
 
 def find_implausible(entry: ProfileEntry) -> str:
-    """Return what is implausible about an entry; empty if nothing is."""
+    """Return why an entry is implausible; empty if it is not."""
     fastest = max((entry.qps, *entry.batch_qps))
     slowest = min((entry.qps, *entry.batch_qps))
     if not _QPS[0] <= slowest <= fastest <= _QPS[1]:

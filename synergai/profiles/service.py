@@ -202,7 +202,7 @@ class ProfileService:
         return _Look({_key(entry) for entry in entries}, put)
 
     def _take_changes(self, look: _Look) -> ProfileChanges:
-        """Note what the file has; return how it differs from what is in memory."""
+        """Note the entries of the file; return how they differ from those in memory."""
         # An entry that was never in the file, since it could not be written, was not deleted.
         self._deleted |= self._stored
         self._deleted -= look.keys

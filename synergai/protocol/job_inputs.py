@@ -65,7 +65,7 @@ def split_input(data: Buffer) -> JobInput:
 def without_version(request: Buffer) -> Buffer:
     """Return a request that names no version of its engine; a copy only if it does.
 
-    One that cannot be split is returned as it is.
+    An input that cannot be split is returned unchanged.
     """
     try:
         for count, (number, *_) in enumerate(iter_fields(memoryview(request))):

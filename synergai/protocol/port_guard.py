@@ -24,7 +24,7 @@ _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, n
 class PortGuard:
     """Reserves the port of an address until it is closed.
 
-    It guards what it can: an address that cannot be bound is left for the server to report.
+    Addresses that cannot be bound are left for the server to report.
 
     Args:
         address: ``HOST:PORT``; port 0 chooses a free one.

@@ -44,7 +44,7 @@ _notified: Final[set[Callable[[], None]]] = set()
 
 
 class ResilientServer:
-    """A gRPC server that is replaced if it ends by itself; its open calls go on.
+    """A gRPC server that is replaced if it ends unexpectedly; its open calls continue.
 
     Args:
         make: factory of servers, which are all the same.
@@ -131,7 +131,7 @@ class ResilientServer:
             self._log_restart(cause)
 
     async def _wait_ended(self) -> Exception:
-        """Wait until the server has ended by itself; return the cause."""
+        """Wait until the server has ended unexpectedly; return the cause."""
         while True:
             self._check.clear()
             try:

@@ -332,7 +332,7 @@ def raw_stream(
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Like `stream`, but pass `handler` each request, parsed by `read`, with its bytes.
 
-    One that cannot be parsed is passed as `Malformed`: the protocol's stream answers every message
+    A malformed request is passed as `Malformed`: the protocol's stream answers every message
     separately, so a malformed one must not end the call.
     """
     return _stream(handler, raw_deserializer(read, cls))

@@ -58,7 +58,7 @@ def server_credentials(
 ) -> Callable[[], grpc.ServerCredentials] | None:
     """Return a factory of credentials of a gRPC server; None if TLS is not configured.
 
-    Each server needs credentials of its own: gRPC does not bind a second one with them. The files
+    Each server needs its own credentials: gRPC does not bind a second one with them. The files
     are checked for changes on every handshake, so renewed certificates take effect without a
     restart.
 

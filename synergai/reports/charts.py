@@ -1,4 +1,4 @@
-"""What the panels of a figure show, independent of how they are drawn.
+"""Contents of the panels of a figure, independent of how they are drawn.
 
 Panels are about as wide as a phone, so that a page shows them side by side where there is room, and
 one below another where there is not. Names are therefore on the vertical axis, where long ones fit.

@@ -1,4 +1,4 @@
-"""Printed numbers beside computed ones."""
+"""Comparison of printed numbers with computed ones."""
 
 from __future__ import annotations
 

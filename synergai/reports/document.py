@@ -33,7 +33,7 @@ class Figure:
     Attributes:
         key: stem of its files, unique in the report.
         title: what it shows, with the thesis's number of the figure where it has one.
-        caption: what is seen in it; whole sentences.
+        caption: description in whole sentences.
         panels: the charts, by row.
         columns: most panels beside one another.
         data: the values that it shows, written as CSV.
@@ -56,7 +56,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A remark that is set apart: what is missing, or what to be careful about."""
+    """A remark that is set apart, such as a warning."""
 
     text: str
 

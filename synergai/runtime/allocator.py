@@ -23,7 +23,7 @@ def retain_freed_memory() -> None:
     size page-faults its memory in again: a 600 kB request took a bare grpc.aio server 1.0 ms of CPU
     time instead of 0.45 ms.
 
-    Also limits the number of arenas, since each retains memory of its own. By default the threads
+    Also limits the number of arenas, since each retains memory separately. By default the threads
     of gRPC, which allocate the messages, get up to eight per processor: a gateway then grows
     whenever another thread happens to receive a large message. Two arenas took 89 MB instead of
     102 MB for 602 kB requests, and no more CPU time.

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 MAX_DOWNTIME_S: Final = 7 * 86_400.0
-"""Longest time between two boots of the machine that is believed."""
+"""Longest plausible time between two boots of the machine."""
 
 
 class ClockReading(NamedTuple):
@@ -28,8 +28,8 @@ class ClockReading(NamedTuple):
 def time_between(earlier: ClockReading, later: ClockReading) -> float:
     """Return the seconds between readings of two processes of one machine.
 
-    Within a boot, the Unix time does not matter. Across boots there is nothing else: a time below
-    0 counts as 0, and one beyond `MAX_DOWNTIME_S` as that.
+    Within a boot, the Unix time does not matter. Across boots only the Unix time is known; the
+    result is limited to 0 to `MAX_DOWNTIME_S`.
     """
     if earlier.boot_id and earlier.boot_id == later.boot_id:
         return later.since_boot - earlier.since_boot

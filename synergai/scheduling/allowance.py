@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BLOCKING: Final = 5.0
-"""By how much the price of a second rises while a query lasts, in prices per horizon.
+"""Rise of the price of a second during a query, in prices per horizon.
 
 Requests that arrive meanwhile have less time left: their waits grow with the square of a query's
 time.
@@ -69,8 +69,8 @@ def allowances(demands: Sequence[Demand], budget_s: float, horizon_s: float) -> 
     Args:
         demands: each with queries.
         budget_s: worker time within the horizon.
-        horizon_s: the horizon, which long queries should be short of; infinite if they do not
-            matter to others.
+        horizon_s: the horizon, which queries should be much shorter than; infinite if long ones
+            do not delay others.
 
     Returns:
         Seconds by demand: less than the fastest variant takes if the time is too short for all,
@@ -104,7 +104,7 @@ def allowances(demands: Sequence[Demand], budget_s: float, horizon_s: float) -> 
         if cost_s > 0.0:
             used_s[number] += cost_s
             left_s -= cost_s
-    # What is left after the slowest variants is reserve for all alike.
+    # Time left after the slowest variants is a reserve for all alike.
     reserve = 1.0 + left_s / sum(used_s)
     return [
         min(reserve * used, demand.most_s) / demand.queries

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def expected_completion(job: JobRecord, view: View) -> float | None:
     """Return when `job` is expected to complete, in monotonic seconds; None if unknown.
 
-    Queries in flight are over when their workers' work is. Queries that are not dispatched, as
+    Queries in flight end with the work of their workers. Queries that are not dispatched, as
     their tensors have not arrived or other work runs first, follow the policy's plan if it has
     one. Otherwise they run next on the workers that run the job, or on the one that would
     complete them soonest.

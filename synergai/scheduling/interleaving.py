@@ -2,8 +2,8 @@
 
 A job may occupy a worker for hours, but it can be stopped after any query and resumed. A request
 that finds no free worker therefore stops the job, runs next, and the rest of the job is assigned
-again behind it. Three limits protect the job: its priority must not be higher, a job in time must
-stay so, and it advances after a few requests at the latest.
+again behind it. Three limits protect the job: its priority must not be higher, it must still meet
+its deadline, and it advances after a few requests at the latest.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Interleaver:
         for worker in self._view.serving(request.job.engine):
             estimate = next(iter(self._estimator.for_job(request, worker)), None)
             if estimate is None and self._estimator.to_measure(request, worker) is None:
-                continue  # it has no variant that the request may use now
+                continue  # no variant on it may be used for the request now
             cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
             if worker.index in available and estimate is not None:
                 wait_s = worker.free_at(self._view.now) - self._view.now

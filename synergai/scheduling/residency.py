@@ -182,7 +182,7 @@ class Residency:
         return {each for worker in self._fleet.workers.values() for each in worker.engines}
 
     def _missing(self, worker: WorkerRecord, engine: EngineName, now: float) -> Iterator[Estimate]:
-        """Yield what is to be loaded of an engine on a worker, first things first."""
+        """Yield the sessions of an engine to load on a worker, in order."""
         if engine in self._variants.engines:
             for estimate in self._variants.wanted(engine, worker, now):
                 if self._is_missing(worker, estimate, now):

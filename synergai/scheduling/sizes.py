@@ -1,4 +1,4 @@
-"""Memory that sessions take on workers: reported by agents, or else assumed."""
+"""Memory of sessions on workers, as reported by agents or else assumed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SessionSizes:
         self._workers: Counter[WorkerClass] = Counter()
 
     def add_worker(self, worker: Worker) -> None:
-        """Take over what a worker that joins knows of its engines."""
+        """Add the sizes that a joining worker reports."""
         self._workers[worker.worker_class] += 1
         for each in worker.session_sizes:
             self._record(worker, each.session, each.bytes)

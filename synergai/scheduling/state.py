@@ -77,7 +77,7 @@ class Lease:
         stopping: a stop was commanded.
         yielding: it was stopped for a request.
         batch_size: number of queries computed together with its single query, itself included.
-        session: what is resident on its worker while it runs.
+        session: the session on its worker while it runs.
     """
 
     assignment: Assignment
@@ -229,7 +229,7 @@ class WorkerRecord:
         worker: the worker as it joined.
         index: order of joining; breaks ties.
         engines: what it can run.
-        sessions: what is resident in its memory.
+        sessions: the sessions in its memory.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
         session_bytes: memory of sessions, as it reported it.

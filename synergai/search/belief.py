@@ -84,7 +84,7 @@ class Belief:
         return mean[points] - mean[best], np.sqrt(np.maximum(0.0, variance))
 
     def predict(self, point: int) -> Prediction:
-        """Return what is expected of a point."""
+        """Return the expected result of a point."""
         return Prediction(
             qps=float(np.exp(self.qps.mean[point])),
             error=self.qps.deviation(point),

@@ -61,7 +61,7 @@ class Costs:
     Args:
         space: the space.
         plan: durations.
-        belief: what is believed of the QPS.
+        belief: the belief about the QPS.
     """
 
     def __init__(self, space: Space, plan: Plan, belief: Belief) -> None:

@@ -117,7 +117,7 @@ class SharedProcess:
     Args:
         space: the space of N points.
         widths: standard deviations of the terms.
-        expected: what is expected of a point without measurements, up to a constant.
+        expected: expectation of a point without measurements, up to a constant.
 
     Attributes:
         mean: mean of the logarithm by point; shape (N,).

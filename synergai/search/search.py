@@ -88,7 +88,7 @@ class Search:
         self.state.fail(trial, seconds)
 
     def predictions(self) -> dict[int, Prediction]:
-        """Return what is expected of the points that were not measured, in rows that have some."""
+        """Return the expectation of the unmeasured points, in rows with a measurement."""
         state = self.state
         found = {}
         for point in state.open():

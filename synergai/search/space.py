@@ -1,4 +1,4 @@
-"""What is searched: engines on devices in configurations, and what sets these apart."""
+"""The space of a search: engines on devices in configurations, and their features."""
 
 from __future__ import annotations
 

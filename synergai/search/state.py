@@ -1,4 +1,4 @@
-"""What a search knows: results, failures, the time spent, and what is believed of the rest."""
+"""State of a search: results, failures, the time spent, and the belief about the rest."""
 
 from __future__ import annotations
 

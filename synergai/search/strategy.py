@@ -1,4 +1,4 @@
-"""Strategies: what to measure next."""
+"""Strategies, which choose the next measurement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Strategy(Protocol):
     """Proposes one measurement after another."""
 
     def propose(self, state: State) -> Trial | None:
-        """Return the next measurement; None if no further one is worth its time.
+        """Return the next measurement; None if none is worth its time.
 
         The result, or the failure, is in `state` at the next call. The search ends at the first
         one that does not fit the budget.

@@ -1,4 +1,4 @@
-"""Measurements of a search: what is asked for, and what came of it."""
+"""Measurements of a search, and their outcomes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Option:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """What is least for the best option: the cost if it is known, then the workers."""
+        """Key that is least for the best option: the cost if it is known, then the workers."""
         return (self.cost or 0.0, sum(self.fleet.values()))
 
 

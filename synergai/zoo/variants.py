@@ -101,7 +101,7 @@ def make_variants(
         name: the engine, or a version of it.
         wanted: what to make.
         check: checks each variant.
-        say: called with what is being done.
+        say: called with a message about each step.
 
     Raises:
         NotFound: there is no such engine, or a package that is needed is not installed.
@@ -150,7 +150,7 @@ class _Workshop:
         original: its folder.
         staging: an empty folder, which becomes the model directory of the copy.
         check: checks each variant.
-        say: called with what is being done.
+        say: called with a message about each step.
 
     Attributes:
         folder: folder of the copy.
@@ -175,7 +175,7 @@ class _Workshop:
         self._made: list[str] = []
 
     def make(self, wanted: Wanted) -> None:
-        """Make what is wanted, check it, and describe it in the copy's engine.toml."""
+        """Make the variants, check them, and describe them in the copy's engine.toml."""
         sources = self._definition.variants or (self._definition,)
         if not any(each.file.suffix == _SUFFIX for each in sources):
             raise InvalidInput(

@@ -208,7 +208,7 @@ def _load_cuda() -> None:
     # 1.31 warns of every session that no plug-in has registered the GPU.
     ort.set_default_logger_severity(_ERROR)
     if hasattr(ort, "preload_dlls"):  # since 1.21
-        # It prints what is missing, which may be installed elsewhere.
+        # It prints the missing library, which may be installed elsewhere.
         with redirect_stdout(sys.stderr):
             ort.preload_dlls()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check(settings: AgentSettings) -> None:
     """Check the settings of the agent, and show its execution providers and configurations.
 
-    Each execution provider computes a small model on its device, in a process of its own. The
+    Each execution provider computes a small model on its device, in a separate process. The
     exit code is 1 if one cannot.
     """
     import asyncio

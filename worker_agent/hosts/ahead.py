@@ -1,4 +1,4 @@
-"""Loads ahead of need, which take nothing from what a worker has and does.
+"""Loads ahead of need, which do not affect the worker's sessions and other work.
 
 While anything else runs or is loaded, the engine host of such a load is suspended. Where memory is
 short, the load is given up; it evicts nothing. One that takes much longer than estimated hangs, and

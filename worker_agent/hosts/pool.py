@@ -154,7 +154,7 @@ class HostPool:
         """
         self._ahead.need(session)
         task = self._loads.get(session)
-        if task is not None and not task.done():  # one that is over may have been given up
+        if task is not None and not task.done():  # a finished load may have been given up
             return task
         return self._begin_load(session, self._load(session))
 
@@ -177,11 +177,11 @@ class HostPool:
         return task
 
     def _end_load(self, session: Session, task: asyncio.Task[HostProcess]) -> None:
-        if self._loads.get(session) is task:  # and not one that was begun meanwhile
+        if self._loads.get(session) is task:  # and not a newer load
             del self._loads[session]
 
     def end_loads_ahead(self, reason: str) -> None:
-        """Give up what is being loaded ahead."""
+        """Give up all loads ahead."""
         self._ahead.give_up(reason)
 
     async def unload(self, session: Session) -> bool:
@@ -195,8 +195,8 @@ class HostPool:
     def retire(self, engine: EngineName) -> None:
         """Reload `engine` on its next use, because its files have changed.
 
-        Its hosts complete their runs before they are closed; pending loads are cancelled. What
-        was unusable is tried again.
+        Its hosts complete their runs before they are closed; pending loads are cancelled. Sessions
+        that were unusable are tried again.
         """
         self._unusable.forget(engine)
         for session, task in self._loads.items():
@@ -228,7 +228,7 @@ class HostPool:
     async def _enforce_limit(self) -> None:
         """Evict idle sessions, the least recently used first, or else kill the largest host.
 
-        What is loaded ahead goes first.
+        Loads ahead go first.
         """
         if self._give_up_loads_ahead():
             return
@@ -260,7 +260,7 @@ class HostPool:
             return await self._load(session, ahead)
         except GivenUp as given_up:
             if ahead.needed:  # by now
-                _log.info("%s is loaded anew: the load ahead %s", session.engine, given_up)
+                _log.info("%s is loaded again: the load ahead %s", session.engine, given_up)
                 return await self._load(session)
             _log.info("%s is not loaded ahead: %s", session.engine, given_up)
             self._on_change(SessionChange(session, resident=False, no_room=given_up.no_room))
@@ -364,7 +364,7 @@ class HostPool:
         )
 
     def _give_up_loads_ahead(self) -> bool:
-        """Give up what nothing needs yet; return whether that frees memory."""
+        """Give up the loads ahead; return whether that frees memory."""
         used = self._ahead.give_up_for_memory()
         for session, size in used.items():  # it takes at least as much as it has by now
             self._initial_bytes[session] = max(self._initial_bytes.get(session, 0), size)

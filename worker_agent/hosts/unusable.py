@@ -42,7 +42,7 @@ class UnusableSessions:
         return sorted(UnusableSession(*item) for item in self._reasons.items())
 
     def error(self, session: Session) -> ConfigurationUnusable | None:
-        """Return why a session cannot be used; None if it may be."""
+        """Return why a session cannot be used; None if it can."""
         reason = self._reasons.get(session)
         return None if reason is None else ConfigurationUnusable(reason)
 
@@ -61,7 +61,7 @@ class UnusableSessions:
         self._suspected.add(session)
 
     def forget(self, engine: EngineName) -> None:
-        """Forget what is known of an engine, because its files have changed."""
+        """Forget the sessions of an engine, because its files have changed."""
         self._suspected = {each for each in self._suspected if each.engine != engine}
         kept = {each: reason for each, reason in self._reasons.items() if each.engine != engine}
         if len(kept) < len(self._reasons):

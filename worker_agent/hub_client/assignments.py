@@ -72,7 +72,7 @@ class Assignments:
 
     def abandon_all(self) -> None:
         """Stop all assignments without reporting; the gateway has reassigned them."""
-        # Abandoning one may end others behind it, which removes them from the dictionary.
+        # Abandoning an assignment may end others behind it, which removes them from the dictionary.
         for work in list(self._items.values()):
             self._runner.abandon(work)
             _close_inputs(work)

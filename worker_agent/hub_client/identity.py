@@ -48,7 +48,7 @@ class _Secret(Struct, frozen=True):
 
 
 class _Stored(_Secret, frozen=True):
-    """Content of the file: the secret, and the one that is to replace it."""
+    """Content of the file: the secret, and the next one that will replace it."""
 
     candidate: _Secret | None = None
 

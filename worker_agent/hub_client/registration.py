@@ -65,7 +65,7 @@ class ControlHandler(Protocol):
         """Unload `session` if it is idle."""
 
     def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
-        """Fetch what is placed on this worker, and remove what is not any more.
+        """Fetch the versions placed on this worker, and remove others.
 
         Raises:
             InvalidInput: a placement is invalid.

@@ -52,7 +52,7 @@ class RemoteHub:
         self._identity = identity
 
     def check(self) -> None:
-        """Check, before anything is started, what is needed to connect.
+        """Check, before anything is started, that the agent can connect.
 
         Raises:
             InvalidInput: a file is missing or invalid, or a token would be sent without encryption.

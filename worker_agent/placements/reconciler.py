@@ -55,7 +55,7 @@ class _Wanted(Struct, frozen=True):
 
 
 class Reconciler:
-    """Fetches what is placed on this worker, installs it, and removes what is not any more.
+    """Fetches and installs the versions placed on this worker, and removes others.
 
     Versions are fetched one after the other. One that fails does not affect the others, and is
     tried again after a pause.
@@ -132,7 +132,7 @@ class Reconciler:
                 pass
 
     async def _reconcile(self) -> bool:
-        """Make the fetched engines what is wanted, and return whether nothing is left to do."""
+        """Fetch and remove engines as wanted; return whether nothing is left to do."""
         complete = True
         try:
             own = await asyncio.to_thread(self._find_own)
@@ -159,7 +159,7 @@ class Reconciler:
                 placed.update(manifest.contents)
         for wanted in list(self._wanted):
             if self._changed.is_set():
-                return True  # and begin again with what is wanted now
+                return True  # and begin again with the versions wanted now
             model = own.get(wanted.engine)
             if model is None and installed.get(wanted.engine) == wanted.digest:
                 self._tell(wanted, common_pb2.PLACED_STATE_INSTALLED, wanted.size)

@@ -105,7 +105,7 @@ class _CgroupV1:
 
     def limit(self, folder: str, limit: CpuLimit) -> None:
         if folder.startswith(f"{self.cpu}/"):
-            # Lift the quota first: the kernel validates each write of quota and period by itself.
+            # Lift the quota first: the kernel validates quota and period separately.
             self.files.write(f"{folder}/cpu.cfs_quota_us", "-1")
             self.files.write(f"{folder}/cpu.cfs_period_us", str(limit.period_us))
             self.files.write(f"{folder}/cpu.cfs_quota_us", str(limit.quota_us))
@@ -136,7 +136,7 @@ class _CgroupV2:
         pass
 
     def after_enter(self, limit: CpuLimit) -> None:
-        # Not earlier: a group with processes of its own cannot enable controllers for children.
+        # Not earlier: a group that has processes cannot enable controllers for children.
         wanted = ["cpu", *(["cpuset"] if limit.cpuset else [])]
         enabled = self.files.read(f"{self.own}/cgroup.subtree_control").split()
         missing = " ".join(f"+{name}" for name in wanted if name not in enabled)

@@ -45,7 +45,7 @@ class PowerMode:
 
     @property
     def speed(self) -> tuple[float, float]:
-        """What orders modes by speed: cores times clock; of equal modes, the power limit."""
+        """Key that orders modes by speed: cores times clock, then the power limit."""
         clock_mhz = self.max_mhz or _UNCAPPED_MHZ
         return self.cores * self.share * clock_mhz, self.budget_w
 

@@ -56,7 +56,7 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
         device: the device; empty if it has none.
         options: options of the execution provider.
         cache: folder for compiled models; None for none.
-        parallel: whether the device runs beside the others, as a worker of its own.
+        parallel: whether the device runs beside the others, as a separate worker.
     """
 
     name: str
@@ -68,7 +68,7 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def details(self) -> ProviderKind:
-        """What is known about the execution provider."""
+        """The description of the execution provider."""
         return KINDS[self.kind]
 
     @property
@@ -78,7 +78,7 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
 
     @property
     def suffix(self) -> str:
-        """What the id of its own worker has behind the machine's, such as ``cuda0``."""
+        """Suffix of the id of its separate worker, such as ``cuda0``."""
         return f"{self.name}{self.device}".lower().translate(_NOT_IN_NAMES)
 
     def __str__(self) -> str:

@@ -80,7 +80,7 @@ class WorkHandler(Protocol):
         """Handle the end of the setup, which took `setup_s` seconds."""
 
     def on_input_failed(self, query: int, failure: Failure) -> None:
-        """Note that a query of an item with inputs of its own failed, which the item survives.
+        """Note that a query of an item with its own inputs failed, which the item survives.
 
         Args:
             query: counted from the item's first; the next report has an empty response for it.

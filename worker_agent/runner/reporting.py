@@ -105,7 +105,7 @@ class ItemReporter:
             self._report_progress()
 
     def report_starved(self, *, idle: bool) -> None:
-        """Report what is done, because further inputs arrive only once results have.
+        """Report the results so far, because further inputs arrive only after them.
 
         Args:
             idle: whether nothing runs any more; otherwise the report waits for a few others.

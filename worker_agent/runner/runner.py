@@ -14,7 +14,7 @@ Invariants:
 Where an item is follows from its state: ``QUEUED`` items are in the queue, a ``FEEDING`` item is at
 its head and among the running ones, and ``DRAINING`` items are only among the running ones.
 
-The runner has no tasks and no clock of its own; it acts when work is added and when a host or a
+The runner has neither tasks nor a clock; it acts when work is added and when a host or a
 load calls back.
 """
 

@@ -292,7 +292,7 @@ class _Simulation:
         self._variants.pop(ended.job_id, None)
 
     def _stop(self, worker_id: WorkerId, assignment_id: AssignmentId, now: float) -> None:
-        """Take back an assignment that has not started; one that runs ends by itself."""
+        """Take back an assignment that has not started; a running one is left to end."""
         worker = self._workers[worker_id]
         if any(each.id == assignment_id for each in worker.queue):
             worker.queue = deque(each for each in worker.queue if each.id != assignment_id)

@@ -70,7 +70,7 @@ def read_weights(path: Path) -> dict[str, NDArray[Any]]:
     """Return the tensors of a file by name.
 
     Raises:
-        InvalidInput: it is not such a file, is damaged, or contains something else.
+        InvalidInput: it is not a file of weights, or it is damaged.
         OSError: it cannot be read.
     """
     try:
