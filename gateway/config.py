@@ -19,7 +19,7 @@ else:
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True):
-    """What a gateway is to do; see `GatewaySettings`.
+    """Configuration of a gateway; see `GatewaySettings`.
 
     Attributes:
         scheduling: settings of the scheduler.

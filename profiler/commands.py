@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class _Command:
-    """What both have in common.
+    """The common part of both.
 
     Args:
         settings: what to measure with.

@@ -1,6 +1,6 @@
 """Conditions of a measurement: clocks, temperature and throttling of the machine.
 
-What the kernel does not report stays 0. A virtual machine usually reports none of it.
+Values that the kernel does not report stay 0; in a virtual machine, these are usually all.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ MAX_VARIANTS: Final = 32
 
 
 class Origin(enum.Enum):
-    """Where the accuracy of a variant comes from, other than from the dictionary."""
+    """Origin of the accuracy of a variant, other than the dictionary."""
 
     MEASURED = "measured"
     """Computed on labelled samples when the variant was made."""

@@ -54,7 +54,7 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
 
 
 class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
-    """What an agent is to do; see `AgentSettings`."""
+    """Configuration of an agent; see `AgentSettings`."""
 
     gateway: str
     state: Path

@@ -1,4 +1,4 @@
-"""What each call needs: the one table from which gRPC and HTTP are guarded.
+"""Permissions that each call needs, for gRPC and HTTP alike.
 
 A call that is not in it is refused. Where an engine or a tenant is concerned, the service checks
 the same roles again for these.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Needs(Struct, frozen=True):
-    """What a call needs.
+    """The permission that a call needs.
 
     Attributes:
         roles: one of these; none if any authenticated caller may make it, and anonymous ones with

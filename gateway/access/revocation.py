@@ -44,7 +44,7 @@ class RevocationList(Struct, frozen=True):
 
 
 class Issued(NamedTuple):
-    """What identifies a certificate: its issuer, and the serial number that the issuer gave it."""
+    """Identity of a certificate: its issuer, and the serial number that the issuer gave it."""
 
     issuer: x509.Name
     serial: int

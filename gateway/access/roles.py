@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Role(enum.StrEnum):
-    """What a caller may do. No role includes another one."""
+    """A set of permissions. No role includes another one."""
 
     INFER = "infer"
     """Run single requests."""
@@ -30,7 +30,7 @@ class Role(enum.StrEnum):
 
 
 JWT_PREFIX: Final = "jwt:"
-"""What the names of clients with JSON web tokens start with."""
+"""Prefix of the names of clients with JSON web tokens."""
 _WILDCARD: Final = re.compile(r"[*?[]")
 ANY: Final = "*"
 """Pattern that every name matches."""

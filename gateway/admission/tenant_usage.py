@@ -1,4 +1,4 @@
-"""What one tenant uses of the gateway, and the quota that limits it."""
+"""Usage of the gateway by one tenant, and the quota that limits it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSAL_DELAY_S: Final = 0.25
 
 
 class TenantUsage:
-    """What one tenant uses, and its quota.
+    """Usage of one tenant, and its quota.
 
     Args:
         tenant: its name; empty is the default tenant.

@@ -30,7 +30,7 @@ OTHERS: Final = "others"
 
 
 class Sink(Protocol):
-    """Where lines go."""
+    """Destination of lines."""
 
     def append(self, line: str) -> None:
         """Append a line without blocking."""

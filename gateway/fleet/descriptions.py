@@ -31,7 +31,7 @@ _SOME: Final = (("", ""),)
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """What clients see of an engine, and its file.
+    """An engine as clients see it, and its file.
 
     Attributes:
         backend: backend of the worker that it was established with.
@@ -63,7 +63,7 @@ class Description(Struct, frozen=True, kw_only=True):
 
     @property
     def without_files(self) -> Description:
-        """What all workers that serve an engine with variants have in common."""
+        """The part that all workers which serve an engine with variants have in common."""
         return replace(self, variants=_SOME) if self.variants else self
 
     def with_files(self, digests: Mapping[str, str]) -> Description:

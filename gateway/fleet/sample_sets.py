@@ -34,7 +34,7 @@ class OtherSamples(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What differs, and what follows from it, for people."""
+        """The difference and its consequence, for people."""
         return (
             f"its samples or labels are not those of {self.example}: a samples.npz of SHA-256 "
             f"{self.digest[:DIGEST_SHOWN]}… instead of {self.common[:DIGEST_SHOWN]}…; accuracies "

@@ -1,4 +1,4 @@
-"""How accurate the variants of engines are on the connected workers.
+"""Accuracy of the variants of engines on the connected workers.
 
 Accuracy is measured per worker class, since kernels for integers differ. Where it was not measured,
 what the engine's folder declares counts.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FleetVariants:
-    """What the dictionary and the workers say of variants, by worker and configuration.
+    """Variants as the dictionary and the workers describe them, by worker and configuration.
 
     Args:
         dictionary: what was measured.

@@ -1,4 +1,4 @@
-"""Which version the requests get that name none, and the file that remembers it."""
+"""Policies for requests that name no version, and the file that keeps them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may do with jobs.
+"""Permissions of callers for jobs.
 
 A job outside a caller's scope is not found: its id reveals nothing.
 """

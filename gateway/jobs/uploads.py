@@ -59,7 +59,7 @@ _INPUTS: Final = UploadRequest.INPUTS_FIELD_NUMBER
 
 
 class Journal(Protocol):
-    """What uploads need of the journal."""
+    """The part of the journal that uploads need."""
 
     @property
     def accepting(self) -> bool:

@@ -23,7 +23,7 @@ _RESPONSE: Final = JobResult.RESPONSE_FIELD_NUMBER
 
 
 class InputResult(Struct, frozen=True):
-    """What became of one input.
+    """Outcome of one input.
 
     Attributes:
         index: its index in the upload.

@@ -9,7 +9,7 @@ from worker_agent.config import AgentConfig  # noqa: TC001 - as above
 
 
 class ServeConfig(Struct, frozen=True, kw_only=True):
-    """What a gateway and the agent in its process are to do.
+    """Configuration of a gateway and of the agent in its process.
 
     Attributes:
         gateway: configuration of the gateway.

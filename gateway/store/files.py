@@ -1,4 +1,4 @@
-"""Where the store keeps its files: a directory, or any file system that fsspec supports.
+"""Files of the store, in a directory or any file system that fsspec supports.
 
 All methods block, and are called in the store's threads. Names are relative paths with slashes.
 """

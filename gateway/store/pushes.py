@@ -27,7 +27,7 @@ _MAX_PUSHES: Final = 64
 
 
 class PushKey(NamedTuple):
-    """What identifies a push; engines may have the same files."""
+    """Identity of a push; engines may have the same files."""
 
     engine: str
     version: int

@@ -45,7 +45,7 @@ class WorkerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerProfile:
-    """What a worker's estimates of one engine rest on.
+    """Basis of a worker's estimates of one engine.
 
     Attributes:
         entry: the dictionary entry of its fastest configuration.

@@ -101,7 +101,7 @@ class StoredEngine:
 
 @dataclass(frozen=True, slots=True)
 class StoreContent:
-    """What a store has.
+    """Content of a store.
 
     Attributes:
         engines: its versions, by engine and version.

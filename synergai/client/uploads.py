@@ -30,7 +30,7 @@ _READ_AHEAD: Final = 2
 
 @dataclass(slots=True)
 class UploadProgress:
-    """How far an upload is.
+    """Progress of an upload.
 
     Attributes:
         stored: inputs that the gateway has stored.

@@ -38,7 +38,7 @@ class VersionFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionPolicy:
-    """Which version of an engine requests get that name none.
+    """Policy of an engine for requests that name no version.
 
     Attributes:
         base: the pinned version, or the old one of a rollout; empty for the highest usable one.

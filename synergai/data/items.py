@@ -36,7 +36,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """What stands in for an input that cannot be read or does not suit the engine.
+    """Placeholder for an input that cannot be read or does not suit the engine.
 
     Attributes:
         reason: why.

@@ -179,7 +179,7 @@ def _find_url(pattern: str) -> Iterator[Location]:
 
 
 _VERSIONS: Final = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "last_modified")
-"""What file systems of fsspec report of a file that changes with its content."""
+"""Properties that file systems of fsspec report of a file, and that change with its content."""
 
 
 def _describe(url: str, info: dict[str, Any], *, listed: bool) -> Location:

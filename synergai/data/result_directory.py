@@ -26,7 +26,7 @@ _SHARD: Final = re.compile(r"results-([0-9]{6,})\.(npz|parquet)")
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """What a directory of results belongs to.
+    """The job that a directory of results belongs to.
 
     Attributes:
         job_id: the job; empty if it was not accepted.

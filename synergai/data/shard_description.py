@@ -1,4 +1,4 @@
-"""How a shard describes itself: the job, the outputs, and the cursor after its last result.
+"""Description in a shard: its job, the outputs, and the cursor after its last result.
 
 Fetching therefore continues where the shards of a job end.
 """
@@ -30,7 +30,7 @@ _COMPANIONS: Final = (".shape", ".length")
 
 
 class OutputColumn(msgspec.Struct, frozen=True):
-    """How a shard stores an output.
+    """Format of an output in a shard.
 
     Attributes:
         name: name of the output.
@@ -46,7 +46,7 @@ class OutputColumn(msgspec.Struct, frozen=True):
 
 
 class ShardDescription(msgspec.Struct, frozen=True):
-    """What a shard is.
+    """Description of a shard.
 
     Attributes:
         job_id: the job.

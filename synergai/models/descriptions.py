@@ -1,4 +1,4 @@
-"""What loading an engine has found out about it, and the cache of that.
+"""Descriptions of engines, found out by loading them, and their cache.
 
 An entry's key contains the digests of the files that were loaded, so that it stays valid until the
 engine changes. Agents write the cache; ``synergai engines`` adds to it and reads it.

@@ -405,7 +405,7 @@ class ModelDirectory:
 
 
 class _Layout(NamedTuple):
-    """Where the versions of an engine are.
+    """Location of the versions of an engine.
 
     Attributes:
         flat: Whether the engine's folder itself is version 1.

@@ -1,4 +1,4 @@
-"""What entries record of an engine's origin, and which entries are stale because of it."""
+"""Origin of an engine as entries record it, and the entries that are stale because of it."""
 
 from __future__ import annotations
 

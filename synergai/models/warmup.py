@@ -21,7 +21,7 @@ ADVICE: Final = (
     f"add a {SAMPLES_FILE}, or a [warmup] table with shapes or values that the model accepts to "
     f"its {DEFINITION_FILE} (docs/engines.md)"
 )
-"""What to do about an unverified engine."""
+"""Advice for an unverified engine."""
 
 _KEYS: Final = ("shape", "value", "file")
 _MAX_RANK: Final = 64
@@ -29,7 +29,7 @@ _MAX_RANK: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUpInput:
-    """What to try one input of a model with; anything not given is generated.
+    """Shape and values to try for one input of a model; anything not given is generated.
 
     Attributes:
         name: The input's name.

@@ -1,4 +1,4 @@
-"""What can be read of a damaged dictionary."""
+"""Salvage of the readable entries of a damaged dictionary."""
 
 from __future__ import annotations
 

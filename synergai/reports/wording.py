@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 UNKNOWN: Final = "\N{EN DASH}"
-"""What stands for a value that is not known."""
+"""Placeholder for an unknown value."""
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 MINUS: Final = "\N{MINUS SIGN}"
 _MINUTES_FROM_S: Final = 120.0

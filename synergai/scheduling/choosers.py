@@ -64,7 +64,7 @@ class Limits(Protocol):
 
 
 class Load(Protocol):
-    """What a rule may know of the engines with variants that share workers."""
+    """Information for a rule about the engines with variants that share workers."""
 
     @property
     def sharing(self) -> Set[EngineName]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Limit(NamedTuple):
-    """Which variants a job may use.
+    """Limits on the variants that a job may use.
 
     Attributes:
         variant: the only one; empty for any.

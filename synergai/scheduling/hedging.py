@@ -3,7 +3,7 @@
 Most requests that take long do so because of their worker: a pause, a page fault, another process.
 A request that has been with its worker for much longer than expected is therefore copied to an idle
 one ("hedged requests", Dean and Barroso, The Tail at Scale, 2013). The copy has a lease of its own,
-but not the request's query: it is never queued, and charged to no tenant. What loses is stopped; a
+but not the request's query: it is never queued, and charged to no tenant. The loser is stopped; a
 worker that already runs it completes it, and its answer is ignored.
 
 Copies cost work, which would make an overloaded fleet slower. They are therefore limited to a share

@@ -35,18 +35,18 @@ MAX_HORIZON_S: Final = 5.0
 _STALE: Final = 0.04
 """Age, in horizons, at which allowances are computed again."""
 _STALE_S: Final = 0.02
-"""Age at which they are at the latest."""
+"""Age at which they always are."""
 _QUEUED: Final = 4
 """Waiting jobs, beside twice as many as there were, with which they are computed at once."""
 _FOUND_FOR_S: Final = 0.25
-"""Time after which it is looked again how fast the workers are."""
+"""Time after which the speed of the workers is determined again."""
 _CHARGED_FOR_S: Final = 2.0
 """Time over which the worker time of engines without variants is averaged."""
 _DEADLINE_WEIGHT: Final = 0.05
 
 
 class Family:
-    """What was seen of an engine with variants.
+    """Observed load of an engine with variants.
 
     Attributes:
         arrivals: its requests.
@@ -78,7 +78,7 @@ class _Member(NamedTuple):
     """An engine of a pool.
 
     Attributes:
-        family: what was seen of it.
+        family: its observed load.
         workers: how many workers have it.
         fastest_s: mean seconds of its fastest variant on them.
         sample_cost: those of a query without tensors, which is not transferred, as a share of it.
@@ -99,9 +99,9 @@ class _Pool:
     """Engines with variants that share workers, directly or through other engines.
 
     Attributes:
-        found_at: when it was looked who belongs to it.
+        found_at: when its members were determined.
         fresh_until: when the allowances are to be computed again.
-        check_at: the earlier of that, and of when it is looked again who belongs to it.
+        check_at: the earlier of that, and of when its members are determined again.
         most_queued: number of waiting jobs beyond which they are computed earlier.
         allowed: allowance by engine, in times of its fastest variant.
     """
@@ -137,7 +137,7 @@ class Pools:
         fronts: the variants that are worth using.
 
     Attributes:
-        families: what was seen of the engines with variants.
+        families: observed load of the engines with variants.
     """
 
     def __init__(self, estimator: Estimator, fleet: Fleet, queue: JobQueue, fronts: Fronts) -> None:
@@ -162,7 +162,7 @@ class Pools:
         self._charged = {each: used for each, used in self._charged.items() if each in workers}
 
     def family(self, engine: EngineName) -> Family:
-        """Return what was seen of an engine."""
+        """Return the observed load of an engine."""
         try:
             return self.families[engine]
         except KeyError:

@@ -73,7 +73,7 @@ class _EngineQueue:
 
 
 class _Aside:
-    """Where the only job of a queue waits.
+    """Place of the only job of a queue.
 
     Attributes:
         record: the job; None if the queue is empty or its jobs are in lanes.

@@ -34,7 +34,7 @@ Level: TypeAlias = tuple[int, bool]
 
 
 class HasLevel(Protocol):
-    """Where a job is queued: a lane of jobs with the same priority and tenant."""
+    """Lane of queued jobs with the same priority and tenant."""
 
     level: Level
 
@@ -44,7 +44,7 @@ MAX_REQUESTS: Final = 4
 
 
 class Phase(enum.Enum):
-    """How far a lease is on its worker.
+    """Progress of a lease on its worker.
 
     BEHIND ──▶ SETUP ──▶ RUNNING: it waits behind other leases, becomes the worker's head, and
     reports that its first query runs. Single queries do not report that and stay in SETUP. The
@@ -110,7 +110,7 @@ class Lease:
 
     @property
     def phase(self) -> Phase:
-        """How far it is on its worker."""
+        """Its progress on the worker."""
         if self.first_query_at is not None:
             return Phase.RUNNING
         return Phase.SETUP if self.is_head else Phase.BEHIND

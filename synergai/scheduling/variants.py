@@ -1,7 +1,7 @@
 """Choice among the variants of an engine, when its queries are assigned.
 
 Policies plan with the fastest variant that a job may use: a job is late, or infeasible, only if
-that one is too slow. Which variant runs is decided when queries are assigned to a worker: the most
+that one is too slow. The variant is chosen when queries are assigned to a worker: the most
 accurate that worker time pays for (see `pools`) and that lets this query and those behind it keep
 their deadlines (see `margins`).
 """

@@ -1,4 +1,4 @@
-"""Which answers are compared with those of another worker, and what follows from the outcome.
+"""Selection of answers to compare with those of another worker, and conclusions from them.
 
 Answers of honest workers differ once in a while: a class flips where two are equally likely, a box
 appears at the threshold. A single false answer therefore proves nothing. The evidence against a
@@ -73,7 +73,7 @@ class Sampler:
 
 @dataclass(slots=True)
 class Standing:
-    """What comparisons have shown about a worker.
+    """Evidence from comparisons about a worker.
 
     Attributes:
         compared: answers that were compared, with a clear outcome.

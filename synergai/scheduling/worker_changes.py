@@ -1,7 +1,7 @@
 """Changes of workers: which there are, what they can run, and what they have loaded.
 
 Each change is followed by what rests on it: cached estimates, engines to probe, and the ranks of
-waiting jobs. What a worker that leaves was running is handled by the core.
+waiting jobs. The core handles the work of a worker that leaves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the measurements of a search say about all of its points."""
+"""Belief about all points of a search, given its measurements."""
 
 from __future__ import annotations
 

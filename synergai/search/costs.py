@@ -70,7 +70,7 @@ class Costs:
         self._belief = belief
         self._setups: dict[Row, list[float]] = {}
         self._expected_setups: dict[Row, float] = {}
-        """What follows from them, until the next one."""
+        """Estimates that follow from them, until the next one."""
 
     def learn(self, point: int, setup_s: float) -> None:
         """Learn from a measurement."""

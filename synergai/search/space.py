@@ -29,7 +29,7 @@ def device_of(worker_class: str, configuration: Configuration) -> Device:
 
 
 class Knobs(NamedTuple):
-    """What makes configurations of one device faster or slower.
+    """Features that make configurations of one device faster or slower.
 
     Attributes:
         threads: threads of the engine; 0 if it computes without threads of the CPU.

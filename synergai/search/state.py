@@ -21,7 +21,7 @@ _HOPELESS: Final = 2
 
 
 class State:
-    """What a search knows.
+    """Knowledge of a search.
 
     Args:
         space: the space.

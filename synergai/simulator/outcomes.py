@@ -1,4 +1,4 @@
-"""What became of each job of a run."""
+"""Outcomes of the jobs of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATE_S: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of a job.
+    """Outcome of a job.
 
     Attributes:
         queries: number of its queries.

@@ -110,7 +110,7 @@ def read_recording(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayLog:
-    """What happened in a gateway, from its event log; times are in its monotonic seconds.
+    """Events of a gateway, from its event log; times are in its monotonic seconds.
 
     Attributes:
         policy: the gateway's scheduling policy.

@@ -131,7 +131,7 @@ class DemandSettings(WorkloadSettings):
 
 
 class SweepSettings(DemandSettings):
-    """Which experiments, policies and seeds to simulate."""
+    """The experiments, policies and seeds to simulate."""
 
     experiments: tuple[ExperimentName, ...] = Field(
         default=tuple(EXPERIMENTS),

@@ -79,7 +79,7 @@ class _Running:
 
     @property
     def ends_at(self) -> float:
-        """When its last query ends."""
+        """End of its last query."""
         return self.ready + self.stop_after * self.per_query_s
 
     def stop(self, now: float) -> None:

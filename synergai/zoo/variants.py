@@ -44,7 +44,7 @@ _DIGEST_CHARS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What running a variant has found out.
+    """Results of running a variant.
 
     Attributes:
         inputs: its inputs.

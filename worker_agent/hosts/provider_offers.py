@@ -1,4 +1,4 @@
-"""Which execution providers can be used on this machine, found out in child processes."""
+"""Execution providers that can be used on this machine, found out in child processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MODULES: Final = {ONNXRUNTIME: ("onnxruntime",), "tflite": ("ai_edge_litert", "
 _ERROR: Final = re.compile(r"\[E:onnxruntime.*?\] (?P<text>.*)")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _REASON: Final = re.compile(r".*(\[ERROR\]|FAIL :|failed:|(?=\bCUDA failure)) *| ; GPU=.*")
-"""What stands around the reason in a message of ONNX Runtime."""
+"""Text around the reason in a message of ONNX Runtime."""
 
 _log = logging.getLogger(__name__)
 

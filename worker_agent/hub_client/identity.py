@@ -1,4 +1,4 @@
-"""What proves the worker's identity to a gateway that requires enrolment.
+"""Proof of the worker's identity for a gateway that requires enrolment.
 
 The agent chooses a secret and stores it before it presents an enrolment token with it. A reply that
 is lost thus costs nothing: the gateway knows the secret already, and the agent presents it again.

@@ -233,7 +233,7 @@ class RunEnded(_Message, frozen=True, tag=19):
 
 
 Order: TypeAlias = LoadVariant | UnloadVariant
-"""What an engine host does before its next query."""
+"""Orders that an engine host executes before its next query."""
 Message: TypeAlias = (
     RunQuery
     | RunSamples

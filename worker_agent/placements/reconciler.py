@@ -50,7 +50,7 @@ class _Wanted(Struct, frozen=True):
 
     @property
     def engine(self) -> EngineName:
-        """What it is called here."""
+        """Its name on this worker."""
         return versioned(self.name, str(self.version))
 
 

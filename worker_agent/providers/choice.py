@@ -161,7 +161,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What can be used of the execution providers that were asked for.
+    """The usable execution providers among those that were asked for.
 
     Attributes:
         cpu: whether the CPU is one of them.

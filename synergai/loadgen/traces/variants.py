@@ -1,4 +1,4 @@
-"""Which variants of an engine answered a run's requests, and how accurate the answers were.
+"""Variants that answered the requests of a run, and the accuracy of the answers.
 
 The accuracy of a variant is that of the gateway's dictionary, over all worker classes, or else what
 the workers declare. Late and missing answers have none.

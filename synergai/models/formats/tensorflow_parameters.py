@@ -21,7 +21,7 @@ _SMALL_INTEGERS: Final = frozenset({4, 6, 11, 12, 13})
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """What a node contributes.
+    """The contribution of a node.
 
     Attributes:
         sources: names of the nodes that it takes inputs from.

@@ -1,4 +1,4 @@
-"""What the figures of the characterisation show, in sentences computed from the data."""
+"""Sentences about the figures of the characterisation, computed from the data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS: Final = (
     (0.4, "moderate"),
     (-1.1, "weak"),
 )
-"""What a correlation of at least so much is called."""
+"""Names of correlations, by their least value."""
 _MOST_CLASSES: Final = 4
 """Worker classes that a text has a sentence on."""
 _KNOB_NAMES: Final = {

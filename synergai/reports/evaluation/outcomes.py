@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from synergai.simulator.workload import Profile
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
-"""What the name of an experiment, which is part of file names, has not."""
+"""Characters that are not part of the names of experiments, which are used in file names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a worker class did for an engine.
+    """Work of a worker class for an engine.
 
     Attributes:
         queries: number of queries computed.

@@ -1,4 +1,4 @@
-"""What the figures of the evaluation show, in sentences computed from the outcomes."""
+"""Sentences about the figures of the evaluation, computed from the outcomes."""
 
 from __future__ import annotations
 

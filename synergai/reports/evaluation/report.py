@@ -33,7 +33,7 @@ _EXCESS: Final = attrgetter("mean_excess_s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where outcomes are from.
+    """Source of outcomes.
 
     Attributes:
         facts: names and values of their settings.

@@ -32,7 +32,7 @@ def _checked_rule(name: str) -> str:
 
 
 class VariantsSettings(Settings, env_prefix="SYNERGAI_SIMULATE_VARIANTS_"):
-    """Which rules to compare, and on which load."""
+    """The rules to compare, and their load."""
 
     scenarios: tuple[Annotated[str, AfterValidator(_checked_scenario)], ...] = Field(
         default=tuple(SCENARIOS),
@@ -77,5 +77,5 @@ class VariantsSettings(Settings, env_prefix="SYNERGAI_SIMULATE_VARIANTS_"):
 
     @property
     def start(self) -> Start:
-        """How each run begins."""
+        """Initial state of each run."""
         return Start(cold=self.cold, lead_s=self.lead, load_ahead=self.load_ahead)

@@ -73,7 +73,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """How a run begins.
+    """Initial state of a run.
 
     Attributes:
         cold: nothing is loaded at first; otherwise everything is.
@@ -88,7 +88,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request.
+    """Outcome of a request.
 
     Attributes:
         engine: its engine.

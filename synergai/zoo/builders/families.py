@@ -36,7 +36,7 @@ _PRUNING: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a family is trained on, and how.
+    """Training data of a family, and the training.
 
     Attributes:
         load: returns the images for training and for testing.

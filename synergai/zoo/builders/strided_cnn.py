@@ -56,7 +56,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """How to train.
+    """Settings of the training.
 
     Attributes:
         epochs: passes over the training set; may be a fraction.
