@@ -40,7 +40,6 @@ class Measurer:
         output: folder for log files.
         timer: what times queries one at a time, `LOADGEN` or `BUILT_IN`.
         say: shows a line to people.
-        wait: sleeps; the power of the idle machine is measured meanwhile.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class Measurer:
         output: Path,
         timer: str,
         say: Callable[[str], object],
-        wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._settings = settings
         self._modes = modes
@@ -61,7 +59,6 @@ class Measurer:
         self._output = output
         self._timer = timer
         self._say = say
-        self._wait = wait
         self._mode: str | None = None
         self._idle_watts = 0.0
         # By engine and configuration without threads and mode, which do not change answers.
@@ -137,7 +134,7 @@ class Measurer:
             self._say(f"power mode {mode}: active after {seconds:.2f} s")
         with MeanPower(Files(self._settings.root)) as power:
             if power.is_measured:
-                self._wait(IDLE_S)
+                time.sleep(IDLE_S)
         self._idle_watts = power.watts
         self._mode = mode
 

@@ -18,13 +18,14 @@ import hmac
 import os
 import secrets
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import apsw
 from msgspec import Struct
 
 from synergai.errors import InvalidInput, NotFound, Unauthenticated, Unavailable
 from synergai.runtime import database
+from synergai.runtime.database_file import DatabaseFile
 from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class EnrolmentsDamaged(Unavailable):
         self.fault = fault
 
 
-class EnrolmentStore:
+class EnrolmentStore(DatabaseFile):
     """Database of enrolled workers and tokens; a context manager that closes it.
 
     Args:
@@ -141,34 +142,6 @@ class EnrolmentStore:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database; idempotent."""
-        self._connection.close()
-
-    @property
-    def has_checksums(self) -> bool:
-        """Whether the pages have checksums."""
-        return database.has_checksums(self._connection)
-
-    def check(self, *, thorough: bool = False) -> None:
-        """Read the whole file and check it.
-
-        Args:
-            thorough: whether to check also what only a file without checksums needs.
-        """
-        with self._translated():
-            expected = self._connection.pragma("user_version") > WITHOUT_CHECKSUMS
-            if fault := database.find_damage(
-                self._connection, checksums=expected, thorough=thorough
-            ):
-                raise EnrolmentsDamaged(self._path, fault)
 
     def add_checksums(self) -> None:
         """Upgrade a file without checksums to the current version, which has them."""
@@ -266,11 +239,6 @@ class EnrolmentStore:
             if not found:
                 raise NotFound(f"there is no enrolled worker {worker_id!r}")
 
-    def changed_by_others(self) -> bool:
-        """Return whether another process has changed the database since the last `workers`."""
-        with self._translated():
-            return bool(self._connection.pragma("data_version") != self._data_version)
-
     # --- internals --------------------------------------------------------------------------
 
     def _create_or_check(self) -> None:
@@ -291,13 +259,19 @@ class EnrolmentStore:
         with self._translated(), database.transaction(self._connection, writes=True):
             yield
 
+    def _expects_checksums(self, version: int) -> bool:
+        return version > WITHOUT_CHECKSUMS
+
+    def _damaged(self, fault: str) -> EnrolmentsDamaged:
+        return EnrolmentsDamaged(self._path, fault)
+
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except apsw.Error as error:
             if database.is_damage(error):
-                raise EnrolmentsDamaged(self._path, database.describe(error)) from error
+                raise self._damaged(database.describe(error)) from error
             raise Unavailable(f"{self._path} cannot be used: {error}") from error
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be used: {error.strerror}") from error

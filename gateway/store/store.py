@@ -61,7 +61,6 @@ class EngineStore:
         remembered: file in the state directory with the id of the storage.
         budget_bytes: limit of its content; 0 for none.
         keep_free_bytes: space that uploads leave on their disk.
-        now: current time.
 
     Attributes:
         fault: why the storage cannot be used; empty if it can.
@@ -77,10 +76,8 @@ class EngineStore:
         remembered: Path,
         budget_bytes: int = 0,
         keep_free_bytes: int = KEEP_FREE_BYTES,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._storage = Storage(files, location, remembered)
-        self._now = now
         self._versions: dict[tuple[str, int], StoredVersion] = {}
         self._by_engine: dict[str, set[int]] = {}
         self._content: dict[str, int] = {}
@@ -345,7 +342,7 @@ class EngineStore:
                 manifest=push.manifest,
                 model_sha256=push.manifest.model_sha256,
                 placement=placement or (stored.placement if stored is not None else ()),
-                pushed_at=self._now().isoformat(timespec="seconds"),
+                pushed_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 pushed_by=by,
             )
             await self._call(partial(self._storage.write_record, stored))

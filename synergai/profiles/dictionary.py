@@ -241,13 +241,6 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         """Energy of the machine per query; 0 if not measured."""
         return self.watts / self.qps
 
-    @property
-    def net_joules(self) -> float:
-        """Energy per query beyond that of the idle machine; 0 if either was not measured."""
-        if not (self.watts and self.idle_watts):
-            return 0.0
-        return max(0.0, self.watts - self.idle_watts) / self.qps
-
 
 def common_samples(entries: Iterable[ProfileEntry]) -> str:
     """Return the samples that most accuracies of an engine on a worker class were measured on.

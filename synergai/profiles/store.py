@@ -8,7 +8,7 @@ that has none: a gateway that would write without them may be running when a com
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import apsw
 
@@ -23,6 +23,7 @@ from synergai.profiles.dictionary import (
 from synergai.profiles.plausibility import check_size
 from synergai.profiles.records import COLUMNS, KEY, from_record, read_rows, to_record
 from synergai.runtime import database
+from synergai.runtime.database_file import DatabaseFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -121,7 +122,7 @@ class DictionaryDamaged(InvalidInput):
         self.fault = fault
 
 
-class DictionaryStore:
+class DictionaryStore(DatabaseFile):
     """Database of a configuration dictionary; a context manager that closes it.
 
     Args:
@@ -150,38 +151,6 @@ class DictionaryStore:
         except SynergaiError:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database; idempotent."""
-        self._connection.close()
-
-    @property
-    def has_checksums(self) -> bool:
-        """Whether the pages have checksums."""
-        return database.has_checksums(self._connection)
-
-    def check(self, *, thorough: bool = False) -> None:
-        """Read the whole file and check it.
-
-        Args:
-            thorough: whether to check also what only a file without checksums needs.
-
-        Raises:
-            DictionaryDamaged: something is wrong.
-            Unavailable: another process keeps it locked.
-        """
-        with self._translated():
-            expected = self._connection.pragma("user_version") not in WITHOUT_CHECKSUMS
-            if fault := database.find_damage(
-                self._connection, checksums=expected, thorough=thorough
-            ):
-                raise DictionaryDamaged(self._path, fault)
 
     def upgrade(self) -> None:
         """Upgrade a file of an earlier version to the current one, with checksums.
@@ -278,17 +247,6 @@ class DictionaryStore:
         with self._writing():
             self._connection.execute(_PUT_OBSERVED, to_record(entry))
 
-    def changed_by_others(self) -> bool:
-        """Return whether another process has changed the file since it was last read.
-
-        Raises:
-            InvalidInput: the file cannot be read.
-            Unavailable: another process keeps it locked.
-        """
-        with self._translated():
-            version = self._connection.pragma("data_version")
-        return bool(version != self._data_version)
-
     def _count(self) -> int:
         [(count,)] = self._connection.execute("SELECT count(*) FROM profile")
         return int(count)
@@ -350,6 +308,12 @@ class DictionaryStore:
             self._add_columns()
             yield
 
+    def _expects_checksums(self, version: int) -> bool:
+        return version not in WITHOUT_CHECKSUMS
+
+    def _damaged(self, fault: str) -> DictionaryDamaged:
+        return DictionaryDamaged(self._path, fault)
+
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
@@ -357,7 +321,7 @@ class DictionaryStore:
         except apsw.Error as error:
             raise self._translate(error) from error
         except UnicodeDecodeError as error:
-            raise DictionaryDamaged(self._path, "a text in it is not UTF-8") from error
+            raise self._damaged("a text in it is not UTF-8") from error
 
     def _translate(self, error: apsw.Error) -> SynergaiError:
         if isinstance(error, (apsw.BusyError, apsw.LockedError)):
@@ -368,5 +332,5 @@ class DictionaryStore:
                 ".csv or .json file by 'synergai dictionary import'"
             )
         if database.is_damage(error):
-            return DictionaryDamaged(self._path, database.describe(error))
+            return self._damaged(database.describe(error))
         return InvalidInput(f"{self._path} cannot be used as a configuration dictionary: {error}")

@@ -290,34 +290,11 @@ CELLS: Final = {
 
 BASELINES: Final = ("rr", "srr", "lru", "mru", "be")
 
-
-@dataclass(frozen=True, slots=True)
-class EndToEnd:
-    """End-to-end times of one run of chapter 7, in seconds."""
-
-    low_s: float
-    mean_s: float
-    p99_s: float
-    high_s: float
-
-
-END_TO_END: Final = {
-    ("synergai", "DL-FL"): EndToEnd(7.4, 74.4, 258.0, 258.0),
-    ("synergai", "DL-FH"): EndToEnd(9.5, 138.0, 624.0, 720.0),
-    ("synergai", "DH-FL"): EndToEnd(7.24, 72.0, 253.8, 254.4),
-    ("synergai", "DH-FH"): EndToEnd(9.3, 165.0, 696.0, 708.0),
-    ("slo_mael", "DL-FL"): EndToEnd(10.7, 108.0, 252.0, 264.0),
-}
-"""Text about Figures 7.3 to 7.7; printed for few runs only."""
-
 P99_OVER_SYNERGAI: Final = {
     "DL-FL": {"be": 2.1, "mru": 2.3, "rr": 2.4, "lru": 2.4, "srr": 3.6},
     "DH-FL": {"be": 2.50, "lru": 2.43, "mru": 2.27, "rr": 2.51, "srr": 3.51},
 }
 """99th percentile of the end-to-end time over SynergAI's."""
-
-MEAN_END_TO_END_OF_SLO_MAEL: Final = {"DL-FL": 1.5, "DL-FH": 1.5, "DH-FL": 1.56, "DH-FH": 1.3}
-"""Mean end-to-end time of SLO-MAEL over SynergAI's."""
 
 HEADLINES: Final = {
     ("baselines", "violations"): 7.1,

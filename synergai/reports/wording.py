@@ -14,6 +14,8 @@ TIMES: Final = "\N{MULTIPLICATION SIGN}"
 MINUS: Final = "\N{MINUS SIGN}"
 _MINUTES_FROM_S: Final = 120.0
 _HOURS_FROM_S: Final = 7200.0
+_MOST_SHOWN: Final = 24
+"""Longest name in a figure, in characters."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -80,9 +82,9 @@ def count(value: int, noun: str) -> str:
     return f"{value:,} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def shorten(text: str, limit: int = 24) -> str:
-    """Cut the middle out of a name that is longer than `limit`."""
-    if len(text) <= limit:
+def shorten(text: str) -> str:
+    """Cut the middle out of a name that is too long for a figure."""
+    if len(text) <= _MOST_SHOWN:
         return text
-    tail = limit // 2
-    return f"{text[: limit - tail - 1]}…{text[-tail:]}"
+    tail = _MOST_SHOWN // 2
+    return f"{text[: _MOST_SHOWN - tail - 1]}…{text[-tail:]}"

@@ -491,11 +491,8 @@ def test_share_above_one_is_rejected() -> None:
             replace(an_entry(), **{name: 1.5})
 
 
-def test_net_energy_needs_the_power_of_the_idle_machine() -> None:
-    entry = replace(an_entry(qps=10.0), watts=25.0)
-    assert entry.joules == 2.5
-    assert entry.net_joules == 0.0
-    assert replace(entry, idle_watts=5.0).net_joules == 2.0
+def test_energy_of_a_query_is_power_over_throughput() -> None:
+    assert replace(an_entry(qps=10.0), watts=25.0).joules == 2.5
 
 
 def test_dictionary_of_the_first_release_is_used_and_takes_new_labels(tmp_path: Path) -> None:
