@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"x")
                 time.sleep(0.01)
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_: object) -> None:
         """Log nothing."""
 
 

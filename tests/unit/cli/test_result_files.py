@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from synergai.client.jobs import JobHandle
 
 
@@ -30,7 +32,7 @@ def a_job(*, ends: bool) -> JobHandle:
 
     async def batches(cursor: int, **_: object) -> AsyncGenerator[ResultBatch, None]:
         for index in range(cursor, 5):
-            outputs: dict[str, Any] = {} if index == 3 else {"y": np.ones(1)}
+            outputs: dict[str, NDArray[np.float64]] = {} if index == 3 else {"y": np.ones(1)}
             result = JobResult(index, f"{index}.jpg", outputs, "broken" if index == 3 else "")
             yield ResultBatch([result], index + 1)
         if not ends:

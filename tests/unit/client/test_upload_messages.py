@@ -41,7 +41,7 @@ def test_output_that_the_engine_lacks_is_refused_before_any_input() -> None:
         InputEncoder(ROWS, ("y", "z"), LIMIT)
 
 
-def built(engine: Engine, *values: Any, outputs: tuple[str, ...] = ()) -> list[UploadMessage]:
+def built(engine: Engine, *values: object, outputs: tuple[str, ...] = ()) -> list[UploadMessage]:
     builder = MessageBuilder(InputEncoder(engine, outputs, LIMIT), 5)
     messages = [
         builder.add(NamedInput(f"{number}.jpg", value)) for number, value in enumerate(values)
@@ -60,7 +60,7 @@ def inputs_of(messages: list[UploadMessage]) -> list[Input]:
     return found
 
 
-def one(engine: Engine, value: Any, outputs: tuple[str, ...] = ()) -> Input:
+def one(engine: Engine, value: object, outputs: tuple[str, ...] = ()) -> Input:
     [found] = inputs_of(built(engine, value, outputs=outputs))
     return found
 
@@ -98,7 +98,7 @@ def test_image_is_one_element_of_bytes() -> None:
         {"x": np.array([1.0, 2.0], np.float32)},
     ],
 )
-def test_value_is_cast_to_the_input_of_the_engine(value: Any) -> None:
+def test_value_is_cast_to_the_input_of_the_engine(value: object) -> None:
     array = tensors(one(ROWS, value))["x"]
     assert (array.dtype, array.tolist()) == (np.float32, [[1.0, 2.0]])
 
@@ -147,7 +147,7 @@ def test_outputs_of_references_cannot_be_chosen() -> None:
     ],
 )
 def test_input_that_does_not_suit_leaves_its_reason(
-    engine: Engine, value: Any, expected: str
+    engine: Engine, value: object, expected: str
 ) -> None:
     [message] = built(engine, value)
     with pytest.raises(InvalidInput, match=expected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import grpc
 import pytest
@@ -18,7 +18,7 @@ from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavaila
 from synergai.v1.jobs_pb2 import Input, UploadReceipt, UploadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from synergai.client.channel import GatewayChannel
 
@@ -95,7 +95,9 @@ def channel_to(spool: Spool, failure: type[SynergaiError] = Unavailable) -> Gate
     return cast("GatewayChannel", channel)
 
 
-def messages(names: list[str], sizes: list[int]) -> Any:
+def messages(
+    names: list[str], sizes: list[int]
+) -> Callable[[int], AsyncGenerator[UploadMessage, None]]:
     """Return a function that yields messages of these sizes from a position on."""
 
     async def read(start: int) -> AsyncGenerator[UploadMessage, None]:
@@ -119,7 +121,9 @@ def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def run(spool: Spool, read: Any, patience: float = 60.0) -> int:
+def run(
+    spool: Spool, read: Callable[[int], AsyncGenerator[UploadMessage, None]], patience: float = 60.0
+) -> int:
     return asyncio.run(Upload(channel_to(spool), "id", read, patience=patience).run())
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +19,8 @@ from synergai.runtime.database import find_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import apsw
 
 
 @pytest.fixture
@@ -121,9 +123,9 @@ def test_backup_is_private_while_it_is_written(
 ) -> None:
     modes: set[int] = set()
 
-    def look(*arguments: Any, **options: Any) -> list[str]:
+    def look(connection: apsw.Connection, *, thorough: bool = False) -> list[str]:
         modes.update(file.stat().st_mode & 0o777 for file in tmp_path.glob(".b.db*"))
-        return find_faults(*arguments, **options)
+        return find_faults(connection, thorough=thorough)
 
     monkeypatch.setattr("gateway.journal.archive.find_faults", look)
     assert run("backup", tmp_path / "b.db", "--state", state, capsys=capsys)[0] == 0

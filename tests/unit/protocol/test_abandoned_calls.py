@@ -22,7 +22,9 @@ class Operations:
         self.freed = 0
         self.threads: set[int] = set()
 
-    async def execute(self, _call: object, _operations: tuple[object, ...], loop: Any) -> None:
+    async def execute(
+        self, _call: object, _operations: tuple[object, ...], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.future = loop.create_future()
         await self.future
         self.freed += 1

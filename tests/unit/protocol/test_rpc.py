@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from unittest.mock import MagicMock
 
 import grpc
@@ -35,7 +34,7 @@ def test_serialised_response_is_not_serialised_again() -> None:
 async def test_call_that_grpc_has_ended_is_no_internal_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def handle(_request: hub_pb2.WorkOrders, _context: Any) -> bytes:
+    async def handle(_request: hub_pb2.WorkOrders, _context: object) -> bytes:
         raise grpc.aio.BaseError("Server already stopped.")
 
     method = rpc.unary(handle, hub_pb2.WorkOrders)

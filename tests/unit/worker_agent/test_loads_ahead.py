@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -145,7 +145,7 @@ class Pool:
     ) -> None:
         self.started: list[Session] = []
 
-        async def start(_models: Path, session: Session, **_: Any) -> HostProcess:
+        async def start(_models: Path, session: Session, **_: object) -> HostProcess:
             self.started.append(session)
             raise GivenUp("suspended for too long")
 
@@ -210,7 +210,7 @@ async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
 
     async def start(
-        *_: Any, on_launched: Callable[[Host], None], **__: Any
+        *_: object, on_launched: Callable[[Host], None], **__: object
     ) -> HostProcess:  # which is never loaded
         on_launched(Loading())
         raise await killed
@@ -260,7 +260,7 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_loaded_ahe
             killed.set_result(error)
 
     async def start(
-        _models: Path, session: Session, *, on_launched: Callable[[Host], None], **_: Any
+        _models: Path, session: Session, *, on_launched: Callable[[Host], None], **_: object
     ) -> HostProcess:
         started.append(session.configuration.variant)
         if session == needed:
@@ -303,7 +303,7 @@ async def test_what_was_loaded_ahead_is_evicted_before_what_was_used(
         )
         is_closed = was_suspended = False
 
-    async def start(*_: Any, **__: Any) -> Loaded:
+    async def start(*_: object, **__: object) -> Loaded:
         return Loaded()
 
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
@@ -73,10 +75,10 @@ class FakeRuntime:
     def set_default_logger_severity(self, severity: int) -> None:
         self.severity = severity
 
-    def SessionOptions(self) -> Any:  # noqa: N802 - the runtime's name
+    def SessionOptions(self) -> SimpleNamespace:  # noqa: N802 - the runtime's name
         return SimpleNamespace(add_session_config_entry=self.entries.__setitem__)
 
-    def RunOptions(self) -> Any:  # noqa: N802 - the runtime's name
+    def RunOptions(self) -> SimpleNamespace:  # noqa: N802 - the runtime's name
         return SimpleNamespace(terminate=False)
 
     def InferenceSession(  # noqa: N802 - the runtime's name
@@ -103,7 +105,7 @@ class FakeSession:
     def get_providers(self) -> list[str]:
         return self._providers
 
-    def get_provider_graph_assignment_info(self) -> list[Any]:
+    def get_provider_graph_assignment_info(self) -> list[SimpleNamespace]:
         if self._runtime.nodes is None:
             raise AttributeError
         return [
@@ -111,12 +113,12 @@ class FakeSession:
             for name, count in self._runtime.nodes.items()
         ]
 
-    def get_inputs(self) -> list[Any]:
+    def get_inputs(self) -> list[SimpleNamespace]:
         return [SimpleNamespace(name="x", type="tensor(float)", shape=[1])]
 
     get_outputs = get_inputs
 
-    def run(self, *_: object) -> list[Any]:
+    def run(self, *_: object) -> list[NDArray[np.float32]]:
         if self._runtime.run_error:
             raise RuntimeError(self._runtime.run_error)
         return [np.zeros(1, np.float32)]

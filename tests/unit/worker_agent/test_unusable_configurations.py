@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,7 +29,7 @@ class Starts:
         self.error = error
         self.providers: list[ProviderChoice | None] = []
 
-    async def start(self, *_: object, provider: ProviderChoice | None, **__: Any) -> None:
+    async def start(self, *_: object, provider: ProviderChoice | None, **__: object) -> None:
         self.providers.append(provider)
         raise self.error
 

@@ -75,12 +75,12 @@ def put_weights(
         def __init__(self, key: str, array: NDArray[Any]) -> None:
             self.stored, self.array = SimpleNamespace(key=key, size=array.size), array
 
-        def __reduce__(self) -> tuple[Any, ...]:
+        def __reduce__(self) -> tuple[object, ...]:
             strides = tuple(step // self.array.itemsize for step in self.array.strides)
             return rebuild, (self.stored, 0, self.array.shape, strides, False, OrderedDict())
 
     class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> Any:
+        def persistent_id(self, obj: object) -> object:
             if isinstance(obj, SimpleNamespace):
                 return "storage", storage, obj.key, "cpu", obj.size, None
             return None

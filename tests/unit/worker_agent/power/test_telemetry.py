@@ -17,6 +17,7 @@ from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import NoReturn
 
 RAPL = "sys/class/powercap/intel-rapl:0"
 
@@ -243,7 +244,7 @@ def test_power_of_gpus_without_a_counter_is_integrated(tmp_path: Path) -> None:
 
 
 def test_machines_without_gpus_or_driver_have_no_such_sensor(tmp_path: Path) -> None:
-    def missing(name: str) -> Any:
+    def missing(name: str) -> NoReturn:
         raise OSError(f"{name}: cannot open shared object file")
 
     with pytest.raises(NotSupported, match="no NVIDIA GPU"):
