@@ -23,7 +23,7 @@ from tests.acceptance import hostile_messages as hostile
 from tests.calls import raw_responses, raw_stream, raw_unary
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from synergai.testing import LocalFleet
 
@@ -223,13 +223,17 @@ class InferenceStreams(Sender):
         descriptor = oip.ModelInferRequest.DESCRIPTOR
         number = min(at_most, _STREAM_LENGTH)
         free = asyncio.Semaphore(_WINDOW)
+        call = rng.choice(self._calls)()
 
-        async def messages() -> AsyncIterator[bytes]:
+        async def write() -> None:
             for _ in range(number):
                 await free.acquire()
-                yield hostile.hostile_message(rng, descriptor)
+                await call.write(hostile.hostile_message(rng, descriptor))
+            await call.done_writing()
 
-        call = rng.choice(self._calls)(messages())
+        # A task of our own: gRPC does not end the one that iterates over requests if the server
+        # has ended the call.
+        writing = asyncio.create_task(write())
         answered, leaves_after = 0, rng.choice((number, number, number, rng.randrange(number)))
         try:
             while answered < leaves_after:
@@ -248,7 +252,9 @@ class InferenceStreams(Sender):
         except grpc.aio.AioRpcError as error:
             self.seen.count(self.port, _status(error), f"a stream: {error.details()}")
         finally:
+            writing.cancel()
             call.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
         missing = number - answered
         fate = "cancelled by us" if answered == leaves_after else "stream ended"
         if missing:
