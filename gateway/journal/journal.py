@@ -335,20 +335,29 @@ class Journal:
         self._loop.call_soon_threadsafe(self._set_space, space)
         closing = False
         while not closing:
-            batch: list[_QueuedOperation] = []
-            with suppress(queue.Empty):
-                item = self._queue.get(timeout=None if space is Space.AMPLE else _PROBE_S)
-                while item is not None:
-                    batch.append(item)
-                    item = self._queue.get_nowait()
-                closing = True
-            if space is not Space.AMPLE:
-                space = self._find_space(space)
-            if batch:
-                space, outcomes = self._commit(batch, space)
-                self._loop.call_soon_threadsafe(self._deliver, batch, outcomes, space)
-            elif not closing:
-                self._loop.call_soon_threadsafe(self._set_space, space)
+            space, closing = self._run_next(space)
+
+    def _run_next(self, space: Space) -> tuple[Space, bool]:
+        """Wait for operations and execute them; return the space left, and whether to stop.
+
+        The thread may wait for long, and keeps no results meanwhile: many jobs take megabytes.
+        """
+        batch: list[_QueuedOperation] = []
+        closing = False
+        with suppress(queue.Empty):
+            item = self._queue.get(timeout=None if space is Space.AMPLE else _PROBE_S)
+            while item is not None:
+                batch.append(item)
+                item = self._queue.get_nowait()
+            closing = True
+        if space is not Space.AMPLE:
+            space = self._find_space(space)
+        if batch:
+            space, outcomes = self._commit(batch, space)
+            self._loop.call_soon_threadsafe(self._deliver, batch, outcomes, space)
+        elif not closing:
+            self._loop.call_soon_threadsafe(self._set_space, space)
+        return space, closing
 
     def _find_space(self, otherwise: Space = Space.RESERVE) -> Space:
         return Space.AMPLE if self._reserve.take() else otherwise
