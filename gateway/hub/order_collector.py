@@ -39,21 +39,28 @@ class OrderCollector:
         self._clock = clock
         self._expects_more_until = -math.inf
 
+    def holds_back(self) -> bool:
+        """Return whether the next order waits for others.
+
+        A worker that has had a single assignment at a time gets its next one at once.
+        """
+        now = self._clock.now()
+        if len(self._worker.in_flight) > 1:
+            # It may have answered all of them when the next request arrives, ahead of the others.
+            self._expects_more_until = now + CONCURRENT_S
+            return True
+        return now < self._expects_more_until
+
     async def collect(self, batch: list[Order]) -> list[Order]:
         """Return the orders of `batch` with those to send in one message with them.
 
         They wait until half of the worker's other assignments in flight have ended, and then as
         long as the gateway has further requests to dispatch. A slow worker gets them earlier, while
-        it still computes. A worker that has had a single assignment at a time gets its next one at
-        once.
+        it still computes.
         """
-        in_flight = self._worker.in_flight
-        now = self._clock.now()
-        if len(in_flight) > 1:
-            # It may have answered all of them when the next request arrives, ahead of the others.
-            self._expects_more_until = now + CONCURRENT_S
-        elif now >= self._expects_more_until:
+        if not self.holds_back():
             return batch
+        in_flight = self._worker.in_flight
         held = len(batch)
         busy_with = len(in_flight) - held
         end = asyncio.get_running_loop().time() + COLLECT_S

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
+from gateway.fleet.worker import RunAssignment
 from gateway.hub.order_collector import OrderCollector
 from gateway.hub.orders import pack_orders
 from synergai.errors import SynergaiError, Unavailable
@@ -19,6 +20,8 @@ from synergai.protocol.work_messages import decode_reports
 from synergai.runtime.send_queue import SendQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
     from gateway.fleet.worker import ConnectedWorker, Order
@@ -74,7 +77,11 @@ class WorkStreams:
         transport.max_bytes = self._max_message_bytes
         transport.closed.add_done_callback(orders.close_with)
         orders.on_error = transport.close
-        sender = asyncio.create_task(self._send_orders(connection, worker, orders, transport))
+        collector = OrderCollector(worker, orders, self._clock)
+        orders.send_at_once = partial(self._send_at_once, collector, transport)
+        sender = asyncio.create_task(
+            self._send_orders(connection, worker, orders, collector, transport)
+        )
         self._senders.add(sender)
         sender.add_done_callback(self._senders.discard)
         self._dispatcher.add_worker(worker)
@@ -101,20 +108,36 @@ class WorkStreams:
         connection: AgentConnection,
         worker: ConnectedWorker,
         orders: SendQueue[Order],
+        collector: OrderCollector,
         transport: WorkTransport,
     ) -> None:
-        collector = OrderCollector(worker, orders, self._clock)
         try:
             while batch := await orders.get_batch():
-                batch = await collector.collect(batch)
-                for parts in pack_orders(batch, self._clock.now(), self._batch_bytes):
-                    transport.send(parts)
+                self._send(await collector.collect(batch), transport)
                 await transport.drain()
         except SynergaiError as error:
             self._connections.refuse(connection, error)
         finally:
             transport.close()
             self._close(worker, orders)
+
+    def _send_at_once(
+        self, collector: OrderCollector, transport: WorkTransport, order: Order
+    ) -> bool:
+        """Send an assignment that need not wait for further orders; return whether it was sent.
+
+        One that can share a batch waits for those of the same turn of the event loop.
+        """
+        if not isinstance(order, RunAssignment) or order.assignment.batch_times is not None:
+            return False
+        if collector.holds_back():
+            return False
+        self._send([order], transport)
+        return True
+
+    def _send(self, orders: Sequence[Order], transport: WorkTransport) -> None:
+        for parts in pack_orders(orders, self._clock.now(), self._batch_bytes):
+            transport.send(parts)
 
     # --- reports ----------------------------------------------------------------------------
 

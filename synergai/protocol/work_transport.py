@@ -32,7 +32,11 @@ class WorkTransport(Protocol):
     closed: asyncio.Future[None]
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send `parts` as one message; do nothing if it is finished or closed."""
+        """Send `parts` as one message; do nothing if it is finished or closed.
+
+        The peer answers in a later turn of the event loop: the dispatcher sends orders while it
+        executes the core's commands.
+        """
 
     async def drain(self) -> None:
         """Wait until there is room for another message, or the transport is closed."""

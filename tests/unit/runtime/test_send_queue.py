@@ -120,3 +120,41 @@ async def test_collecting_until_idle_times_out() -> None:
     queue: SendQueue[int] = SendQueue(10)
     queue.put(1)
     assert await queue.collect_until_idle(turns=10**9, timeout_s=0.0) == [1]
+
+
+async def test_an_item_for_a_waiting_handler_can_be_sent_at_once() -> None:
+    queue: SendQueue[int] = SendQueue(10)
+    sent: list[int] = []
+
+    def send(item: int) -> bool:
+        if item % 2:
+            sent.append(item)
+        return bool(item % 2)
+
+    queue.send_at_once = send
+    waiting = asyncio.create_task(queue.get_batch())
+    await turns()
+    for item in (1, 3, 4):
+        queue.put(item)
+    assert sent == [1, 3]
+    assert await waiting == [4]
+
+
+async def test_no_item_overtakes_those_that_the_handler_has_not_got_yet() -> None:
+    queue: SendQueue[int] = SendQueue(10)
+    sent: list[int] = []
+
+    def send(item: int) -> bool:
+        sent.append(item)
+        return True
+
+    queue.put(0)
+    queue.send_at_once = send
+    queue.put(1)
+    assert await queue.get_batch() == [0, 1]
+    collecting = asyncio.create_task(queue.collect_until(lambda count: count >= 2, LONG_S))
+    await turns()
+    for item in (2, 3):
+        queue.put(item)
+    assert await collecting == [2, 3]
+    assert not sent

@@ -1,0 +1,116 @@
+"""Orders on a worker's work stream."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from gateway.fleet.worker import Order, RunAssignment, StopAssignment
+from gateway.hub.work_streams import WorkStreams
+from synergai.domain import AssignmentId, BatchTimes, Configuration, JobId
+from synergai.protocol.work_messages import decode_orders
+from synergai.scheduling.events import Assignment
+from tests.unit.gateway.conftest import ECHO, make_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.protocol.request_codec import Buffer
+
+
+class FakeTransport:
+    """Records the ids of the assignments and stops in each message."""
+
+    def __init__(self) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.sent: list[list[int]] = []
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        orders = decode_orders(b"".join(parts))
+        self.sent.append([*(order.id for order, _ in orders.assignments), *orders.stops])
+
+    async def drain(self) -> None:
+        """Return at once."""
+
+    def close(self, _error: object = None) -> None:
+        """Do nothing."""
+
+
+class Setup:
+    """A work stream whose sender waits for orders."""
+
+    def __init__(self) -> None:
+        self.worker = make_worker()
+        self.transport = FakeTransport()
+        connections = SimpleNamespace(authenticate=lambda _: (None, self.worker))
+        dispatcher = SimpleNamespace(add_worker=lambda _: None, remove_worker=lambda _: None)
+        clock = SimpleNamespace(now=lambda: 100.0)
+        streams = WorkStreams(
+            cast("Any", connections),
+            cast("Any", dispatcher),
+            cast("Any", None),
+            cast("Any", clock),
+            max_message_bytes=1 << 20,
+        )
+        streams.serve("connection", cast("Any", self.transport))
+
+    def order(self, number: int, batch_times: BatchTimes | None = None) -> Order:
+        """Return an order to run an assignment, which is in flight from now on."""
+        assignment = Assignment(
+            id=AssignmentId(number),
+            job_id=JobId("job"),
+            engine=ECHO,
+            worker_id=self.worker.id,
+            configuration=Configuration(1),
+            first=0,
+            count=1,
+            setup_s=0.0,
+            estimate_s=0.0,
+            query_s=0.0,
+            batch_times=batch_times,
+        )
+        self.worker.in_flight[assignment.id] = cast("Any", None)
+        return RunAssignment(assignment, (b"",))
+
+
+@pytest.fixture
+async def setup() -> Setup:
+    setup = Setup()
+    await asyncio.sleep(0)
+    return setup
+
+
+async def test_the_assignment_of_a_worker_without_others_is_sent_at_once(setup: Setup) -> None:
+    setup.worker.orders.put(setup.order(1))
+    assert setup.transport.sent == [[1]]
+
+
+async def test_assignments_of_a_busy_worker_are_collected(setup: Setup) -> None:
+    for number in (1, 2, 3):
+        setup.worker.orders.put(setup.order(number))
+    assert setup.transport.sent == [[1]]
+    del setup.worker.in_flight[AssignmentId(1)]
+    for _ in range(100):
+        await asyncio.sleep(0)
+        setup.worker.orders.recheck()
+    assert setup.transport.sent == [[1], [2, 3]]
+
+
+async def test_assignments_that_can_share_a_batch_are_sent_together(setup: Setup) -> None:
+    for number in (1, 2):
+        setup.worker.orders.put(setup.order(number, BatchTimes((1.0, 1.1))))
+    assert not setup.transport.sent
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert setup.transport.sent == [[1, 2]]
+
+
+async def test_orders_that_concern_an_assignment_follow_it(setup: Setup) -> None:
+    setup.worker.orders.put(setup.order(1))
+    setup.worker.orders.put(StopAssignment(AssignmentId(1)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert setup.transport.sent == [[1], [1]]
