@@ -185,12 +185,12 @@ class SchedulerCore:
         if self._retries.held:
             for job in self._retries.due(now):
                 self._wait_queue.enqueue(job)
-        if self._crashes.next_due() <= now:
+        if self._crashes.pauses:
             self._crashes.resume(now)
         for job in self._expiries.due(now):
             self._abort(job)
             self._commands.append(Expire(job.job.id))
-        if self._queue:
+        if self._queue.size:
             self._schedule()
         elif self._policy.rebalances:
             self._rebalance()
@@ -210,7 +210,8 @@ class SchedulerCore:
         instant = self._expiries.next_deadline()
         if self._retries.held:
             instant = min(instant, self._retries.next_due())
-        instant = min(instant, self._crashes.next_due())
+        if self._crashes.pauses:
+            instant = min(instant, self._crashes.next_due())
         if self._hedging.is_on:
             instant = min(instant, self._hedging.next_due())
         residency = self._residency
@@ -218,7 +219,7 @@ class SchedulerCore:
             instant = min(instant, residency.rests_until)
         elif residency.again_at < math.inf:
             instant = min(instant, max(residency.rests_until, residency.again_at))
-        if self._queue:
+        if self._queue.size:
             instant = min(
                 instant,
                 self._loads.next_change(self._now),
@@ -563,13 +564,13 @@ class SchedulerCore:
         resumes = bool(self._resumption.jobs)
         if resumes and not self._queue.requests:
             self._resume()
-        while self._execute(self._policy.decide(view)) and self._queue:
+        while self._execute(self._policy.decide(view)) and self._queue.size:
             pass
         if interleaves and self._queue.requests:
             self._interrupt(self._interleaver.after_policy())
         if resumes:
             self._resume()
-        if probing and self._queue:
+        if probing and self._queue.size:
             self._assign_probes(self._probes.for_idle_workers(view))
         if self._policy.rebalances:
             self._stop_for_probes()

@@ -11,7 +11,6 @@ The last variant of an engine that a worker has left never pauses.
 from __future__ import annotations
 
 import heapq
-import math
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.events import Pause
@@ -37,6 +36,7 @@ class Crashes:
 
     Attributes:
         counts: crashes without a completed query in between, by worker and session.
+        pauses: ends of pauses with the worker and the session, a heap.
     """
 
     def __init__(self, fleet: Fleet, workers: WorkerChanges, commands: list[Command]) -> None:
@@ -44,7 +44,7 @@ class Crashes:
         self._workers = workers
         self._commands = commands
         self.counts: dict[tuple[WorkerId, Session], int] = {}
-        self._ends: list[tuple[float, WorkerId, Session]] = []
+        self.pauses: list[tuple[float, WorkerId, Session]] = []
 
     def crashed(self, lease: Lease, now: float) -> WorkerRecord | None:
         """Let the variant of an assignment pause, as it crashed its engine host.
@@ -60,7 +60,7 @@ class Crashes:
         count = self.counts[key] = self.counts.get(key, 0) + 1
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(count - 1, 30), LONGEST_PAUSE_S)
         worker.paused[session] = now + pause_s
-        heapq.heappush(self._ends, (now + pause_s, *key))
+        heapq.heappush(self.pauses, (now + pause_s, *key))
         self._workers.update_configurations(worker, session.engine, now)
         self._commands.append(Pause(worker.id, session, pause_s))
         return worker
@@ -86,13 +86,13 @@ class Crashes:
 
     def resume(self, now: float) -> None:
         """Use the variants again whose pause is over."""
-        while self._ends and self._ends[0][0] <= now:
-            until, worker_id, session = heapq.heappop(self._ends)
+        while self.pauses and self.pauses[0][0] <= now:
+            until, worker_id, session = heapq.heappop(self.pauses)
             worker = self._fleet.workers.get(worker_id)
             if worker is not None and worker.paused.get(session) == until:
                 del worker.paused[session]
                 self._workers.update_configurations(worker, session.engine, now)
 
     def next_due(self) -> float:
-        """Return when the next pause ends; infinite if there is none."""
-        return self._ends[0][0] if self._ends else math.inf
+        """Return when the next pause ends; there must be one."""
+        return self.pauses[0][0]
