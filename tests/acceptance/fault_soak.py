@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import collections
 import contextlib
+import math
 import random
 import statistics
 import sys
@@ -26,6 +27,7 @@ import time
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import grpc
@@ -57,7 +59,7 @@ from tests.acceptance.hostile_senders import (
     open_channels,
 )
 from tests.acceptance.planted_faults import PLANTS, plant
-from tests.acceptance.processes import Usage, find_bugs, usage
+from tests.acceptance.processes import Usage, find_bugs, resident_by_mapping, usage
 from tests.calls import raw_stream
 
 if TYPE_CHECKING:
@@ -88,8 +90,11 @@ GROWTH_MB_PER_H: Final = 1.0
 NOISE_MB: Final = 0.25
 """Growth that is allowed in any case, as 15 minutes have at 1 MB/h."""
 SHORT_NOISE_MB: Final = 4.0
-"""The same for runs of which less than 15 minutes are sampled: they find large leaks only."""
-SHORT_H: Final = 0.25
+"""The same for runs of which less are sampled than of half an hour: they find large leaks only."""
+SHORT_H: Final = 0.24
+PART_S: Final = 60.0
+MAPPED_EVERY: Final = 15
+"""Samples from one with mappings to the next."""
 ALLOWED_DESCRIPTORS: Final = 8
 ALLOWED_THREADS: Final = 4
 MB: Final = 1e6
@@ -103,10 +108,12 @@ class Sample(NamedTuple):
 
     at: float
     usage: Usage
+    resident: Mapping[str, int] = MappingProxyType({})
+    """Bytes by kind of mapping; empty for most samples, since these take longer."""
 
 
 class Interval(NamedTuple):
-    """Seconds that do not count, because of a kill."""
+    """An interval of time, or of values."""
 
     begin: float
     end: float
@@ -140,10 +147,41 @@ def memory_slope(samples: Sequence[Sample]) -> float:
     """Return megabytes per hour, as the median slope between samples (Theil-Sen)."""
     # At most two hundred samples: there are as many pairs as the square of their number.
     chosen = samples[:: max(1, len(samples) // 200)]
-    return statistics.median(
-        (later.usage.rss - earlier.usage.rss) / MB / (later.at - earlier.at) * 3600
-        for earlier, later in combinations(chosen, 2)
-    )
+    return statistics.median(_slopes([(each.at, each.usage.rss) for each in chosen]))
+
+
+def slope_interval(samples: Sequence[Sample]) -> Interval:
+    """Return the 95 % confidence interval of the slope, in megabytes per hour (Sen).
+
+    It is that of the medians of parts of a minute: samples of successive seconds are of the same
+    flood, and say little more than one.
+    """
+    parts: dict[int, list[Sample]] = {}
+    for sample in samples:
+        parts.setdefault(int((sample.at - samples[0].at) // PART_S), []).append(sample)
+    medians = [
+        (
+            statistics.median(each.at for each in part),
+            statistics.median(each.usage.rss for each in part),
+        )
+        for part in parts.values()
+    ]
+    slopes = sorted(_slopes(medians))
+    n = len(medians)
+    # Quantile of the normal distribution, and standard deviation of Kendall's S.
+    spread = 1.96 * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    rank = int((len(slopes) - spread) / 2)
+    if rank < 1:
+        return Interval(-math.inf, math.inf)
+    return Interval(slopes[rank - 1], slopes[-rank])
+
+
+def _slopes(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the slope between each two points of seconds and bytes, in megabytes per hour."""
+    return [
+        (later - earlier) / MB / (at - before) * 3600
+        for (before, earlier), (at, later) in combinations(points, 2)
+    ]
 
 
 def find_resource_errors(samples: Sequence[Sample]) -> list[str]:
@@ -536,7 +574,10 @@ async def sample_gateway(fleet: Fleet, begin: float, samples: list[Sample]) -> N
     assert fleet.local.gateway is not None
     gateway = psutil.Process(fleet.local.gateway.pid)
     while True:
-        samples.append(Sample(time.monotonic(), usage({"gateway": gateway})["gateway"]))
+        used = usage({"gateway": gateway})["gateway"]
+        mapped = not len(samples) % MAPPED_EVERY
+        resident = resident_by_mapping(gateway.pid) if mapped else {}
+        samples.append(Sample(time.monotonic(), used, resident))
         await asyncio.sleep(1.0)
 
 
@@ -609,12 +650,27 @@ def report(fleet: Fleet, load: Load, tally: Tally, samples: Sequence[Sample]) ->
             f"goodput of {share:.1%}; in all not in time: {failures or 'none'}"
         )
     if len(samples) > 1:
-        first, last = samples[0], samples[-1]
+        report_memory(samples)
+
+
+def report_memory(samples: Sequence[Sample]) -> None:
+    """Print what the gateway used, and how sure its growth is."""
+    first, last = samples[0], samples[-1]
+    low, high = slope_interval(samples)
+    print(
+        f"gateway: {memory_slope(samples):+.2f} MB/h ({low:+.2f} to {high:+.2f} with 95 % "
+        f"confidence) over {last.at - first.at:.0f} s, {first.usage.rss / MB:.1f} -> "
+        f"{last.usage.rss / MB:.1f} MB, descriptors {first.usage.descriptors} -> "
+        f"{last.usage.descriptors}, threads {first.usage.threads} -> {last.usage.threads}"
+    )
+    mapped = [sample for sample in samples if sample.resident]
+    for kind in sorted(mapped[0].resident):
+        points = [(sample.at, sample.resident.get(kind, 0)) for sample in mapped]
+        slope = statistics.median(_slopes(points)) if len(points) > 1 else 0.0
+        sizes = [size / MB for _, size in points]
         print(
-            f"gateway: {memory_slope(samples):+.2f} MB/h over {last.at - first.at:.0f} s, "
-            f"{first.usage.rss / MB:.1f} -> {last.usage.rss / MB:.1f} MB, descriptors "
-            f"{first.usage.descriptors} -> {last.usage.descriptors}, threads "
-            f"{first.usage.threads} -> {last.usage.threads}"
+            f"gateway, {kind}: {slope:+.2f} MB/h, {sizes[0]:.1f} -> {sizes[-1]:.1f} MB, "
+            f"{min(sizes):.1f} to {max(sizes):.1f} MB"
         )
 
 

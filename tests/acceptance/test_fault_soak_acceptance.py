@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,7 @@ from tests.acceptance.fault_soak import (
     Sample,
     find_goodput_errors,
     find_resource_errors,
+    slope_interval,
 )
 from tests.acceptance.processes import Usage
 from tests.acceptance.scripts import run_script
@@ -19,7 +22,7 @@ from tests.acceptance.scripts import run_script
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECONDS = 1020
+SECONDS = 889
 """Sampled time of a run of half an hour."""
 
 
@@ -37,6 +40,27 @@ def test_steady_growth_is_an_error(used: Callable[[int], Usage], error: str) -> 
     found = find_resource_errors([Sample(float(s), used(s)) for s in range(SECONDS)])
     assert len(found) == bool(error)
     assert all(error in line for line in found)
+
+
+@pytest.mark.parametrize("per_hour", [0, 2_000_000, 20_000_000])
+def test_interval_of_the_growth_contains_it_although_floods_last_for_many_samples(
+    per_hour: int,
+) -> None:
+    noise = random.Random(1)
+    flood = 0.0
+    samples = []
+    for second in range(SECONDS):
+        flood = 0.95 * flood + noise.gauss(0.0, 300_000.0)
+        rss = 90_000_000 + int(flood) + per_hour * second // 3600
+        samples.append(Sample(float(second), Usage(rss, 40, 16)))
+    low, high = slope_interval(samples)
+    assert low <= per_hour / 1e6 <= high
+    assert high - low < 20.0
+
+
+def test_growth_of_a_few_minutes_is_unknown() -> None:
+    samples = [Sample(float(s), Usage(90_000_000 + s, 40, 16)) for s in range(180)]
+    assert slope_interval(samples) == (-math.inf, math.inf)
 
 
 @pytest.mark.parametrize(
