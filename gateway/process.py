@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import sys
 
-from gateway.config import GatewayConfig
-from gateway.server import GatewayProcess
-from synergai.cli.errors import exit_on_error
-from synergai.runtime.reexec import decode_config
-from synergai.runtime.service import run_service
+from synergai.runtime.interrupts import exit_on_interrupt
 
 
 def main() -> None:
     """Run the gateway whose configuration is the only argument."""
-    config = decode_config(sys.argv[1], GatewayConfig)
-    with exit_on_error():
-        run_service(lambda: GatewayProcess(config), config.log_level)
+    with exit_on_interrupt():  # the imports take a second or more
+        from gateway.config import GatewayConfig
+        from gateway.server import GatewayProcess
+        from synergai.cli.errors import exit_on_error
+        from synergai.runtime.reexec import decode_config
+        from synergai.runtime.service import run_service
+
+        config = decode_config(sys.argv[1], GatewayConfig)
+        with exit_on_error():
+            run_service(lambda: GatewayProcess(config), config.log_level)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from synergai.runtime.interrupts import exit_on_interrupt
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,7 +17,8 @@ _LIBRARIES: Final = ("rich", "typer")
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; see `synergai.cli.main.main`."""
     try:
-        from synergai.cli.main import main as run
+        with exit_on_interrupt():
+            from synergai.cli.main import main as run
     except ModuleNotFoundError as error:
         if error.name not in _LIBRARIES:
             raise

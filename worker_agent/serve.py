@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import sys
 
-from synergai.cli.errors import exit_on_error
-from synergai.runtime.reexec import decode_config
-from synergai.runtime.service import run_service
-from worker_agent.app import Agent
-from worker_agent.config import AgentConfig
+from synergai.runtime.interrupts import exit_on_interrupt
 
 
 def main() -> None:
     """Run the agent whose configuration is the only argument."""
-    config = decode_config(sys.argv[1], AgentConfig)
-    with exit_on_error():
-        run_service(lambda: Agent(config), config.log_level)
+    with exit_on_interrupt():  # the imports take a second or more
+        from synergai.cli.errors import exit_on_error
+        from synergai.runtime.reexec import decode_config
+        from synergai.runtime.service import run_service
+        from worker_agent.app import Agent
+        from worker_agent.config import AgentConfig
+
+        config = decode_config(sys.argv[1], AgentConfig)
+        with exit_on_error():
+            run_service(lambda: Agent(config), config.log_level)
 
 
 if __name__ == "__main__":

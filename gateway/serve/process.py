@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from gateway.serve.config import ServeConfig
-from gateway.serve.server import LocalServer
-from synergai.cli.errors import exit_on_error
-from synergai.runtime.reexec import decode_config
-from synergai.runtime.service import run_service
+from synergai.runtime.interrupts import exit_on_interrupt
 
 
 def main() -> None:
     """Run the server whose configuration is the only argument."""
-    config = decode_config(sys.argv[1], ServeConfig)
-    with exit_on_error():
-        run_service(lambda: LocalServer(config), config.gateway.log_level)
+    with exit_on_interrupt():  # the imports take a second or more
+        from gateway.serve.config import ServeConfig
+        from gateway.serve.server import LocalServer
+        from synergai.cli.errors import exit_on_error
+        from synergai.runtime.reexec import decode_config
+        from synergai.runtime.service import run_service
+
+        config = decode_config(sys.argv[1], ServeConfig)
+        with exit_on_error():
+            run_service(lambda: LocalServer(config), config.gateway.log_level)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def _shortened(text: str) -> str:
 def _read(path: Path, engine: Engine) -> Any:
     suffix = path.suffix.lower()
     if not path.is_file():
-        raise InvalidInput(f"{path}: no such file")
+        raise InvalidInput(f"{path}: {'not a regular' if path.exists() else 'no such'} file")
     if path.stat().st_size > _MAX_FILE_BYTES:
         raise InvalidInput(f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB")
     try:

@@ -7,7 +7,7 @@ from typing import Final
 
 import grpc
 
-from synergai.errors import DeadlineExceeded, NotSupported, SynergaiError, Unavailable
+from synergai.errors import DeadlineExceeded, InvalidInput, NotSupported, SynergaiError, Unavailable
 from synergai.protocol.status import error_from_status
 
 _UNREACHABLE: Final = re.compile(
@@ -28,6 +28,7 @@ _CONNECTION_LOST: Final = re.compile(
     "Socket closed|Stream removed|Cancelling all calls|"
     "Connection reset|GOAWAY|keepalive|Broken pipe"
 )
+_TOO_LARGE: Final = re.compile(r"Sent message larger than max \((\d+) vs\. (\d+)\)")
 
 
 def error_from_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
@@ -58,6 +59,12 @@ def error_from_call(target: str, code: grpc.StatusCode, details: str) -> Synerga
             return Unavailable(f"cannot connect to {target} ({cause}); is it running?")
         if _CONNECTION_LOST.search(details):
             return Unavailable(f"the connection to {target} was lost")
+    if too_large := _TOO_LARGE.search(details):
+        size, limit = map(int, too_large.groups())
+        return InvalidInput(
+            f"the request has {size:,} bytes, and a message has at most {limit:,}: send less at a "
+            "time"
+        )
     if details == _UNKNOWN_METHOD:
         return NotSupported(f"{target} does not implement this call; is it a SynergAI gateway?")
     if details == "Deadline Exceeded":

@@ -138,6 +138,13 @@ def test_transport_failure_names_the_gateway(details: str, message: str) -> None
     assert str(error) == message
 
 
+def test_a_request_that_is_too_large_is_told_its_size() -> None:
+    details = "CLIENT: Sent message larger than max (76800041 vs. 67108864)"
+    error = error_from_call("gate:1", grpc.StatusCode.RESOURCE_EXHAUSTED, details)
+    assert isinstance(error, InvalidInput)
+    assert str(error).startswith("the request has 76,800,041 bytes, and a message has at most 67,1")
+
+
 def test_unimplemented_call_suggests_that_the_server_is_no_gateway() -> None:
     error = error_from_call("gate:1", grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
     assert isinstance(error, NotSupported)
