@@ -98,8 +98,8 @@ class WorkerSettings(Settings):
     disk_budget: Size = Field(
         default=0,
         ge=0,
-        description="Limit of the engines fetched from the gateway's store, such as 20GB; within "
-        "it, what is no longer placed here is kept. If 0, only what is placed is kept.",
+        description="Limit of the engines fetched from the gateway's store, such as 20GB. "
+        "Engines that are no longer placed here are kept within it; 0 keeps placed engines only.",
     )
     power: str = Field(
         default="auto",

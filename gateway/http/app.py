@@ -88,7 +88,7 @@ def _failure(scope: Scope, error: Exception) -> Response:
         case SynergaiError():
             return response_to(error)
         case HTTPException(status_code=HTTPStatus.NOT_FOUND):
-            text = f"{scope['path']!r} is not served here; /openapi.json lists what is"
+            text = f"{scope['path']!r} is not served here; /openapi.json lists all paths"
             return error_response(text, HTTPStatus.NOT_FOUND)
         case HTTPException(status_code=HTTPStatus.METHOD_NOT_ALLOWED):
             text = f"{scope['path']!r} does not support the method {scope['method']}"

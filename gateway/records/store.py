@@ -226,8 +226,8 @@ class DataStore:
     async def _move(self, opened: OpenLog, after: DataKey) -> None:
         if after in self._stored:
             raise Conflict(
-                f"tenant {after.tenant!r} has an upload {after.name!r} of its own: upload the "
-                "inputs under another id"
+                f"tenant {after.tenant!r} already has an upload {after.name!r}: upload the inputs "
+                "under another id"
             )
         before = opened.key
         await asyncio.to_thread(self._rename, opened, after)

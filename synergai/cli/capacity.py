@@ -119,7 +119,7 @@ def _print_notes(settings: CapacitySettings, profile: Profile, options: list[Opt
             f"within {settings.violations:g} %; --max-workers allows more"
         )
         return
-    typer.echo("the first fleet is the best one that was found; the others are of one class")
+    typer.echo("the first fleet is the best found; the others are of one class")
     for name in profile.classes:
         if name not in alone:
             typer.echo(

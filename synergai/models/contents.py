@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEPT_S: Final = 24 * 3600.0
-"""Time after which `Contents.expire` removes what was not continued."""
+"""Time after which `Contents.expire` removes an upload that was not continued."""
 _COMPLETE: Final = ".complete"
 
 
