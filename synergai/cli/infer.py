@@ -267,7 +267,11 @@ def _classes(array: NDArray[Any], top: int, first: int) -> Iterator[tuple[str, .
 
 def summary(name: str, array: NDArray[Any]) -> tuple[str, ...]:
     """Return the name, datatype, shape and first elements of a tensor."""
-    values = [str(_element(element)) for element in array.ravel()[:_PREVIEW].tolist()]
+    first = array.ravel()[:_PREVIEW]
+    # Python's floats would have digits beyond the precision of the tensor.
+    values = [
+        str(_element(each)) for each in (first if array.dtype.kind == "f" else first.tolist())
+    ]
     more = ", …" if array.size > _PREVIEW else ""
     return name, _datatype(array), str(list(array.shape)), ", ".join(values) + more
 

@@ -19,8 +19,11 @@ from synergai.cli.progress import count_progress
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
 from synergai.errors import InvalidInput, InvalidSettings, Unavailable
+from synergai.runtime.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.client.client import Client
     from synergai.client.jobs import JobHandle
     from synergai.data.shards import Format
@@ -97,12 +100,10 @@ def list_jobs(
         print_json(jobs)
         return
     columns = ("job", "engine", "queries", "QoS", "estimated", "actual", "state")
-    rows = [_table_row(job) for job in jobs]
-    # Without a failure the column of reasons is left out, to leave room for the others.
-    reasons = any(row[-1] for row in rows)
-    print_table(
-        (*columns, "reason") if reasons else columns, rows if reasons else [r[:-1] for r in rows]
-    )
+    print_table(columns, map(_table_row, jobs))
+    # Below, as a column of reasons would leave the others too little room.
+    for text in _reasons(jobs):
+        typer.echo(text)
 
 
 @app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
@@ -341,8 +342,16 @@ def _table_row(job: JobStatus) -> tuple[str | Text, ...]:
         format_seconds(job.estimated_s),
         format_seconds(job.actual_s),
         Text(", ").join(text for text in (_state_text(job), deadline_text(job)) if text),
-        _short(job.reason) if job.state in _UNSUCCESSFUL else "",
     )
+
+
+def _reasons(jobs: Sequence[JobStatus]) -> list[str]:
+    """Return a line for each job that did not succeed for a known reason."""
+    return [
+        printable(f"{job.id} {job.state.name.lower()}: {_short(job.reason)}")
+        for job in jobs
+        if job.reason and job.state in _UNSUCCESSFUL
+    ]
 
 
 def _short(reason: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from synergai.cli.infer import app, print_outputs
+from synergai.cli.infer import app, print_outputs, summary
 from synergai.client.streaming import InferResult
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
@@ -89,3 +89,8 @@ def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("synergai.cli.infer.call_gateway", lambda *_: (an_engine(), result))
     ran = CliRunner().invoke(app, ["digits", "--input", "1"])
     assert ran.output.splitlines()[-1] == "answered by version 2 of digits"
+
+
+def test_values_have_the_digits_of_their_precision() -> None:
+    [*_, values] = summary("p", np.array([0.1, 1 / 3, 2], np.float32))
+    assert values == "0.1, 0.33333334, 2.0"

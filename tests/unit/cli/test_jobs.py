@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from synergai.cli.jobs import (
+    _reasons,
     deadline_text,
     print_status,
     progress_text,
@@ -71,6 +72,11 @@ def test_status_tells_how_many_inputs_failed_and_how_many_may(
     spec = JobSpec(engine=EngineName("digits"), queries=10, qos=60.0, upload_id="u", max_failures=5)
     print_status(a_job(JobState.SUCCEEDED, spec=spec, failures=2), as_json=False)
     assert "2 of 10 inputs; 5 may" in capsys.readouterr().out
+
+
+def test_a_list_has_a_line_for_each_reason() -> None:
+    jobs = [a_job(), a_job(JobState.FAILED, reason="2 inputs failed,\nand 1 may")]
+    assert _reasons(jobs) == ["a failed: 2 inputs failed, and 1 may"]
 
 
 def test_status_tells_the_share_of_each_variant() -> None:
