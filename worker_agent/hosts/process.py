@@ -206,9 +206,8 @@ class HostProcess(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 message = await self._first_message
         except TimeoutError:
-            raise LoadHung(
-                f"engine {self.session.engine!r} was not loaded within {timeout_s:g} s"
-            ) from None
+            # Whoever shows a fault names its engine.
+            raise LoadHung(f"it was not loaded within {timeout_s:g} s") from None
         match message:
             case Ready():
                 return message
@@ -239,7 +238,7 @@ class HostProcess(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 message = await self._order(variant, LoadVariant(variant, alone))
         except TimeoutError:
-            what = f"variant {variant!r} of engine {self.session.engine!r}"
+            what = f"variant {variant!r}"
             error = LoadHung if self._loading == variant else Unavailable
             self.kill(f"did not load {what} in time, and was killed")
             raise error(f"{what} was not loaded within {timeout_s:g} s") from None
