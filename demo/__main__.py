@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -34,14 +36,23 @@ DEFAULT_POLICY: Final = "malleable"
 THESIS_POLICY: Final = "synergai"
 
 
-def build_engines(models: Path) -> None:
-    """Build the engines that the model directory lacks."""
+def build_engines(built: Path, models: Path) -> None:
+    """Build the engines that are not in `built` there, and share their files with `models`."""
     for name in ENGINES:
-        if not is_built(name, models):
-            build(name, models)
+        if not is_built(name, built):
+            build(name, built)
+        shutil.copytree(built / name, models / name, copy_function=link_or_copy)
         definition = ModelDirectory(models).get(name)
         accuracy = f", accuracy {definition.accuracy:.2%}" if definition.accuracy else ""
         console.print(f"  {name}: {definition.title}{accuracy}")
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Link a file, or copy it if the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def profile(
@@ -120,12 +131,12 @@ def main() -> None:
     Raises:
         SynergaiError: a step failed.
     """
-    models = Path("models")
     run = Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     run.mkdir(parents=True)
+    models = run / "models"  # the user's own engines would be inspected, too
     dictionary = run / "dictionary.db"
     with step("1. Engines"):
-        build_engines(models)
+        build_engines(Path("models"), models)
     throttle, description = demo_fleet.slowdown()
     with step(f"2. Profiles; the slow worker is throttled by {description}"):
         profile(models, dictionary, run, demo_fleet.FAST, ())

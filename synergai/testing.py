@@ -17,7 +17,7 @@ from synergai.errors import Unavailable
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -175,6 +175,7 @@ class LocalFleet:
             Unavailable: they were not after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
+        state = "the gateway does not answer"
         with grpc.insecure_channel(self.address) as channel:
             fleet = fleet_pb2_grpc.FleetStub(channel)
             while True:
@@ -188,10 +189,11 @@ class LocalFleet:
                     ]
                     if len(usable) >= count:
                         return
+                    state = _describe_workers(response.workers)
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"fewer than {count} workers after {timeout_s:g} s; "
-                        f"see the logs in {self.directory}"
+                        f"fewer than {count} workers had inspected their engines after "
+                        f"{timeout_s:g} s ({state}); see the logs in {self.directory}"
                     )
                 time.sleep(0.02)
 
@@ -232,3 +234,18 @@ class LocalFleet:
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+
+
+def _describe_workers(workers: Iterable[fleet_pb2.Worker]) -> str:
+    """Say what the workers are doing, for an error."""
+    states = []
+    for worker in workers:
+        pending = [engine.name for engine in worker.engines if engine.pending]
+        usable = any(not engine.fault for engine in worker.engines)
+        if pending:
+            states.append(f"{worker.id} is inspecting {', '.join(pending)}")
+        elif not usable:
+            states.append(f"{worker.id} has no usable engine")
+        else:
+            states.append(f"{worker.id} is ready")
+    return "; ".join(states) or "no worker is connected"

@@ -119,7 +119,7 @@ class Agent:
                 fetched=self._config.state / FOLDER,
             )
             self._watch = watch = ModelDirectoryWatch(
-                inventory, self._config.models_look_s, self._engine_changed
+                inventory, self._config.models_look_s, self._engine_found, self._engine_changed
             )
             for engine in (await inventory.discover()).values():
                 self._set_engine(engine)
@@ -320,6 +320,11 @@ class Agent:
         """Stop because of an error, so that the service manager restarts the agent."""
         self._failure = error
         self.stop()
+
+    def _engine_found(self, engine: Engine) -> None:
+        """Tell the gateway of a new engine, for which it holds requests until it is inspected."""
+        _log.info("engine %s was found, and is inspected once its files are complete", engine.name)
+        self._update_engine(engine)
 
     def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
         """Replace an engine that has changed in the model directory; None if it was removed."""

@@ -50,7 +50,8 @@ class WorkerSettings(Settings):
     models_look_s: Duration = Field(
         default=5.0,
         gt=0,
-        description="Interval in seconds between two checks for added, changed or removed engines.",
+        description="Interval in seconds between two checks of the engines' files for changes; "
+        "added and removed folders are found within a second.",
     )
     worker_id: Annotated[str, AfterValidator(lambda name: validate_name(name, "worker id"))] = (
         Field(

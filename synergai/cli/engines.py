@@ -301,6 +301,7 @@ def add(
         return
     typer.echo(f"{definition.name}: {definition.file}")
     typer.echo(f"{format_count(self_check.parameters)} parameters, {self_check.result}")
+    _print_found_by(1)
 
 
 served_engines.register(app)
@@ -322,6 +323,13 @@ def _print_definitions(definitions: Sequence[EngineDefinition], *, as_json: bool
             typer.echo(f"{definition.name}, variant {variant.name}: {variant.file}")
         if not definition.variants:
             typer.echo(f"{definition.name}: {definition.file}")
+    _print_found_by(len(definitions))
+
+
+def _print_found_by(count: int) -> None:
+    """Say that a server need not be restarted."""
+    them = "it" if count == 1 else "them"
+    typer.echo(f"a server that runs on this model directory finds {them} by itself", err=True)
 
 
 def _describe(definition: EngineDefinition) -> EngineListing:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -84,6 +85,9 @@ class Inventory:
         memory: counts and limits the memory of the agent's hosts.
         agent_version: another version tries again to load what hung or crashed.
         now: seconds since the epoch.
+
+    Attributes:
+        is_settling: whether the last `poll_changes` saw changes that the next one may return.
     """
 
     def __init__(
@@ -109,6 +113,10 @@ class Inventory:
         self._described: dict[EngineName, _Snapshot] = {}
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, _Snapshot] = {}
+        # Engines that were found and are not described yet.
+        self._found: set[EngineName] = set()
+        self._folders: dict[str, int] = {}
+        self.is_settling = False
         self._cache_keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
         self._one_at_a_time = asyncio.Lock()
@@ -141,31 +149,48 @@ class Inventory:
         if name in self._described:
             await self._describe({name: self._described[name]}, on_described, again=True)
 
+    async def has_other_folders(self) -> bool:
+        """Return whether folders were added, removed or replaced since the last `poll_changes`.
+
+        This costs one call per folder. It does not see files that are overwritten.
+        """
+        return await asyncio.to_thread(_folder_times, self._models) != self._folders
+
     async def poll_changes(
-        self, complete: Collection[EngineName] = ()
+        self,
+        complete: Collection[EngineName] = (),
+        on_found: OnDescribed = lambda _: None,
     ) -> dict[EngineName, Engine | None]:
         """Return the engines changed since they were described; None for removed engines.
 
         A changed engine is returned once two consecutive calls find it in the same state, because
-        copying a large file takes a while.
+        copying a large file takes a while. One whose folder was renamed after its last file was
+        written is complete, and returned at once.
 
         Args:
-            complete: engines that are known to be complete, and returned at once.
+            complete: other engines that are known to be complete.
+            on_found: called with each new engine as soon as it is found, pending.
 
         Raises:
             NotFound: the model directory does not exist.
         """
+        self._folders = await asyncio.to_thread(_folder_times, self._models)
         scanned, before = await asyncio.to_thread(_scan, self._models), self._scanned
         self._scanned = scanned
+        for name in scanned.keys() - self._described.keys() - self._found:
+            self._found.add(name)
+            on_found(_pending(scanned[name][0]))
         changed = {
             name: snapshot
             for name, snapshot in scanned.items()
-            if (name in complete or snapshot == before.get(name))
-            and snapshot != self._described.get(name)
+            if snapshot != self._described.get(name)
+            and (name in complete or snapshot == before.get(name) or _is_complete(snapshot[0]))
         }
-        removed = self._described.keys() - scanned.keys() - before.keys()
+        removed = (self._described.keys() | self._found) - scanned.keys() - before.keys()
+        self._found -= removed | changed.keys()
         kept = {name: each for name, each in self._described.items() if name not in removed}
         self._described = kept | changed
+        self.is_settling = self._described != scanned
         engines: dict[EngineName, Engine | None] = dict.fromkeys(removed)
         await self._describe(changed, lambda engine: engines.__setitem__(engine.name, engine))
         return engines
@@ -354,6 +379,31 @@ class Inventory:
 def _scan(models: ModelDirectories) -> dict[EngineName, _Snapshot]:
     """Return a snapshot of every engine; the definition of an unreadable one has a fault."""
     return {definition.name: (definition, _stamps(definition)) for definition in models.engines()}
+
+
+def _folder_times(models: ModelDirectories) -> dict[str, int]:
+    """Return the entries of the directories, with the times when files were added or removed."""
+    times: dict[str, int] = {}
+    for directory in models:
+        if directory is None:
+            continue
+        with suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    times[entry.path] = entry.stat(follow_symlinks=False).st_mtime_ns
+    return times
+
+
+def _is_complete(definition: EngineDefinition) -> bool:
+    """Return whether the folder was renamed, or a copy set its times, after its last file."""
+    if definition.fault or definition.folder is None:
+        return False
+    try:
+        folder = definition.folder.stat()
+        files = [path.stat().st_ctime_ns for path in definition.folder.rglob("*")]
+    except OSError:  # it is being changed
+        return False
+    return folder.st_ctime_ns > folder.st_mtime_ns and folder.st_ctime_ns >= max(files, default=0)
 
 
 def _size(snapshot: _Snapshot) -> int:

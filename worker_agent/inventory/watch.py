@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import SynergaiError
 
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_LOOK_S: Final = 0.5
+"""Seconds between two looks at the folders only, which cost little."""
+_SETTLE_S: Final = 2.0
+"""Seconds without a change after which an engine counts as complete."""
+
 
 class ModelDirectoryWatch:
     """Reports engines that are added, changed or removed while the agent runs.
 
     Args:
-        inventory: the inventory, whose ``engines()`` has been called.
-        interval_s: seconds between two checks.
+        inventory: the inventory, whose ``discover()`` has been called.
+        interval_s: seconds between two checks of all files. New folders are found earlier.
+        on_found: called with each new engine, which is pending until it is described.
         on_change: called with the name and new description of each changed engine; the description
             of a removed engine is None.
         sleep: sleeps for the given number of seconds.
@@ -33,11 +39,13 @@ class ModelDirectoryWatch:
         self,
         inventory: Inventory,
         interval_s: float,
+        on_found: Callable[[Engine], None],
         on_change: Callable[[EngineName, Engine | None], None],
         sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         self._inventory = inventory
         self._interval_s = interval_s
+        self._on_found = on_found
         self._on_change = on_change
         self._sleep = sleep
         self._complete: set[EngineName] = set()
@@ -50,11 +58,15 @@ class ModelDirectoryWatch:
 
     async def run(self) -> None:
         """Check periodically until cancelled."""
+        waited_s = 0.0
         while True:
-            await self._pause()
+            waited_s += await self._pause()
+            if not self._complete and not await self._is_due(waited_s):
+                continue
+            waited_s = 0.0
             complete, self._complete = self._complete, set()
             try:
-                changed = await self._inventory.poll_changes(complete)
+                changed = await self._inventory.poll_changes(complete, self._on_found)
             except (SynergaiError, OSError) as error:
                 # The directory may only be missing temporarily.
                 _log.warning("cannot check the model directory for changes: %s", error)
@@ -62,10 +74,19 @@ class ModelDirectoryWatch:
             for name, engine in changed.items():
                 self._on_change(name, engine)
 
-    async def _pause(self) -> None:
-        """Wait for the interval, or until there is something to look at."""
+    async def _is_due(self, waited_s: float) -> bool:
+        """Return whether to check all files, ``waited_s`` after the last check."""
+        if waited_s >= self._interval_s:
+            return True
+        if self._inventory.is_settling:
+            return waited_s >= _SETTLE_S
+        return await self._inventory.has_other_folders()
+
+    async def _pause(self) -> float:
+        """Wait until the next look, or until there is something to look at; return the seconds."""
+        look_s = min(self._interval_s, _LOOK_S)
         waits = [
-            asyncio.ensure_future(self._sleep(self._interval_s)),
+            asyncio.ensure_future(self._sleep(look_s)),
             asyncio.ensure_future(self._wake.wait()),
         ]
         try:
@@ -75,3 +96,4 @@ class ModelDirectoryWatch:
                 each.cancel()
             await asyncio.wait(waits)
         self._wake.clear()
+        return look_s

@@ -548,6 +548,13 @@ def test_unknown_engine_suggests_close_names() -> None:
         catalogue.find("resnet50" * 1000)
 
 
+def test_no_name_is_suggested_while_an_engine_is_inspected(engine: Engine) -> None:
+    catalogue = Catalogue([EngineName("resnet50")])
+    catalogue.update(W1, pending(engine))
+    with pytest.raises(EngineNotFound, match=r"'resnet5'$"):
+        catalogue.find("resnet5")
+
+
 def test_engine_that_the_caller_may_not_see_is_not_suggested() -> None:
     catalogue = Catalogue([EngineName("resnet50")], suggests=lambda _: False)
     with pytest.raises(EngineNotFound, match=r"'resnet5'$"):

@@ -68,6 +68,18 @@ def put(models: Path, name: str, content: bytes) -> None:
     (folder / "new").rename(folder / "model.onnx")
 
 
+def put_whole(models: Path, name: str) -> None:
+    """Add an engine by renaming its folder, as installations do."""
+    put(models, f".{name}", b"the whole")
+    # The clock of files has ticks of some milliseconds; the rename would be in the same one.
+    os.utime(models / f".{name}", ns=(0, 0))
+    (models / f".{name}").rename(models / name)
+
+
+def ignore(_engine: Engine) -> None:
+    pass
+
+
 def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -373,8 +385,8 @@ async def test_restored_engine_is_described_again(inventory: Inventory, models: 
     (models / "one").rename(models / ".one")
     await inventory.poll_changes()
     await inventory.poll_changes()
+    os.utime(models / ".one", ns=(0, 0))
     (models / ".one").rename(models / "one")
-    await inventory.poll_changes()
     assert list(await inventory.poll_changes()) == [ONE]
 
 
@@ -482,7 +494,7 @@ async def test_watch_continues_after_the_directory_was_missing(
     def nothing() -> None:
         pass
 
-    steps = iter([take_away, bring_back, nothing])
+    steps = iter([take_away, bring_back, *[nothing] * 4])
 
     async def pause(_seconds: float) -> None:
         step = next(steps, None)
@@ -493,7 +505,9 @@ async def test_watch_continues_after_the_directory_was_missing(
 
     await described(inventory)
     changes: asyncio.Queue[tuple[EngineName, Engine | None]] = asyncio.Queue()
-    watch = ModelDirectoryWatch(inventory, 5.0, lambda *change: changes.put_nowait(change), pause)
+    watch = ModelDirectoryWatch(
+        inventory, 5.0, ignore, lambda *change: changes.put_nowait(change), pause
+    )
     task = asyncio.create_task(watch.run())
     name, engine = await changes.get()
     task.cancel()
@@ -509,13 +523,65 @@ async def test_engine_that_is_complete_is_described_at_once(
 
     await described(inventory)
     changes: asyncio.Queue[EngineName] = asyncio.Queue()
-    watch = ModelDirectoryWatch(inventory, 5.0, lambda name, _: changes.put_nowait(name), never)
+    watch = ModelDirectoryWatch(
+        inventory, 5.0, ignore, lambda name, _: changes.put_nowait(name), never
+    )
     task = asyncio.create_task(watch.run())
     put(models, "two", b"the whole")
     watch.look_at(TWO)
     async with asyncio.timeout(30):
         assert await changes.get() == TWO
     task.cancel()
+
+
+async def test_new_folder_is_found_at_the_next_look(inventory: Inventory, models: Path) -> None:
+    looks: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            put_whole(models, "two")
+
+    await described(inventory)
+    changes: asyncio.Queue[EngineName] = asyncio.Queue()
+    watch = ModelDirectoryWatch(
+        inventory, 60.0, ignore, lambda *each: changes.put_nowait(each[0]), pause
+    )
+    task = asyncio.create_task(watch.run())
+    async with asyncio.timeout(30):
+        assert await changes.get() == TWO
+    task.cancel()
+    assert sum(looks[:2]) <= 1.0
+
+
+async def test_new_engine_is_reported_as_pending_before_it_is_described(
+    inventory: Inventory, models: Path
+) -> None:
+    found: list[Engine] = []
+    await described(inventory)
+    put(models, "two", b"half")
+    for _ in range(2):
+        await inventory.poll_changes(on_found=found.append)
+    assert [(each.name, each.pending) for each in found] == [(TWO, True)]
+
+
+async def test_new_engine_that_vanishes_before_it_is_described_is_removed(
+    inventory: Inventory, models: Path
+) -> None:
+    await described(inventory)
+    put(models, "two", b"half")
+    assert await inventory.poll_changes() == {}
+    (models / "two").rename(models / ".two")
+    assert [await inventory.poll_changes() for _ in range(3)] == [{}, {TWO: None}, {}]
+
+
+async def test_folder_that_was_renamed_into_the_directory_is_described_at_once(
+    inventory: Inventory, models: Path
+) -> None:
+    await described(inventory)
+    put_whole(models, "two")
+    assert list(await inventory.poll_changes()) == [TWO]
+    assert not inventory.is_settling
 
 
 async def test_missing_directory_is_not_found(tmp_path: Path, loads: Loads) -> None:

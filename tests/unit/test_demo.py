@@ -1,0 +1,26 @@
+"""The demo's own model directory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import demo.__main__ as demo
+from synergai.models.directory import ModelDirectory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_demo_shares_built_engines_and_leaves_the_users_own_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "is_built", lambda *_: True)
+    for name in (*demo.ENGINES, "the_users"):
+        (tmp_path / "built" / name).mkdir(parents=True)
+        (tmp_path / "built" / name / "model.onnx").write_bytes(b"model")
+    demo.build_engines(tmp_path / "built", tmp_path / "own")
+    found = ModelDirectory(tmp_path / "own").engines()
+    assert {each.name for each in found} == set(demo.ENGINES)
+    assert all(each.file.stat().st_nlink == 2 for each in found)
