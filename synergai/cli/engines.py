@@ -85,9 +85,12 @@ def list_engines(
     if engines:
         for row in rows:
             print_facts(_listing_facts(row))
-        return
-    columns = ("engine", "size", "backend", "accuracy", "published", "source")
-    print_table(columns, map(_listing_row, rows))
+    else:
+        columns = ("engine", "size", "backend", "accuracy", "published", "source")
+        print_table(columns, map(_listing_row, rows))
+    for row in rows:
+        if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
+            typer.echo(note)
 
 
 @app.command(epilog="Example: [bold]synergai engines build onnx_mobilenet_op11 onnx_digits[/bold]")

@@ -14,6 +14,8 @@ from synergai.cli.options import AsJson
 from synergai.cli.output import format_percent, print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.models.directory import EngineDefinition
     from synergai.models.variants import VariantDefinition
 
@@ -112,4 +114,28 @@ def _print(definition: EngineDefinition) -> None:
             )
             for each in definition.variants
         ),
+    )
+    without = tuple(each.name for each in definition.variants if each.accuracy is None)
+    if note := accuracy_note(definition.name, without, [each.name for each in definition.variants]):
+        typer.echo(note)
+
+
+def accuracy_note(engine: str, without: Sequence[str], variants: Sequence[str]) -> str:
+    """Return what follows from unknown accuracies of variants; empty if nothing does.
+
+    Args:
+        engine: the engine.
+        without: the variants without an accuracy.
+        variants: all of them, the first one first.
+    """
+    if not without or len(variants) < 2:
+        return ""
+    if len(without) == len(variants):
+        rule = f"{variants[0]} answers while it can be in time, and another one only if it is named"
+    else:
+        rule = "such a variant answers only if it is named"
+    return (
+        f"{engine}: no accuracy of {', '.join(without)} in engine.toml. Until it is measured, "
+        f"{rule}, or the fastest and no other one is in time. To measure it, add 'labels' "
+        "to samples.npz and run 'synergai profile'."
     )

@@ -50,7 +50,9 @@ class Fronts:
             if front.estimates is not estimates:
                 front.follow(estimates)
             return front
-        front = build_front(estimates, limit, now, batched=batched)
+        variants = worker.variants.get(engine)
+        reference = variants[0].name if variants else ""
+        front = build_front(estimates, limit, now, batched=batched, reference=reference)
         if front is not None:
             if len(fronts) >= _MAX_FRONTS:  # clients may ask for any floor
                 fronts.clear()

@@ -41,7 +41,8 @@ class Front(Struct):
     Attributes:
         places: number of each one's estimate among those of its engine on the worker.
         costs: worker time per query by variant, in times of the engine's fastest variant.
-        values: accuracy by variant, relative to that of the engine's best.
+        values: accuracy by variant, relative to that of the engine's best; 0 if it is not known. If
+            none is known, that of the reference counts as 1.
         batched: whether its queries are computed in batches if that is faster.
         built_at: when it was built.
         estimates: the engine's estimates on the worker, as last seen.
@@ -63,35 +64,49 @@ class Front(Struct):
 
 
 def build_front(
-    estimates: Sequence[Estimate], limit: Limit | None, now: float, *, batched: bool
+    estimates: Sequence[Estimate],
+    limit: Limit | None,
+    now: float,
+    *,
+    batched: bool,
+    reference: str = "",
 ) -> Front | None:
     """Return the front of an engine on a worker; None if it may use no variant there.
 
     A variant of unknown accuracy is used only if it is the fastest. A slower one whose accuracy is
     higher by less than the standard error of the difference is no better for sure, and left out.
+    If no accuracy is known, the reference is taken for the only accurate variant.
 
     Args:
         estimates: the engine's estimates on the worker, fastest first.
         limit: which variants may be used; None for all.
         now: the instant.
         batched: whether queries come with tensors, and are computed in batches if that is faster.
+        reference: the engine's first variant, which the others were made from.
     """
     places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
     if not places:
         return None
     seconds = [capacity_s(each, batched=batched) for each in estimates]
     fastest_s = min(seconds)
+    accuracies = [each.accuracy for each in estimates]
+    if not any(accuracies):
+        accuracies = [float(each.configuration.variant == reference) for each in estimates]
+    errors = [each.entry.accuracy_error for each in estimates]
     places.sort(key=lambda place: seconds[place])
     kept: list[int] = []
     for place in places:
-        if not kept or _is_better(estimates[place], estimates[kept[-1]]):
-            kept.append(place)
-    hull = concave_hull([(seconds[place], estimates[place].accuracy) for place in kept])
-    best = max(max(each.accuracy for each in estimates), 1e-9)
+        if kept:
+            gain = accuracies[place] - accuracies[kept[-1]]
+            if gain <= math.hypot(errors[place], errors[kept[-1]]):
+                continue
+        kept.append(place)
+    hull = concave_hull([(seconds[place], accuracies[place]) for place in kept])
+    best = max(max(accuracies), 1e-9)
     return Front(
         tuple([kept[number] for number in hull]),
         tuple([seconds[kept[number]] / fastest_s for number in hull]),
-        tuple([estimates[kept[number]].accuracy / best for number in hull]),
+        tuple([accuracies[kept[number]] / best for number in hull]),
         batched,
         now,
         estimates,
@@ -109,8 +124,3 @@ def capacity_s(estimate: Estimate, *, batched: bool) -> float:
         return alone_s
     pace = estimate.per_query_s * estimate.entry.planned_qps
     return min(alone_s, pace * times.by_size[-1] / times.max_rows)
-
-
-def _is_better(slower: Estimate, faster: Estimate) -> bool:
-    gain = slower.accuracy - faster.accuracy
-    return gain > math.hypot(slower.entry.accuracy_error, faster.entry.accuracy_error)

@@ -222,18 +222,31 @@ class Variants:
     ) -> Estimate:
         """Return the nearest variant that is loaded, or one to load now if none is.
 
-        Faster ones come first, then slower ones. While another variant is being loaded, it is the
-        one that the policy has planned with if none of the front is loaded.
+        Faster ones come first, then slower ones. One of unknown accuracy counts as loaded only if
+        no other one can be loaded in time. While another variant is being loaded, it is the one
+        that the policy has planned with if none of the front is loaded.
         """
         engine = planned.session.engine
         estimates = self._estimator.estimates(engine, worker)
-        for place in (*reversed(front.places[: at + 1]), *front.places[at + 1 :]):
-            if estimates[place].session in worker.sessions:
-                return estimates[place]
+        for number in [*range(at, -1, -1), *range(at + 1, len(front.places))]:
+            loaded: Estimate = estimates[front.places[number]]
+            if loaded.session in worker.sessions:
+                if front.values[number] > 0.0 or self._estimator.waits_for_load(engine, worker):
+                    return loaded
+                slower = front.places[number + 1 : at + 1]
+                return _to_load(estimates, slower, left_s, loaded)
         if self._estimator.waits_for_load(engine, worker):
             return planned
-        for place in reversed(front.places[: at + 1]):
-            estimate = estimates[place]
-            if estimate.setup_s + estimate.per_query_s <= JOB_SHARE * left_s:
-                return estimate
-        return estimates[front.places[0]]
+        fastest = estimates[front.places[0]]
+        return _to_load(estimates, front.places[: at + 1], left_s, fastest)
+
+
+def _to_load(
+    estimates: Sequence[Estimate], places: Sequence[int], left_s: float, otherwise: Estimate
+) -> Estimate:
+    """Return the slowest of some variants that answers in time if loaded first, or `otherwise`."""
+    for place in reversed(places):
+        estimate = estimates[place]
+        if estimate.setup_s + estimate.per_query_s <= JOB_SHARE * left_s:
+            return estimate
+    return otherwise

@@ -44,6 +44,7 @@ class EngineListing:
         samples: The sample set's file; None if there is none.
         variants: Names of its variants whose file is there; the size is that of all of them.
         lacking: Names of those whose file is missing.
+        without_accuracy: Names of those whose accuracy the engine's folder does not say.
     """
 
     name: str
@@ -63,6 +64,7 @@ class EngineListing:
     samples: str | None = None
     variants: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
+    without_accuracy: tuple[str, ...] = ()
     sha256: str = ""
     preprocess: str = ""
     postprocess: str = ""
@@ -104,6 +106,7 @@ def list_present(
         samples=str(definition.samples) if definition.samples else None,
         variants=tuple(variant.name for variant in definition.variants),
         lacking=definition.lacking,
+        without_accuracy=tuple(each.name for each in definition.variants if each.accuracy is None),
         sha256=definition.sha256,
         preprocess=definition.preprocess,
         postprocess=definition.postprocess,

@@ -77,3 +77,21 @@ def test_variants_of_unknown_accuracy_say_so(models: Path) -> None:
     shown = run("variants", "family", "--remove", "p25-int8", "--models", models)
     assert "full" in shown
     assert "unknown" in shown
+
+
+def test_what_follows_from_unknown_accuracies_and_how_to_measure_them_is_said(
+    tmp_path: Path,
+) -> None:
+    write_family(tmp_path / "family", {**VARIANTS, "int8": 1})
+    shown = run("list", "--models", tmp_path)
+    assert "family: no accuracy of full, p25-int8, int8 in engine.toml" in shown
+    assert "full answers while it can be in time" in shown
+    assert "'synergai profile'" in run("list", "family", "--models", tmp_path)
+    file = tmp_path / "family" / "engine.toml"
+    file.write_text(file.read_text().replace('"full"', '"full"\naccuracy = 0.9', 1))
+    shown = run("variants", "family", "--remove", "p25-int8", "--models", tmp_path)
+    assert "family: no accuracy of int8 in engine.toml" in shown
+    assert "full answers" not in shown
+    text = file.read_text()
+    file.write_text(text.replace('"int8"', '"int8"\naccuracy = 0.8', 1))
+    assert "no accuracy" not in run("list", "--models", tmp_path)

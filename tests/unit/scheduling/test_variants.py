@@ -228,13 +228,38 @@ def test_only_what_the_fastest_allowed_variant_cannot_do_is_rejected() -> None:
     assert any(isinstance(each, Reject) for each in commands)
 
 
-def test_a_variant_of_unknown_accuracy_is_not_preferred() -> None:
+@pytest.mark.parametrize(
+    ("qos", "chosen"), [(math.inf, "large"), (20.0, "large"), (0.5, "large"), (0.1, "small")]
+)
+@pytest.mark.parametrize("perishable", [True, False])
+def test_the_first_variant_is_preferred_while_in_time_if_no_accuracy_is_known(
+    qos: float, chosen: str, *, perishable: bool
+) -> None:
     fleet = Fleet(samples=0)
-    fleet.submit()
-    assert variants_of(fleet.running) == ["small"]
+    fleet.submit(qos=qos, perishable=perishable)
+    assert variants_of(fleet.running) == [chosen]
+
+
+def test_no_floor_is_reached_if_no_accuracy_is_known() -> None:
     fleet = Fleet(samples=0)
     fleet.submit(floor=0.1)
     assert fleet.running == []
+
+
+def test_a_variant_answers_who_asks_for_it_if_no_accuracy_is_known() -> None:
+    fleet = Fleet(samples=0)
+    fleet.submit(variant="medium")
+    assert variants_of(fleet.running) == ["medium"]
+
+
+@pytest.mark.parametrize("perishable", [True, False])
+@pytest.mark.parametrize(("qos", "chosen"), [(20.0, "large"), (math.inf, "large"), (0.3, "small")])
+def test_a_variant_of_unknown_accuracy_that_is_loaded_is_not_preferred_to_one_in_time(
+    qos: float, chosen: str, *, perishable: bool
+) -> None:
+    fleet = Fleet(samples=0, resident=("small",))
+    fleet.submit(qos=qos, perishable=perishable)
+    assert variants_of(fleet.running) == [chosen]
 
 
 @pytest.mark.parametrize(
