@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,8 @@ class JobsServicer:
         self._results = results
         self._unread = unread
         self._calls = rpc.SlowCalls()
+        # A list has up to 1,000 jobs: lists made at the same time would need the memory of all.
+        self._listing = asyncio.Lock()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
@@ -90,8 +93,9 @@ class JobsServicer:
         except ValueError:
             raise InvalidInput(f"states must be from 1 to {len(JobState)}") from None
         limit = request.limit or DEFAULT_LISTED
-        found = await self._jobs.list(current_caller(), states, limit)
-        return jobs_pb2.ListResponse(jobs=map(job_status_to_proto, found))
+        async with self._listing:
+            found = await self._jobs.list(current_caller(), states, limit)
+            return jobs_pb2.ListResponse(jobs=map(job_status_to_proto, found))
 
     async def cancel(self, request: jobs_pb2.CancelRequest, _context: Context) -> jobs_pb2.Job:
         """Cancel a job at its next query boundary."""
