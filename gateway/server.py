@@ -44,6 +44,7 @@ from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, Unim
 from synergai.protocol.resilient_server import ResilientServer
 from synergai.protocol.tls import server_context, server_credentials
 from synergai.runtime.ready_file import ready_file
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     import ssl
@@ -196,13 +197,13 @@ class Gateway:
         stack.push_async_callback(app.hub.close)
         _log.info(
             "listening for clients on %s, agents on %s and work port %d, HTTP on %s://%s/; "
-            "restored %d unfinished jobs",
+            "restored %s",
             self.address,
             self.hub_address,
             work_port,
             "https" if config.http_tls else "http",
             self.http_address,
-            app.restored,
+            counted(app.restored, "unfinished job"),
         )
         stack.enter_context(
             ready_file(

@@ -154,17 +154,20 @@ class Caller:
             self.check_valid()
         if self.may(*roles, engine=engine, tenant=tenant):
             return
-        where = "" if engine is None else f" for engine {engine!r}"
+        where = "" if engine in (None, "*") else f" for engine {engine!r}"
+        if engine == "*":
+            where = " for all engines"
         where += "" if tenant in (None, self.tenant) else f" in tenant {tenant!r}"
-        needed = " or ".join(repr(role.value) for role in roles)
+        needed = ", ".join(repr(role.value) for role in roles[:-1])
+        needed += (" or " if needed else "") + repr(roles[-1].value)
         if self.anonymous:
             raise Unauthenticated(
-                f"this needs the role {needed}{where}: send credentials, such as the header "
-                "'authorization: Bearer TOKEN'"
+                f"this call requires the role {needed}{where}: send credentials, such as the "
+                "header 'authorization: Bearer TOKEN'"
             )
         raise PermissionDenied(
             f"{self.name!r} does not have the role {needed}{where}; the gateway's access table "
-            "would have to grant it"
+            "can grant it"
         )
 
     def tenant_of(self, requested: str, role: Role, *, engine: str) -> str:

@@ -92,8 +92,8 @@ class FleetVariants:
         name, version = split_version(engine)
         if not best:
             raise InvalidInput(
-                f"the accuracy of engine {name!r} is not known, so that it cannot be at least "
-                f"{floor:g}; profile it with labelled samples, or omit the floor"
+                f"the accuracy of engine {name!r} is not known, so a floor of {floor:g} cannot be "
+                f"guaranteed; profile it with labelled samples, or omit the floor"
             )
         what = f"variant {versioned_variant(version, best_variant)}" if best_variant else "it"
         raise InvalidInput(

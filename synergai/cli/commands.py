@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic_core import PydanticUndefined
 
+from synergai.errors import InvalidSettings
 from synergai.runtime.settings import POSITIONAL, Address, Duration, Settings, Size, bare_type
 
 if TYPE_CHECKING:
@@ -32,6 +33,22 @@ def require(module: str) -> None:
     """
     if find_spec(module) is None:
         raise ModuleNotFoundError(name=module)
+
+
+def check_plot(path: Path) -> None:
+    """Check, before a measurement, that its plot can be drawn into a file.
+
+    Raises:
+        InvalidSettings: the file is not a PNG file, or its directory cannot be made.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    require("matplotlib")
+    if path.suffix.lower() != ".png":
+        raise InvalidSettings(f"--plot: {path} must end in .png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSettings(f"--plot: {path.parent} cannot be made: {error.strerror}") from error
 
 
 def settings_command(

@@ -24,6 +24,7 @@ from synergai.cli.output import (
     to_jsonable,
 )
 from synergai.runtime.paths import default_dictionary
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -179,15 +180,15 @@ def import_(
     )
     if kept:
         typer.echo(
-            f"{len(kept)} entries stay, which are better; --accept-disturbed replaces undisturbed "
-            "ones, but none is replaced by a prediction",
+            f"{counted(len(kept), 'entry')} kept, because better than the new one; "
+            "--accept-disturbed replaces undisturbed ones, but none is replaced by a prediction",
             err=True,
         )
     imported = len(entries) - len(kept)
     if as_json:
         print_json({"imported": imported, "kept": len(kept), "file": str(dictionary)})
     else:
-        typer.echo(f"imported {imported} entries: {dictionary}")
+        typer.echo(f"imported {counted(imported, 'entry')}: {dictionary}")
 
 
 @app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
@@ -215,7 +216,7 @@ def export(
     if as_json:
         print_json({"exported": len(entries), "file": str(target)})
     else:
-        typer.echo(f"exported {len(entries)} entries: {target}")
+        typer.echo(f"exported {counted(len(entries), 'entry')}: {target}")
 
 
 @app.command(epilog="Example: [bold]synergai dictionary check[/bold]")
@@ -287,7 +288,7 @@ def delete(
         print_json({"deleted": len(selected), "dry_run": dry_run, "file": str(dictionary)})
     else:
         verb = "would delete" if dry_run else "deleted"
-        typer.echo(f"{verb} {len(selected)} entries: {dictionary}")
+        typer.echo(f"{verb} {counted(len(selected), 'entry')}: {dictionary}")
 
 
 async def _dictionary_and_workers(
@@ -375,7 +376,7 @@ def _row(
         format_rate(entry.qps),
         *((f"{entry.error:.1%}" if entry.error else "",) if errors else ()),
         *((format_accuracy(entry),) if labelled else ()),
-        format_seconds(entry.t_pre_s),
+        format_seconds(entry.t_pre_s) if entry.t_pre_s else "-",
         format_seconds(entry.latency_p50_s or None),
         *((format_watts(entry.watts), format_joules(entry.joules)) if metered else ()),
         f"{entry.queries:,}" if entry.queries else "",

@@ -280,7 +280,7 @@ def _print_timings(parameters: Mapping[str, object]) -> None:
     facts = [
         (name, format_seconds(value / 1e6))
         for name, key in _TIMINGS
-        if isinstance(value := parameters.get(key), int)
+        if isinstance(value := parameters.get(key), int) and (value or name != "estimated")
     ]
     facts += [
         (name, str(parameters[key]))

@@ -24,6 +24,8 @@ from synergai.runtime.text import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from synergai.client.client import Client
     from synergai.client.jobs import JobHandle
     from synergai.data.shards import Format
@@ -283,13 +285,18 @@ async def watch_progress(job: JobHandle) -> JobStatus:
                     if status.state.ended:
                         return status
         except asyncio.CancelledError:
-            progress.console.print(
-                f"the job continues; cancel it with 'synergai jobs cancel {job.id}'",
-                markup=False,
-                highlight=False,
-            )
+            _print_continues(progress.console, "cancel", job.id)
+            raise
+        except Unavailable:
+            _print_continues(progress.console, "watch", job.id)
             raise
     raise Unavailable(f"the watch of job {job.id} ended before the job")
+
+
+def _print_continues(console: Console, verb: str, job_id: str) -> None:
+    """Say that a job does not depend on the command, and what can be done with it."""
+    text = f"the job continues; {verb} it with 'synergai jobs {verb} {job_id}'"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:

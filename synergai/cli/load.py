@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.commands import require, settings_command
+from synergai.cli.commands import check_plot, require, settings_command
 from synergai.cli.output import (
     format_rate,
     format_seconds,
@@ -47,7 +47,7 @@ def load(settings: LoadSettings) -> None:
     """
     require("hdrh")
     if settings.plot is not None:
-        require("matplotlib")
+        check_plot(settings.plot)
     if settings.find_goodput:
         _search(settings)
     else:
@@ -236,7 +236,7 @@ def _print_search(settings: LoadSettings, found: SearchResult) -> None:
     )
     goal = f"{100 * settings.attainment:.4g}% of the requests within {settings.deadline_ms:g} ms"
     if not found.rate:
-        typer.echo(f"At no tested rate were {goal}")
+        typer.echo(f"In most trials at each tested rate, fewer than {goal}")
     elif math.isfinite(found.above):
         typer.echo(
             f"{format_rate(found.rate)} requests/s: {goal}; "
@@ -244,8 +244,10 @@ def _print_search(settings: LoadSettings, found: SearchResult) -> None:
         )
     else:
         typer.echo(f"{format_rate(found.rate)} requests/s or more: {goal}")
-    if found.limited_by_generator:
+    if found.limited_by_generator and found.rate:
         typer.echo("Higher rates cannot be tested from this machine: it sent requests late")
+    elif found.limited_by_generator:
+        typer.echo("This machine sent requests late: repeat the search while it is less busy")
 
 
 def _verdict_text(trial: Trial, attainment: float) -> Text:

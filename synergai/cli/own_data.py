@@ -29,6 +29,7 @@ from synergai.data.inventory import Inventory
 from synergai.data.result_directory import Marker, ResultDirectory
 from synergai.domain import JobState
 from synergai.protocol.validation import check_output_names
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,12 +115,13 @@ class OwnDataJob:
             while await asyncio.to_thread(_advance, files):
                 progress.update(task, completed=inventory.files)
         except BaseException:
+            progress.remove_task(task)
             inventory.close()
             raise
         progress.remove_task(task)
         if inventory.skipped:
             progress.console.print(
-                f"files that are not inputs by their suffix: {inventory.skipped:,}", markup=False
+                f"{counted(inventory.skipped, 'file')} skipped because of the suffix", markup=False
             )
         return inventory
 

@@ -178,6 +178,7 @@ def submit(
             idempotency_key=key,
         )
         if (watch or fail_on_violation) and not detach:
+            typer.echo(f"job {job.id}", err=True)
             await follow(job, as_json=as_json, fail_on_violation=fail_on_violation)
             return
         status = await print_accepted(job, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.commands import require
+from synergai.cli.commands import check_plot
 from synergai.cli.options import AsJson
 from synergai.cli.output import format_rate, print_json, print_table, to_jsonable
 from synergai.runtime.paths import default_dictionary
@@ -48,7 +48,7 @@ def front(
 
     name = validate_engine(engine)
     if plot is not None:
-        require("matplotlib")
+        check_plot(plot)
     fronts = variant_fronts(
         (
             entry

@@ -39,7 +39,7 @@ def variants(
         ),
     ] = "",
     again: Annotated[
-        bool, typer.Option("--again", help="Make those again that are there.")
+        bool, typer.Option("--again", help="Make existing variants again, too.")
     ] = False,
     remove: Annotated[str, typer.Option(metavar="VARIANT", help="Remove a variant instead.")] = "",
     as_json: AsJson = False,

@@ -86,7 +86,7 @@ def _cast(value: ArrayLike, datatype: str) -> Array:
     except ValueError:
         raise InvalidInput("its rows have different lengths") from None
     if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"{datatype} takes numbers, not {_example(array)}")
+        raise InvalidInput(f"{datatype} takes numbers, not {_example(value, array)}")
     if datatype == "BF16":
         raise InvalidInput("BF16 inputs must be arrays of bfloat16; others cannot be converted")
     with np.errstate(all="ignore"):
@@ -136,6 +136,9 @@ def _with_batch(array: Array, spec: TensorSpec) -> Array:
     return array
 
 
-def _example(array: Array) -> str:
-    elements = array.ravel().tolist()
-    return repr(elements[0]) if elements else f"elements of {array.dtype}"
+def _example(value: ArrayLike, array: Array) -> str:
+    """Return the first element that is not a number; NumPy makes texts of those beside a text."""
+    for element in np.asarray(value, object).flat:
+        if not isinstance(element, int | float | np.number | np.bool_):
+            return repr(element)
+    return f"elements of {array.dtype}"

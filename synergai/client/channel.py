@@ -158,7 +158,7 @@ class GatewayChannel:
                 if remaining is not None and delay >= remaining:
                     raise
                 await asyncio.sleep(delay)
-        raise DeadlineExceeded(f"no response within {timeout:g} s")
+        raise DeadlineExceeded("no response before the deadline")
 
     async def call_once(
         self,

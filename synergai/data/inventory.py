@@ -150,7 +150,9 @@ class Inventory:
                 f"{where}: there are no inputs for engine {self._engine.name!r}{skipped}"
             )
         if not self._usable:
-            raise InvalidInput(f"{where}: no file can be used; the first: {self._first_reason}")
+            if self.files == 1:
+                raise InvalidInput(self._first_reason)
+            raise InvalidInput(f"{where}: no file can be used, such as {self._first_reason}")
 
     def _add_listed(self, path: str, name: str) -> None:
         try:

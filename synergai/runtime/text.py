@@ -23,5 +23,9 @@ def encodable(text: str) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 engine``, ``2 engines``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    """Return a count with its noun: ``1 engine``, ``2 engines``, ``0 entries``."""
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":  # query, but not: day
+        return f"{count:,} {noun[:-1]}ies"
+    return f"{count:,} {noun}s"

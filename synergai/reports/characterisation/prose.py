@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.reports.characterisation.modes import mode_name
 from synergai.reports.statistics import mean
 from synergai.reports.wording import correlation, count, duration, factor, listing, number, share
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from synergai.reports.characterisation.energy import Front
@@ -20,7 +21,8 @@ _KINDS: Final = (
     (0.95, "almost linear"),
     (0.7, "strong, but not linear"),
     (0.4, "moderate"),
-    (-1.1, "weak"),
+    (-0.4, "weak"),
+    (-1.1, "inverse: more threads are slower"),
 )
 """Names of correlations, by their least value."""
 _MOST_CLASSES: Final = 4
@@ -93,7 +95,7 @@ def answer_workers(classes: list[ClassSummary]) -> str:
             (f"{factor(each.t_pre_ratio)} on {each.worker_class}" for each in t_pre),
             most=_MOST_CLASSES,
         )
-        sentences.append(f"T_pre is {ratios} of that on {first.worker_class}.")
+        sentences.append(f"Relative to {first.worker_class}, T_pre is {ratios}.")
     fastest = {each.fastest for each in classes if each.qps.count > 1}
     if len(fastest) > 1:
         which = "; ".join(
@@ -150,7 +152,10 @@ def _answer_threads(scaling: ThreadScaling) -> str:
     )
     near = scaling.near_best
     if near < most:
-        return f"{sentence}; {near} threads already give 95 % of the highest mean QPS."
+        return (
+            f"{sentence}; {counted(near, 'thread')} already "
+            f"{'gives' if near == 1 else 'give'} 95 % of the highest mean QPS."
+        )
     steps = sorted(scaling.qps)
     last = scaling.qps[most] / scaling.qps[steps[-2]]
     return f"{sentence}. The step from {steps[-2]} to {most} threads adds {share(last - 1)}."

@@ -120,7 +120,7 @@ def test_delete_names_its_entries_and_counts_them(tmp_path: Path) -> None:
     at = ("--dictionary", path)
     assert run("delete", *at)[0] != 0  # names nothing
     assert "would delete 1 " in run("delete", "--implausible", "--dry-run", *at)[1]
-    assert run("delete", "--implausible", *at) == (0, f"deleted 1 entries: {path}\n")
+    assert run("delete", "--implausible", *at) == (0, f"deleted 1 entry: {path}\n")
     code, output = run("delete", "--engine", "digits", "--label", MEASURED, "--json", *at)
     assert (code, json.loads(output)["deleted"]) == (0, 0)
     assert "deleted 1 " in run("delete", "--engine", "digits", "--worker-class", "cloud", *at)[1]

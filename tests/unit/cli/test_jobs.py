@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -13,11 +14,17 @@ from synergai.cli.jobs import (
     progress_text,
     raise_unless_good,
     variants_text,
+    watch_progress,
 )
 from synergai.cli.output import to_jsonable
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, Unavailable
 from synergai.jobs import Execution, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from synergai.client.jobs import JobHandle
 
 
 def a_job(state: JobState = JobState.RUNNING, **fields: object) -> JobStatus:
@@ -53,6 +60,21 @@ def test_watch_tells_that_a_running_job_will_be_late() -> None:
     assert progress_text(a_job(expected_excess_s=12.0)) == "running, will miss its QoS by ~12 s"
     assert progress_text(a_job()) == "running"
     assert progress_text(a_job(JobState.SUCCEEDED)) == "succeeded"
+
+
+async def test_watch_that_loses_the_gateway_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Lost:
+        id = JobId("0123456789abcdef")
+
+        async def watch(self) -> AsyncIterator[JobStatus]:
+            yield a_job()
+            raise Unavailable("the gateway is gone")
+
+    with pytest.raises(Unavailable):
+        await watch_progress(cast("JobHandle", Lost()))
+    assert "the job continues; watch it with 'synergai jobs watch 0123" in capsys.readouterr().err
 
 
 def test_json_has_the_expected_completion_as_fields() -> None:

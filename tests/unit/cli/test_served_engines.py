@@ -9,14 +9,12 @@ from synergai.client.version_policy import VersionFigures, VersionPolicy
 from synergai.errors import InvalidInput
 
 
-def test_the_mean_of_slow_requests_is_readable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figures = VersionFigures(
-        version="1",
+def figures_of(version: str, *, prepared: bool = True) -> VersionFigures:
+    return VersionFigures(
+        version=version,
         in_service=True,
         reason="",
-        prepared=True,
+        prepared=prepared,
         requests=2,
         errors=0,
         mean_s=1.42,
@@ -24,12 +22,33 @@ def test_the_mean_of_slow_requests_is_readable(
         labelled=0,
         correct=0,
     )
+
+
+def test_the_mean_of_slow_requests_is_readable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     policy = VersionPolicy(
-        engine="a", base="1", target="", share=0.0, reason="", versions=(figures,)
+        engine="a", base="1", target="", share=0.0, reason="", versions=(figures_of("1"),)
     )
     monkeypatch.setattr(served_engines, "call_gateway", lambda *_: policy)
     served_engines.rollout("a")
     assert " 1.42 s " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("loaded", "text"),
+    [(False, ": version 2 once it is loaded, 1 until then"), (True, "all requests: version 2")],
+)
+def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loaded: bool, text: str
+) -> None:
+    versions = (figures_of("1"), figures_of("2", prepared=loaded))
+    policy = VersionPolicy(engine="a", base="", target="", share=0.0, reason="", versions=versions)
+    monkeypatch.setattr(served_engines, "call_gateway", lambda *_: policy)
+    served_engines.rollout("a")
+    output = capsys.readouterr().out
+    assert text in output
+    assert ("not loaded" in output) != loaded
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,12 @@ def test_conversion_that_would_lose_something_is_refused_by_the_inputs_name(
         cast(value, an_engine(datatype, -1))
 
 
+def test_refusal_names_the_element_that_is_no_number() -> None:
+    spec, rows = TensorSpec("x", "FP32", (1, 3)), list[list[int | str]]([[1, 2, "a"]])
+    with pytest.raises(InvalidInput, match="FP32 takes numbers, not 'a'"):
+        cast_value(rows, spec)
+
+
 def test_refusal_names_the_element_that_does_not_fit() -> None:
     with pytest.raises(InvalidInput, match=r"input 'x': 300 cannot be represented as UINT8"):
         cast([1, 300], an_engine("UINT8", -1))

@@ -722,8 +722,8 @@ def test_import_keeps_undisturbed_entries_unless_told_otherwise(tmp_path: Path) 
     run = CliRunner().invoke
 
     first = run(app, ["import", str(source), "--dictionary", str(dictionary)])
-    assert "1 entries stay, which are better" in first.output
-    assert "imported 1 entries" in first.output
+    assert "1 entry kept, because better" in first.output
+    assert "imported 1 entry" in first.output
     assert content(load_dictionary(dictionary)) == {measured, an_entry("b")}
     run(app, ["import", str(source), "--dictionary", str(dictionary), "--accept-disturbed"])
     assert content(load_dictionary(dictionary)) == {disturbed, an_entry("b")}
