@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import (  # noqa: TC001  # msgspec needs the types
+from synergai.domain import (
     Engine,
     EngineName,
     TensorSpec,
+    Variant,
     WorkerId,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from synergai.domain import Variant
 
 DIGEST_SHOWN: Final = 12
 """Characters of a digest that people are shown."""
@@ -87,17 +86,45 @@ class Description(Struct, frozen=True, kw_only=True):
                     return f"{name} {theirs!r} instead of {ours!r}"
                 return f"other {name}"
         if bool(engine.variants) != bool(self.variants):
-            return "it has variants" if engine.variants else "it has no variants"
+            return self._other_kind(engine)
         if any_file or engine.variants or engine.backend != self.backend:
             return ""
         return file_difference(self.digest, engine.digest)
+
+    def with_variants(self, engine: Engine) -> Description | None:
+        """Return this description of a single file as one of the variants of an engine.
+
+        None if the engine has no variants, or none of this file, or differs otherwise.
+        """
+        if self.variants or not self.digest:
+            return None
+        for each in engine.variants:
+            if each.digest == self.digest:
+                files = ((each.name, each.digest),)
+                found = replace(self, digest="", variants=files)
+                return None if found.difference(engine) else found
+        return None
+
+    def _other_kind(self, engine: Engine) -> str:
+        """Return how an engine differs of which only one, this or the engine, has variants."""
+        if not engine.variants:
+            if not engine.digest:
+                return "it has no variants"
+            return f"its file of {_shown(engine.digest)} is none of the variants in service"
+        if not self.digest or self.digest in engine.digests:
+            return "it has variants"
+        return f"none of its variants is the file of {_shown(self.digest)} in service"
 
 
 def file_difference(ours: str, theirs: str) -> str:
     """Return how the digest of a file differs; empty if it does not, or one is unknown."""
     if not (ours and theirs) or ours == theirs:
         return ""
-    return f"a file of SHA-256 {theirs[:DIGEST_SHOWN]}… instead of {ours[:DIGEST_SHOWN]}…"
+    return f"a file of {_shown(theirs)} instead of {ours[:DIGEST_SHOWN]}…"
+
+
+def _shown(digest: str) -> str:
+    return f"SHA-256 {digest[:DIGEST_SHOWN]}…"
 
 
 class EngineConflict(NamedTuple):
@@ -142,6 +169,18 @@ class Offer(Struct, frozen=True):
     engine: Engine
     trusted: bool
     any_file: bool
+
+    def as_variant(self, names: Mapping[str, str]) -> Offer:
+        """Return the offer of a single file as that of a variant, if it is one of these.
+
+        Args:
+            names: names of variants, by digest.
+        """
+        name = "" if self.engine.variants else names.get(self.engine.digest, "")
+        if not name:
+            return self
+        variants = (Variant(name=name, digest=self.engine.digest),)
+        return Offer(replace(self.engine, variants=variants), self.trusted, self.any_file)
 
     def difference(self, description: Description) -> str:
         """Return how the engine differs from a description; empty if it does not."""

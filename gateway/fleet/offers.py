@@ -17,6 +17,8 @@ from gateway.fleet.variant_files import VariantFiles
 from synergai.domain import LeftOut
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.fleet.descriptions import Description, Offer
     from gateway.fleet.sample_sets import OtherSamples
     from gateway.fleet.variant_files import VariantConflict
@@ -106,7 +108,10 @@ class EngineOffers:
             keep_absent: whether absent workers count as serving what they served last.
         """
         offers = {each: offer for each, offer in self.by_worker.items() if not offer.engine.fault}
-        self._choose(offers, keep_absent=keep_absent)
+        self._join_variants(offers)
+        self._choose(self._as_variants(offers), keep_absent=keep_absent)
+        self._join_variants(offers)
+        offers = self._as_variants(offers)
         holders = set(self._holders)
         differences = self._compare(offers)
         self._compare_variants(offers, differences, keep_absent=keep_absent)
@@ -152,6 +157,36 @@ class EngineOffers:
             self.forget_description()
             self.provisional = True
             self.description = chosen
+
+    def _join_variants(self, offers: Mapping[WorkerId, Offer]) -> None:
+        """Make the single file in service a variant, if an offer has it among its variants."""
+        if self.description is None:
+            return
+        for offer in offers.values():
+            joined = self.description.with_variants(offer.engine)
+            if joined is not None:
+                self.description = joined
+                self._files = VariantFiles(
+                    dict(joined.variants),
+                    {name: list(self._holders) for name, _ in joined.variants},
+                )
+                return
+
+    def _as_variants(self, offers: dict[WorkerId, Offer]) -> dict[WorkerId, Offer]:
+        """Return the offers, those of a single file that is a variant in service as variants."""
+        description = self.description
+        pairs = [
+            (each.name, each.digest) for offer in offers.values() for each in offer.engine.variants
+        ]
+        if description is not None:
+            if not description.variants:
+                return offers
+            pairs = [*description.variants, *pairs]
+        names: dict[str, str] = {}
+        for name, digest in pairs:
+            if digest:
+                names.setdefault(digest, name)
+        return {each: offer.as_variant(names) for each, offer in offers.items()}
 
     def _give_up(self, offers: dict[WorkerId, Offer], *, keep_absent: bool) -> list[Offer]:
         """Let workers that offer something else give up the description; return what they offer.
@@ -232,6 +267,8 @@ class EngineOffers:
             self.engine = None
             return
         backend = self.description.backend
+        # Those of a single file, which is one of the variants, do not have the others.
+        served = [each for each in served if each.variants] or served
         engine = next((each for each in served if each.backend == backend), served[0])
         if engine.variants:
             engine = replace(engine, variants=all_variants([engine, *served]))

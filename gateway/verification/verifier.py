@@ -321,7 +321,8 @@ class Verifier:
         """Return the workers that can run a copy of a query, except for some.
 
         Variants are compared between workers of one class: kernels for integers compute with
-        different precision on different processors.
+        different precision on different processors. What a worker with a single file has answered
+        is compared with others that have one: of variants, the worker would choose.
         """
         engine, variant = query.engine, query.variant
         return [
@@ -332,8 +333,9 @@ class Verifier:
             and (described := worker.engines.get(engine)) is not None
             and not described.fault
             and (
-                not variant
-                or (described.has_variant(variant) and worker.worker_class == query.worker_class)
+                not described.variants
+                if not variant
+                else (described.has_variant(variant) and worker.worker_class == query.worker_class)
             )
             and _has_room(worker, engine)
         ]

@@ -323,7 +323,7 @@ class SchedulerCore:
             case WorkerJoined(worker):
                 if existing := self._fleet.workers.get(worker.id):
                     self._remove_worker(existing)
-                self._workers.add(worker, self._now)
+                self._profiles.keep(self._workers.add(worker, self._now))
                 self._residency.due = self._residency.is_on
             case TimePassed():
                 pass
@@ -341,6 +341,8 @@ class SchedulerCore:
                     if isinstance(event, EnginesChanged):
                         self._crashes.engines_changed(record, event)
                     self._workers.apply(record, event, self._now)
+                    if isinstance(event, EnginesChanged):
+                        self._profiles.keep(record)
                     self._residency.due = self._residency.is_on
 
     def _add_job(self, event: JobArrived) -> None:

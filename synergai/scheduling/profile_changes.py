@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from synergai.profiles.dictionary import PREDICTED
 from synergai.scheduling.events import Command, Learned
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.leases import Leases
     from synergai.scheduling.policy import View
     from synergai.scheduling.probes import Probes
-    from synergai.scheduling.state import Lease
+    from synergai.scheduling.state import Lease, WorkerRecord
     from synergai.scheduling.wait_queue import WaitQueue
 
 
@@ -83,13 +85,46 @@ class ProfileChanges:
             if known is not None and known.qps != entry.qps:
                 self._reset_paces(entry)
             self._dictionary.put(entry)
-        self._refresh(sorted({entry.engine for entry in entries}))
+        engines = sorted({entry.engine for entry in entries})
+        for engine in engines:
+            for worker in self._fleet.serving(engine):
+                if engine in worker.variants:
+                    self._keep(engine, worker)
+        self._refresh(engines)
+
+    def keep(self, worker: WorkerRecord) -> None:
+        """Let profiles of a file count for the variant that it has become on a worker.
+
+        They were measured when the engine had this file only.
+        """
+        kept = [engine for engine in sorted(worker.variants) if self._keep(engine, worker)]
+        if kept:
+            self._refresh(kept)
+
+    def _keep(self, engine: EngineName, worker: WorkerRecord) -> bool:
+        """Put profiles of its variants' files into the dictionary; return whether there are any."""
+        row = self._dictionary.row(engine, worker.worker.worker_class)
+        names = {each.digest: each.name for each in worker.variants[engine] if each.digest}
+        kept = [
+            _as_variant(entry, name)
+            for entry in row.values()
+            if not entry.configuration.variant and (name := names.get(entry.digest))
+        ]
+        kept = [entry for entry in kept if entry.configuration not in row]
+        for entry in kept:
+            self._dictionary.put(entry)
+        return bool(kept)
 
     def remove(self, entries: Sequence[ProfileEntry]) -> None:
         """Remove entries from the dictionary; an engine without any is measured again."""
         for entry in entries:
             self._reset_paces(entry)
             self._dictionary.remove(entry)
+            if not entry.configuration.variant:
+                row = self._dictionary.row(entry.engine, entry.worker_class)
+                for kept in list(row.values()):  # which rest on this one
+                    if kept == _as_variant(entry, kept.configuration.variant):
+                        self._dictionary.remove(kept)
         self._refresh(sorted({entry.engine for entry in entries}))
         for worker in self._fleet.workers.values():
             self._probes.update_worker(worker)
@@ -116,3 +151,8 @@ class ProfileChanges:
         self._probes.refresh()
         for engine in engines:
             self._wait_queue.rerank(engine)
+
+
+def _as_variant(entry: ProfileEntry, variant: str) -> ProfileEntry:
+    """Return the profile of a file as that of a variant."""
+    return replace(entry, configuration=replace(entry.configuration, variant=variant))

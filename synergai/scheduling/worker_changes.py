@@ -92,8 +92,8 @@ class WorkerChanges:
         self._loads = loads
         self._sizes = sizes
 
-    def add(self, worker: Worker, now: float) -> None:
-        """Add a worker that has joined."""
+    def add(self, worker: Worker, now: float) -> WorkerRecord:
+        """Add a worker that has joined, and return its record."""
         record = self._fleet.add(worker, now)
         self._sizes.add_worker(worker)
         self._variants.fleet_changed()
@@ -102,6 +102,7 @@ class WorkerChanges:
         self._probes.update_worker(record)
         for engine in sorted(record.engines):
             self._wait_queue.rerank(engine)
+        return record
 
     def apply(self, worker: WorkerRecord, change: WorkerChange, now: float) -> None:
         """Apply a change that a worker reports."""

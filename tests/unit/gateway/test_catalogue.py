@@ -199,10 +199,63 @@ def test_description_of_an_earlier_version_is_held_with_all_its_variants(engine:
     assert names(catalogue.update(W2, family(engine, full="a", int8="x"))[W2]) == ["full"]
 
 
-def test_engine_with_variants_differs_from_one_without(engine: Engine) -> None:
+def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, family(engine, full="a"))
-    assert "it has no variants" in catalogue.update(W2, replace(engine, digest="a"))[W2].fault
+    fault = catalogue.update(W2, replace(engine, digest="x"))[W2].fault
+    assert "its file of SHA-256 x… is none of the variants in service" in fault
+    assert "it has no variants" in catalogue.update(W2, replace(engine, digest=""))[W2].fault
+    catalogue = Catalogue()
+    catalogue.update(W1, replace(engine, digest="x"))
+    fault = catalogue.update(W2, family(engine, full="a"))[W2].fault
+    assert "none of its variants is the file of SHA-256 x… in service" in fault
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("trusted", [W1, W2, None])
+@pytest.mark.parametrize("order", list(permutations((W1, W2, W3))))
+def test_worker_whose_single_file_is_one_of_the_variants_serves_the_engine(
+    engine: Engine, order: tuple[WorkerId, ...], trusted: WorkerId | None, *, asked: bool
+) -> None:
+    offers = {
+        W1: family(engine, full="a", int8="b"),
+        W2: replace(engine, digest="a"),
+        W3: replace(engine, digest="a"),
+    }
+    catalogue = Catalogue()
+    resolved: dict[WorkerId, Engine] = {}
+    for worker_id in order:
+        resolved |= catalogue.update(worker_id, offers[worker_id], trusted=worker_id == trusted)
+        if asked:
+            catalogue.find("echo")
+    assert resolved == offers
+    assert names(catalogue.find("echo")) == ["full", "int8"]
+    assert not list(catalogue.conflicts)
+
+
+def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: Engine) -> None:
+    recorded: dict[EngineName, Established] = {}
+    catalogue = Catalogue(on_established=recorded.__setitem__)
+    plain, variants = replace(engine, digest="a"), family(engine, full="a", int8="b")
+    for offer in (plain, variants, plain):
+        for worker_id in (W1, W2):
+            resolved = catalogue.update(worker_id, offer)
+            assert not any(each.fault for each in resolved.values())
+            catalogue.find("echo")
+    assert not catalogue.find("echo").variants
+    assert "is none of" in catalogue.update(W1, replace(engine, digest="x"))[W1].fault
+    later = Catalogue(recorded, established=recorded)
+    later.keep_absent = True
+    assert "is none of" in later.update(W3, replace(engine, digest="x"))[W3].fault
+    assert not later.update(W3, variants)[W3].fault
+    assert not later.update(W2, plain)[W2].fault
+
+
+def test_single_file_of_another_interface_is_no_variant(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, family(engine, full="a"))
+    other = replace(engine, digest="a", postprocess="classes")
+    assert "postprocess" in catalogue.update(W2, other)[W2].fault
 
 
 def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:

@@ -149,3 +149,42 @@ def test_served_variants_of_a_name_are_one_file(
                 }
         if asks and offered:
             assert {each.name for each in catalogue.find(ENGINE.name).variants} == names
+
+
+def with_variants(**digests: str) -> Engine:
+    """Return the engine with these variants; with none, of the single file ``a``."""
+    variants = tuple(Variant(name=name, digest=digest) for name, digest in digests.items())
+    return replace(ENGINE, digest="a", variants=variants)
+
+
+ONE_ENGINE = st.sampled_from(
+    [
+        with_variants(),
+        with_variants(full="a"),
+        with_variants(full="a", int8="b"),
+        with_variants(full="a", p25="c"),
+    ]
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["offer", "offer", "leave", "restart"]), WORKERS, ONE_ENGINE),
+        max_size=20,
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_workers_with_a_file_in_common_serve_one_engine_with_or_without_variants(
+    steps: list[tuple[str, WorkerId, Engine]], asks: bool, keeps: bool
+) -> None:
+    fleet = Fleet()
+    for step, worker_id, engine in steps:
+        fleet.catalogue.keep_absent = keeps
+        fleet.take(step, worker_id, engine)
+        assert not any(each.fault or each.left_out for each in fleet.resolved.values())
+        if asks and fleet.resolved:
+            found = fleet.ask()
+            assert found is not None
+            offered = {each.name for one in fleet.resolved.values() for each in one.variants}
+            assert {each.name for each in found.variants} == offered

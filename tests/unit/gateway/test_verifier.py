@@ -8,11 +8,12 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.verification import verifier as module
 from gateway.verification.metrics import VerificationCollector
 from gateway.verification.verifier import Verifier
-from synergai.domain import Configuration, Session, WorkerId
+from synergai.domain import Configuration, Session, Variant, WorkerId
 from synergai.oip import inference_pb2 as oip
 from synergai.scheduling.verification import Standing
 from tests.unit.gateway.conftest import ECHO
@@ -123,6 +124,17 @@ async def test_copies_are_not_copied_and_nothing_is_left(fleet: Fleet) -> None:
     assert not fleet.verifier._tasks
     assert fleet.verifier._bytes == 0
     assert not fleet.harness.dispatcher._handlers
+
+
+async def test_answer_of_a_single_file_is_not_compared_with_one_of_any_variant(
+    fleet: Fleet,
+) -> None:
+    fleet.add("w1")
+    fleet.add("w2", false)
+    plain, other = (worker for worker, _ in fleet.workers.values())
+    other.engines[ECHO] = replace(other.engines[ECHO], variants=(Variant(name="int8"),))
+    query = module._Query(ECHO, b"", "", plain.worker_class)
+    assert fleet.verifier._others(query, set()) == [plain.id]
 
 
 @pytest.mark.parametrize("liar", [0, 1, 2])

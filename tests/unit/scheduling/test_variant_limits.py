@@ -23,7 +23,10 @@ from synergai.scheduling.events import (
     Assignment,
     AssignmentStarted,
     Dispatch,
+    EnginesChanged,
     JobArrived,
+    ProfilesAdded,
+    ProfilesRemoved,
     TimePassed,
     Worker,
     WorkerJoined,
@@ -85,10 +88,15 @@ def make_core(
 
 
 def submit(
-    core: SchedulerCore, variant: str = "", floor: float = 0.0, deadline: float = 100.0
+    core: SchedulerCore,
+    variant: str = "",
+    floor: float = 0.0,
+    deadline: float = 100.0,
+    *,
+    number: int = 0,
 ) -> list[Assignment]:
     job = Job(
-        id=JobId(f"{variant}-{floor}"),
+        id=JobId(f"{variant}-{floor}-{number}"),
         engine=FAMILY,
         queries=1,
         arrival=0.0,
@@ -124,7 +132,7 @@ def test_engine_is_not_measured_by_a_request_that_may_use_no_variant(
     core = make_core()
     assert submit(core, variant, floor) == []
     [probe] = submit(core)
-    assert probe.job_id == "-0.0"
+    assert probe.job_id == "-0.0-0"
 
 
 @pytest.mark.parametrize(("variant", "floor"), [("large", 0.0), ("", 0.87)])
@@ -163,3 +171,80 @@ def test_request_that_may_measure_nothing_interrupts_no_job() -> None:
     [running] = dispatched(core.handle(JobArrived(job, 10_000), 0.0))
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
     assert submit(core, floor=0.95) == []
+
+
+def family_worker(number: int, digest: str = "a") -> Worker:
+    """Return a worker with an original and an 8-bit variant, which has loaded nothing."""
+    variants = (Variant(name="full", digest=digest), Variant(name="int8", digest="b"))
+    return Worker(
+        id=WorkerId(f"worker-{number}"),
+        worker_class=CLASS,
+        engines=frozenset({FAMILY}),
+        configurations=(Configuration(1), Configuration(2)),
+        sessions=frozenset(),
+        variants={FAMILY: variants},
+    )
+
+
+def profiled_variants(core: SchedulerCore, number: int = 0) -> list[tuple[str, float]]:
+    profiles = core.profiles(WorkerId(f"worker-{number}"))
+    return [(entry.configuration.variant, entry.qps) for entry, _ in profiles]
+
+
+@pytest.mark.parametrize("added_later", [True, False])
+def test_profile_of_a_file_counts_for_the_variant_that_it_becomes(*, added_later: bool) -> None:
+    before = replace(make_entry(""), digest="a")
+    core = SchedulerCore(
+        SchedulingSettings(), ConfigurationDictionary([] if added_later else [before])
+    )
+    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    if added_later:
+        core.handle(ProfilesAdded((before,)), 0.0)
+    assert profiled_variants(core) == [("full", 10.0)]
+    [assignment] = submit(core)
+    assert assignment.configuration == Configuration(1, variant="full")
+    core.handle(ProfilesRemoved((before,)), 0.0)
+    assert not profiled_variants(core)
+
+
+def test_profile_counts_once_a_worker_gets_variants() -> None:
+    before = replace(make_entry(""), digest="a")
+    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary([before]))
+    worker = family_worker(0)
+    for number in (0, 1):
+        joined = replace(worker, id=WorkerId(f"worker-{number}"), variants={})
+        core.handle(WorkerJoined(joined), 0.0)
+    core.handle(EnginesChanged(worker.id, worker.engines, worker.variants), 0.0)
+    assert profiled_variants(core, 0) == [("full", 10.0)]
+    assert profiled_variants(core, 1) == [("", 10.0)]
+
+
+@pytest.mark.parametrize("digest", ["", "x"])
+def test_profile_of_another_file_counts_for_no_variant(digest: str) -> None:
+    entries = [replace(make_entry(""), digest=digest)]
+    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    assert not profiled_variants(core)
+
+
+def test_profile_of_a_variant_goes_before_that_of_its_file() -> None:
+    entries = [replace(make_entry("", 10.0), digest="a"), make_entry("full", 20.0)]
+    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    assert profiled_variants(core) == [("full", 20.0)]
+
+
+def test_workers_with_and_without_variants_share_requests_that_name_none() -> None:
+    entries = [
+        replace(make_entry("", 10.0), digest="a"),
+        replace(make_entry("int8", 40.0), digest="b"),
+    ]
+    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    core.handle(WorkerJoined(replace(family_worker(1), variants={})), 0.0)
+    found = [each for number in range(4) for each in submit(core, number=number)]
+    assert {(each.worker_id, each.configuration.variant) for each in found} == {
+        ("worker-0", "full"),
+        ("worker-1", ""),
+    }
+    assert {each.worker_id for each in submit(core, "int8")} <= {"worker-0"}
