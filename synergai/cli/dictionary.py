@@ -149,6 +149,7 @@ def show(
             )
             for entry in shown
         ),
+        optional=("queries", "age", "label", "error", "per query", "power", "T_pre", "accuracy"),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from msgspec import Struct, structs
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
 
 _MAX_WIDTH: Final = 1000
 """Columns of a table that is not written to a terminal."""
-_MIN_COLUMN_WIDTH: Final = 9
-"""Words up to this length, such as ``succeeded`` and ``estimated``, are never broken."""
+_MAX_WORD: Final = 40
+"""Words up to this length, such as names of engines, are never broken."""
+_SHORT: Final = 12
+"""Cells up to this length, such as ``0.119 ms``, are never folded."""
+_GAP: Final = 2
+"""Spaces between two columns."""
 _WITH_ERROR: Final = re.compile(r"\S+ ± \S+")
 """A figure and its error, which are not folded between the two."""
 
@@ -59,30 +64,66 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(to_jsonable(value), indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    optional: Sequence[str] = (),
+) -> None:
     """Print a table; texts are not interpreted as markup.
 
-    On a terminal, long texts are folded, except in the first column, whose names people copy,
-    within short words, between figures and their errors, and those of `cut_text`. Files and pipes
-    get full-width lines.
+    On a terminal, long texts are folded between words; names, figures and short cells stay whole.
+    If the terminal is too narrow for that, columns are left out, which a line below says. Files
+    and pipes get full-width lines.
+
+    Args:
+        columns: the headers.
+        rows: a cell for each column.
+        optional: columns that may be left out, the least important one first.
     """
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     cells = [[_to_cell(value) for value in row] for row in rows]
-    for number, column in enumerate(columns):
-        words = " ".join([column, *(row[number].plain for row in cells)]).split()
-        longest = max((len(word) for word in words), default=0)
-        figures = _WITH_ERROR.findall("\n".join(row[number].plain for row in cells))
-        least = max(min(longest, _MIN_COLUMN_WIDTH), *map(len, figures), 0)
-        table.add_column(column, overflow="fold", no_wrap=number == 0, min_width=least)
-    for row in cells:
-        table.add_row(*row)
     console = Console()
+    widths = [
+        _least_width(column, [row[number] for row in cells], whole=number == 0)
+        for number, column in enumerate(columns)
+    ]
+    shown, left_out = list(range(len(columns))), list[str]()
+    for column in optional:
+        least = sum(widths[number] + _GAP for number in shown) - _GAP
+        if not console.is_terminal or least <= console.width:
+            break
+        if column in columns:
+            shown.remove(columns.index(column))
+            left_out.append(column)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for number in shown:
+        table.add_column(
+            columns[number], overflow="fold", no_wrap=number == 0, min_width=widths[number]
+        )
+    for row in cells:
+        table.add_row(*(row[number] for number in shown))
     if not console.is_terminal:
         options = console.options.update(max_width=_MAX_WIDTH)
         console.width = max(console.width, Measurement.get(console, options, table).maximum)
         _print_unpadded(console, table)
         return
+    # The terminal wraps lines that are too long, so that nothing is lost.
+    console.width = max(console.width, sum(widths[number] + _GAP for number in shown) - _GAP)
     console.print(table)
+    if left_out:
+        typer.echo(f"not shown, as the terminal is narrow: {', '.join(left_out)} (see --json)")
+
+
+def _least_width(column: str, cells: Sequence[Text], *, whole: bool) -> int:
+    """Return the width in which no name, figure or short cell is broken."""
+    lines = [line for cell in cells if not cell.no_wrap for line in cell.plain.split("\n")]
+    if whole:
+        return max(map(cell_len, [column, *lines]))
+    words = [column, *(word for line in lines for word in line.split())]
+    short = [line for line in lines if cell_len(line) <= _SHORT]
+    figures = _WITH_ERROR.findall("\n".join(lines))
+    longest = max(min(cell_len(word), _MAX_WORD) for word in words)
+    return max(longest, *map(cell_len, (*short, *figures)), 0)
 
 
 def _print_unpadded(console: Console, table: Table) -> None:

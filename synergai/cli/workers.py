@@ -51,7 +51,11 @@ def workers(
 def show_workers(workers: Sequence[WorkerStatus]) -> None:
     """Print a table of the workers and one of their engines, to fit 80 columns."""
     columns = ("worker", "class", "state", "cores", "memory", "power", "queries", "heard")
-    print_table(columns, map(_worker_row, workers))
+    print_table(
+        columns,
+        map(_worker_row, workers),
+        optional=("heard", "cores", "queries", "memory", "power"),
+    )
     for worker in workers:
         if worker.suspicion:
             typer.echo(f"{worker.id}: {worker.suspicion}")

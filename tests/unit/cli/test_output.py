@@ -66,6 +66,22 @@ def test_narrow_terminal_does_not_separate_a_figure_from_its_error(
     assert "88.43% ± 0.32%" in capsys.readouterr().out
 
 
+def test_narrow_terminal_leaves_columns_out_instead_of_breaking_names_and_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "50")
+    columns = ("worker", "engine", "p50", "queries", "age")
+    row = ("cloud-1", "onnx_mobilenet_op11_2024", "0.119 ms", "1,234,567", "12 min")
+
+    print_table(columns, [row], optional=("age", "queries", "worker"))
+
+    out = capsys.readouterr().out
+    assert all(each in out for each in row[:3])
+    assert "12 min" not in out
+    assert "not shown, as the terminal is narrow: age, queries (see --json)" in out
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
