@@ -11,7 +11,7 @@ import grpc
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.oip_stream import WINDOW_METADATA
-from synergai.protocol.writes import keep_status
+from synergai.protocol.writes import keep_status, write_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ class DuplexCall(Generic[RequestT, ResponseT]):
     ) -> None:
         self._channel = channel
         self._call = keep_status(call)
-        self._writer = asyncio.create_task(self._write(requests))
+        self._writer = asyncio.create_task(write_all(self._call, requests))
 
     async def __aiter__(self) -> AsyncIterator[ResponseT]:
         """Yield the responses.
@@ -80,17 +80,6 @@ class DuplexCall(Generic[RequestT, ResponseT]):
         await asyncio.wait([self._writer])
         if not self._writer.cancelled():
             self._writer.exception()  # mark as retrieved
-
-    async def _write(self, requests: AsyncIterator[RequestT]) -> None:
-        try:
-            async for request in requests:
-                await self._call.write(request)
-            await self._call.done_writing()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the call has ended; the reader gets the reason
-        except Exception:
-            self._call.cancel()
-            raise
 
     def _check_writer(self) -> None:
         if self._writer.done() and not self._writer.cancelled():

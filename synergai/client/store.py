@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.protocol.writes import keep_status, write_all
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import store_pb2
 
@@ -225,17 +226,28 @@ class EnginePush:
         try:
             with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
                 file.seek(missing.received)
-                call = self._channel.store.Upload(self._chunks(missing, file))
-                try:
-                    received = (await call).received
-                finally:
-                    call.cancel()
+                received = await self._send(self._chunks(missing, file))
         except grpc.aio.AioRpcError as failure:
             raise self._channel.to_error(failure) from None
         except OSError as error:
             raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
         if received != missing.size:
             raise InvalidInput(f"{path} has changed while it was pushed; push it again")
+
+    async def _send(self, chunks: AsyncIterator[store_pb2.UploadChunk]) -> int:
+        """Send the chunks of a content over one call; return the bytes of it that the store has."""
+        call = keep_status(self._channel.store.Upload())
+        writer = asyncio.create_task(write_all(call, chunks))
+        try:
+            return (await call).received
+        except asyncio.CancelledError as cancellation:
+            if writer.done():
+                writer.result()  # reading the file may have failed
+            raise self._channel.cancellation_cause(cancellation) from None
+        finally:
+            writer.cancel()
+            call.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
 
     async def _chunks(
         self, missing: store_pb2.MissingContent, file: FileIO

@@ -1,4 +1,4 @@
-"""The status of calls that the server ends while the client writes.
+"""Writing of the requests of a call, and its status if the server ends it meanwhile.
 
 If a write fails, grpc.aio gives the call the status INTERNAL, "Internal error from Core". The
 status that the server sent, which arrives a moment later, is then ignored: a client would not learn
@@ -7,12 +7,16 @@ why it was refused.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import grpc
+
 if TYPE_CHECKING:
-    import grpc
+    from collections.abc import AsyncIterator
 
 CallT = TypeVar("CallT", bound="grpc.aio.Call")
+RequestT = TypeVar("RequestT")
 
 
 def keep_status(call: CallT) -> CallT:
@@ -24,6 +28,29 @@ def keep_status(call: CallT) -> CallT:
     if hasattr(inner, "set_internal_error"):
         call._cython_call = _FailingWrites(inner)  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
     return call
+
+
+async def write_all(
+    call: grpc.aio.StreamUnaryCall[RequestT, Any] | grpc.aio.StreamStreamCall[RequestT, Any],
+    requests: AsyncIterator[RequestT],
+) -> None:
+    """Write requests to a call, and half-close it; return early if the call has ended.
+
+    To be run in a task that is cancelled with the call: the one in which gRPC iterates over
+    requests goes on if the server has ended the call.
+
+    Raises:
+        Exception: making a request failed; the call is cancelled.
+    """
+    try:
+        async for request in requests:
+            await call.write(request)
+        await call.done_writing()
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        return  # the call has ended; the reader gets the reason
+    except Exception:
+        call.cancel()
+        raise
 
 
 class _FailingWrites:

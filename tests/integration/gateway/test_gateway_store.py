@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
+import threading
 import time
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, cast
 
 import grpc
 import pytest
@@ -15,14 +19,13 @@ from gateway.access.enrolments import EnrolmentStore
 from gateway.server import Gateway
 from synergai.client.client import Client
 from synergai.client.store import PlacedState
-from synergai.errors import Conflict, InvalidInput, NotFound
+from synergai.errors import Cancelled, Conflict, InvalidInput, NotFound
 from synergai.models.package import pack
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in, described
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from synergai.client.store import StoredEngine
     from synergai.models.package import Package
@@ -245,3 +248,54 @@ def _token(state: Path) -> str:
     now = time.time()
     with EnrolmentStore(state) as store:
         return store.issue("", "", now + 600, now)
+
+
+async def test_refused_upload_raises_the_reason_and_stops_reading(
+    gateway: Gateway, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class StuckFile(io.BytesIO):
+        def read(self, _size: int | None = -1) -> bytes:
+            assert resumed.wait(10.0)
+            return b""
+
+    async def refuse(_sha256: str, _offset: int, _data: bytes) -> int:
+        raise InvalidInput("not this one")
+
+    resumed = threading.Event()
+    stuck = cast("Path", SimpleNamespace(open=lambda *_, **__: StuckFile(), stat=tmp_path.stat))
+    package = pack(folder(tmp_path / "net"), "net", 1)
+    paths = dict.fromkeys(package.paths, stuck)
+    monkeypatch.setattr(gateway.app.store, "append", refuse)
+    with pytest.raises(InvalidInput, match="not this one"):
+        await client.push_engine("net", 1, package.manifest.encode(), paths)
+    coroutines = [repr(task.get_coro()) for task in asyncio.all_tasks()]
+    assert not [each for each in coroutines if "request_iterator" in each]
+    resumed.set()
+
+
+async def test_file_that_cannot_be_read_while_it_is_pushed_is_named(
+    client: Client, tmp_path: Path
+) -> None:
+    package = pack(folder(tmp_path / "net"), "net", 1)
+    unreadable = Path("/proc/self/mem")  # it can be opened, and has nothing at its beginning
+    paths = dict.fromkeys(package.paths, unreadable)
+    with pytest.raises(InvalidInput, match="/proc/self/mem cannot be read: Input/output error"):
+        await client.push_engine("net", 1, package.manifest.encode(), paths)
+
+
+async def test_closing_the_client_ends_a_push(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(_sha256: str, _offset: int, _data: bytes) -> int:
+        uploading.set()
+        await asyncio.Event().wait()
+        return 0
+
+    uploading = asyncio.Event()
+    package = pack(folder(tmp_path / "net"), "net", 1)
+    monkeypatch.setattr(gateway.app.store, "append", hang)
+    async with Client(gateway.address) as client:
+        pushing = asyncio.create_task(push(client, package))
+        await uploading.wait()
+    with pytest.raises(Cancelled, match="the client was closed"):
+        await pushing
