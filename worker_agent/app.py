@@ -329,12 +329,15 @@ class Agent:
     def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
         """Replace an engine that has changed in the model directory; None if it was removed."""
         _log.info("engine %s was %s", name, "removed" if engine is None else "added or changed")
-        if engine is None:
-            fault = "it is no longer in the worker's model directory"
-            engine = replace(self._engines[name], fault=fault)
         for worker in self._workers:
             worker.hosts.retire(name)
-        self._update_engine(engine)
+        if engine is None:
+            fault = "it is no longer in the worker's model directory"
+            removed = replace(self._engines[name], fault=fault, pending=False)
+            for worker in self._workers:
+                worker.remove_engine(removed)
+        else:
+            self._update_engine(engine)
         self._reconciler.look_again()
 
     def _describe_again(self, name: EngineName) -> Coroutine[Any, Any, None] | None:

@@ -104,6 +104,8 @@ class Worker:
         # Filled on startup, like the engines.
         self.configurations: list[Configuration] = []
         self.engines: dict[EngineName, Engine] = {}
+        # Engines that are no longer in the model directory.
+        self._removed: set[EngineName] = set()
         self.meter: PowerMeter | None = None
         self.reconciler: Reconciler | None = None
         self.hosts = HostPool(
@@ -142,11 +144,17 @@ class Worker:
             fault = f"the backend {engine.backend!r} runs with none of the providers {names}"
             engine = replace(engine, fault=fault)
         self.engines[engine.name] = engine
+        self._removed.discard(engine.name)
 
     def update_engine(self, engine: Engine) -> None:
         """Add or replace an engine, and tell the gateway."""
         self.set_engine(engine)
         self.hub.send_engine_changed(self.engines[engine.name])
+
+    def remove_engine(self, engine: Engine) -> None:
+        """Tell the gateway that an engine is gone, whose fault says so; it is not offered again."""
+        self.update_engine(engine)
+        self._removed.add(engine.name)
 
     def read_input(self, engine: EngineName, url: str) -> bytes:
         """Return the request for the input of an engine at a URL; called from other threads."""
@@ -231,8 +239,16 @@ class Worker:
             cores=len(os.sched_getaffinity(0)),
             memory_bytes=physical_memory_bytes(),
             configurations=map(converters.configuration_to_proto, self.configurations),
-            engines=map(converters.engine_to_proto, self.engines.values()),
-            sessions=map(converters.session_to_proto, self.hosts.resident_sessions()),
+            engines=[
+                converters.engine_to_proto(engine)
+                for engine in self.engines.values()
+                if engine.name not in self._removed
+            ],
+            sessions=[
+                converters.session_to_proto(session)
+                for session in self.hosts.resident_sessions()
+                if session.engine not in self._removed
+            ],
             power_mode=self.modes.mode,
             meter="" if self.meter is None else self.meter.source,
             instance=self._instance,

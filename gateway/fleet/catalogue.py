@@ -113,6 +113,10 @@ class Catalogue:
         """Return whether an engine accepts requests."""
         return engine in self._in_service
 
+    def is_known(self, engine: EngineName) -> bool:
+        """Return whether any worker has ever had an engine that was not dropped since."""
+        return engine in self._known
+
     def is_usable(self, engine: EngineName) -> bool:
         """Return whether a connected worker can run an engine, unloaded or not."""
         return engine in self._usable
@@ -376,6 +380,20 @@ class Catalogue:
             return {}
         self._offers[engine].forget_description()
         return self._resolve(engine)
+
+    def drop(self, engine: EngineName) -> bool:
+        """Forget that there is an engine which no connected worker can run; return whether it was.
+
+        The caller removes the record of it. An unloaded engine stays, as it may be loaded again.
+        """
+        offers = self._offers_of(engine)
+        if (offers and not self.is_faulty(engine)) or engine in self._unloaded:
+            return False
+        for worker_id in list(offers):
+            self.withdraw(worker_id, engine)
+        self._known.remove(engine)
+        self.on_service_changed(engine)
+        return True
 
     def _resolve(self, name: EngineName) -> dict[WorkerId, Engine]:
         """Choose the description of an engine in service; return the engine per worker."""

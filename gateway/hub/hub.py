@@ -284,12 +284,20 @@ class Hub:
     def forget_engine(self, name: str) -> EngineName:
         """Decide again which description of an engine is in service; return its name.
 
+        One that no connected worker can run is removed from the list of engines, until a worker
+        offers it again.
+
         Raises:
             EngineNotFound: no worker has ever had it.
         """
+        engine = EngineName(name)
         self._apply_engines(self._catalogue.forget(name))
+        if self._catalogue.drop(engine):
+            for _, worker in self._connections.registered():
+                worker.offered.pop(engine, None)
+                worker.engines.pop(engine, None)
         _log.info("the description of engine %s is forgotten", name)
-        return EngineName(name)
+        return engine
 
     def set_rules(self, rows: tuple[Worker, ...] | None) -> None:
         """Set the access table's rows for workers, and apply them to the connected ones."""
@@ -354,7 +362,7 @@ class Hub:
                 continue
             if engine.fault and not worker.distrusted:  # which is logged once, not by engine
                 asked = engine.name in worker.unplaced
-                level = logging.INFO if asked else logging.WARNING
+                level = logging.INFO if asked or engine.pending else logging.WARNING
                 _log.log(level, "worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
             _log_left_out(worker, engine)
             _log_other_samples(worker, engine)

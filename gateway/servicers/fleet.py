@@ -143,6 +143,8 @@ class FleetServicer:
         for engine in self._versions.selected(request.engine):
             self._hub.forget_engine(engine)
             await self._journal.set_description(engine, None)
+            if not self._versions.catalogue.is_known(engine):
+                await self._journal.remove_engines([engine])
         return fleet_pb2.ForgetEngineResponse()
 
     def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:

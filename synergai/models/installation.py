@@ -186,6 +186,8 @@ def add_model(
     source = source.parent if source.name == SAVED_MODEL_FILE else source
     if not backend_of(source):
         raise InvalidInput(f"{source} is not a model; supported are {MODEL_FORMATS}")
+    if not source.exists():  # before the model directory is made
+        raise InvalidInput(f"{source.name!r} does not exist")
     if (inputs or outputs) and not is_frozen_graph(source):
         raise InvalidInput(
             f"{source} declares its own inputs and outputs; omit --inputs and --outputs"

@@ -94,3 +94,22 @@ async def test_worker_that_is_faster_after_a_restart_does_not_win(
             assert (await faults(caller, 1))["w2"] == ""
             await caller.oip.ModelInfer(a_request(), timeout=30)
             assert rogue.assignments
+
+
+async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
+    gateway: Gateway, caller: Caller, new_agent: NewAgent
+) -> None:
+    async with new_agent("w1") as agent:
+        await faults(caller, 1)
+        gone = agent.register.engines[0]
+        gone.fault = "it is no longer in the worker's model directory"
+        changed = hub_pb2.EngineChanged(engine=gone)
+        await agent.control.write(hub_pb2.AgentControl(engine_changed=changed))
+        while not (await faults(caller, 1))["w1"]:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.02)
+        await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine=gone.name))
+        [worker] = await caller.workers(1)
+        assert gone.name not in {engine.name for engine in worker.engines}
+        assert gone.name not in set(gateway.app.catalogue.known_engines())
+        recorded = await gateway.app.journal.engines()
+        assert gone.name not in set[str](recorded)

@@ -507,7 +507,7 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
         (models / "sum").mkdir()
         (models / "sum.new").rename(models / "sum" / "m.tflite")
         engine = (await hub.heard("engine_changed")).engine_changed.engine
-        while not engine.backend:  # seen while it was empty
+        while engine.pending or not engine.backend:  # found, or seen while it was empty
             engine = (await hub.heard("engine_changed")).engine_changed.engine
         assert (engine.name, engine.backend, engine.fault) == ("sum", "tflite", "")
         hub.assign(1, "sum", count=3)
@@ -516,3 +516,6 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
         assert "no longer in" in (await hub.heard("engine_changed")).engine_changed.engine.fault
         hub.assign(2, "sum")
         assert (await hub.ended(2)).fault == hub_pb2.FAULT_ENGINE_BROKEN
+        await hub.stop()
+        await hub.start()
+        assert not (await hub.registrations.get()).engines

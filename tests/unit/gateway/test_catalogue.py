@@ -601,6 +601,30 @@ def test_unknown_engine_suggests_close_names() -> None:
         catalogue.find("resnet50" * 1000)
 
 
+def test_engine_that_no_worker_can_run_is_dropped(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, engine)
+    assert not catalogue.drop(ECHO)
+    catalogue.update(W1, pending(engine))
+    assert not catalogue.drop(ECHO)
+    catalogue.update(W1, replace(engine, fault="it is gone"))
+    catalogue.forget(ECHO)
+    assert catalogue.drop(ECHO)
+    assert list(catalogue.known_engines()) == []
+    with pytest.raises(EngineNotFound):
+        catalogue.find(ECHO)
+    catalogue.update(W1, engine)
+    assert catalogue.find(ECHO) == engine
+
+
+def test_unloaded_engine_is_not_dropped(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, engine)
+    catalogue.unload(ECHO)
+    catalogue.remove_worker(W1)
+    assert not catalogue.drop(ECHO)
+
+
 def test_no_name_is_suggested_while_an_engine_is_inspected(engine: Engine) -> None:
     catalogue = Catalogue([EngineName("resnet50")])
     catalogue.update(W1, pending(engine))

@@ -213,6 +213,7 @@ def test_missing_or_unsupported_file_is_rejected(tmp_path: Path) -> None:
         add_model(tmp_path / "models", tmp_path / "absent.onnx")
     with pytest.raises(InvalidInput, match="is not a model"):
         add_model(tmp_path / "models", tmp_path / "notes.txt")
+    assert not (tmp_path / "models").exists()
 
 
 def test_failed_installation_keeps_the_old_engine(tmp_path: Path) -> None:
