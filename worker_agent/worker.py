@@ -263,6 +263,7 @@ class Worker:
                 for session, size in self.hosts.session_bytes().items()
             ],
             pinned=map(converters.session_to_proto, self._config.sessions),
+            runs_beside_loads=True,
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

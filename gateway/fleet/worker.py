@@ -136,6 +136,7 @@ class ConnectedWorker:
         session_budget_bytes: memory for its sessions; 0 if its agent does not report it.
         session_bytes: memory of sessions that it had loaded when it registered.
         pinned: sessions that it always keeps.
+        runs_beside_loads: it runs requests whose session is loaded while it loads another.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         placed: engine versions of the store that are placed on it, as last reported.
@@ -178,6 +179,7 @@ class ConnectedWorker:
     session_budget_bytes: int = 0
     session_bytes: dict[Session, int] = field(default_factory=dict)
     pinned: frozenset[Session] = frozenset()
+    runs_beside_loads: bool = False
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
     unplaced: set[EngineName] = field(default_factory=set)
@@ -237,6 +239,7 @@ class ConnectedWorker:
             memory_bytes=self.session_budget_bytes,
             session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
             pinned=self.pinned,
+            runs_beside_loads=self.runs_beside_loads,
         )
 
     def record_completed(self, completed: CompletedQueries) -> None:

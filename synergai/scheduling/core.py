@@ -593,10 +593,12 @@ class SchedulerCore:
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         """Run requests between two queries of running jobs."""
         for request, worker, estimate, yielding in interruptions:
+            # A job that waits for its load is not held up.
+            beside = estimate is not None and worker.runs_beside_load(estimate.session)
             for lease in yielding:
                 self._leases.stop(lease, self._now, for_request=True)
             if yielding:
-                worker.interruptions += 1
+                worker.interruptions += not beside
                 worker.interrupted_at = self._now
             if estimate is None:
                 self._assign_probes([(request, worker)])

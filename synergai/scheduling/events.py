@@ -52,6 +52,7 @@ class Worker(Struct, frozen=True, kw_only=True):
         session_bytes: memory of a session by engine, as far as it is known.
         session_sizes: memory of single sessions, which overrides `session_bytes`.
         pinned: sessions that it always keeps.
+        runs_beside_loads: requests whose session is loaded do not wait while it loads another.
     """
 
     id: WorkerId
@@ -67,6 +68,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     session_bytes: dict[EngineName, int] = {}
     session_sizes: tuple[SessionSize, ...] = ()
     pinned: frozenset[Session] = frozenset()
+    runs_beside_loads: bool = False
 
 
 class Assignment(Struct, frozen=True, kw_only=True):

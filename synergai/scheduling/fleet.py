@@ -10,6 +10,8 @@ import heapq
 import math
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from synergai.scheduling.state import WorkerRecord
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class Fleet:
 
     def add(self, worker: Worker, now: float) -> WorkerRecord:
         """Add a worker whose id is not in the fleet."""
+        if self._settings.strict:
+            worker = replace(worker, runs_beside_loads=False)
         record = WorkerRecord(
             worker,
             self._next_index,

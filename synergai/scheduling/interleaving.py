@@ -3,7 +3,8 @@
 A job may occupy a worker for hours, but it can be stopped after any query and resumed. A request
 that finds no free worker therefore stops the job, runs next, and the rest of the job is assigned
 again behind it. Three limits protect the job: its priority must not be higher, it must still meet
-its deadline, and it advances after a few requests at the latest.
+its deadline, and it advances after a few requests at the latest. While the worker loads a session,
+requests whose session it has loaded run beside the load.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.scheduling.state import Phase
+from synergai.scheduling.state import MAX_REQUESTS, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -128,7 +129,11 @@ class Interleaver:
                 yield wait_s, Interruption(request, worker, estimate, ())
             elif self._may_interrupt(worker, request, estimate, cost_s):
                 yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
-                yield self._delay_s(worker), Interruption(request, worker, estimate, yielding)
+                wait_s = self._delay_s(worker, estimate)
+                yield wait_s, Interruption(request, worker, estimate, yielding)
+            elif estimate is not None and _may_join(worker, estimate):
+                wait_s = worker.ahead_s(estimate.session, self._view.now)
+                yield wait_s, Interruption(request, worker, estimate, ())
 
     def expected_answer_s(
         self, engine: EngineName, priority: int, *, interruptible: bool
@@ -156,7 +161,9 @@ class Interleaver:
             cost_s = estimate.per_query_s + estimate.transfer_s
             yields = interruptible and len(worker.leases) > worker.requests
             if yields and self._jobs_may_yield(worker, priority, cost_s):
-                wait_s = self._delay_s(worker)
+                wait_s = self._delay_s(worker, estimate)
+            elif _may_join(worker, estimate):
+                wait_s = worker.ahead_s(estimate.session, self._view.now)
             else:
                 wait_s = worker.free_at(self._view.now) - self._view.now
             if not math.isfinite(wait_s):
@@ -173,7 +180,8 @@ class Interleaver:
             request.job.engine, worker.worker.worker_class
         ):
             return False
-        if worker.interruptions >= MAX_INTERRUPTIONS:
+        beside = estimate is not None and worker.runs_beside_load(estimate.session)
+        if worker.interruptions >= MAX_INTERRUPTIONS and not beside:
             return False
         return self._jobs_may_yield(worker, request.job.priority, cost_s)
 
@@ -206,9 +214,11 @@ class Interleaver:
             return True
         return completes_at + delay_s + MARGIN * remaining_s <= deadline
 
-    def _delay_s(self, worker: WorkerRecord) -> float:
+    def _delay_s(self, worker: WorkerRecord, estimate: Estimate | None) -> float:
         """Return the seconds until the worker turns to a request: one query, and other requests."""
         now = self._view.now
+        if estimate is not None and worker.runs_beside_load(estimate.session):
+            return worker.ahead_s(estimate.session, now)
         delay_s = 0.0
         for lease in worker.leases.values():
             if lease.head_at is None:
@@ -221,6 +231,20 @@ class Interleaver:
                 if lease.phase is Phase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return delay_s
+
+
+def _may_join(worker: WorkerRecord, estimate: Estimate) -> bool:
+    """Return whether a request runs beside a load, and no job has to yield for that.
+
+    If the load ends first, it waits for the queries of a request or a probe.
+    """
+    return (
+        worker.runs_beside_load(estimate.session)
+        and worker.requests < MAX_REQUESTS
+        and not worker.withdrawn
+        and not worker.on_trial
+        and all(each.job.is_request or each.estimate is None for each in worker.leases.values())
+    )
 
 
 def _last_resort(option: Interruption) -> tuple[bool, float]:

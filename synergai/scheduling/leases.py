@@ -228,7 +228,8 @@ class Leases:
     ) -> Lease:
         """Create the assignment of a range of queries, register its lease and send it."""
         first, stop = queries
-        estimate_s = worker.free_at(now) - now + cost.total_s
+        session = Session(job.job.engine, configuration)
+        estimate_s = worker.ahead_s(session, now) + cost.total_s
         assignment = Assignment(
             id=AssignmentId(self._next_id),
             job_id=job.job.id,

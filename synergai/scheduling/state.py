@@ -349,6 +349,31 @@ class WorkerRecord:
             and all(lease.estimate is not None for lease in self.leases.values())
         )
 
+    def runs_beside_load(self, session: Session) -> bool:
+        """Return whether it loads a session for its head, and a request in `session` runs at once.
+
+        A switch of the power mode comes with a load, so sessions of another mode have to wait.
+        """
+        head = self.head
+        return (
+            self.worker.runs_beside_loads
+            and head is not None
+            and head.phase is Phase.SETUP
+            and head.session not in self.sessions
+            and session in self.sessions
+            and session.configuration.power_mode == head.session.configuration.power_mode
+        )
+
+    def ahead_s(self, session: Session, now: float) -> float:
+        """Return the expected seconds until it turns to a further assignment in `session`."""
+        if not self.runs_beside_load(session):
+            return self.free_at(now) - now
+        return sum(
+            lease.expected_s
+            for lease in self.leases.values()
+            if lease.job.is_request and not lease.is_head
+        )
+
     def free_at(self, now: float) -> float:
         """Return when all of its assignments are expected to be over."""
         if not self.leases:

@@ -204,6 +204,7 @@ class Register(_message.Message):
     SESSION_BUDGET_BYTES_FIELD_NUMBER: _builtins.int
     SESSION_MEMORY_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
+    RUNS_BESIDE_LOADS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -229,6 +230,10 @@ class Register(_message.Message):
     """how it is enforced, for people"""
     session_budget_bytes: _builtins.int
     """Memory for loaded sessions, beyond which the agent drops those used longest ago; 0 if unknown."""
+    runs_beside_loads: _builtins.bool
+    """It runs single queries whose session is loaded while it loads another, and ahead of what waits
+    for that.
+    """
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """Configurations that the worker can run, by increasing speed of the power mode."""
@@ -284,10 +289,11 @@ class Register(_message.Message):
         session_budget_bytes: _builtins.int = ...,
         session_memory: _abc.Iterable[Global___SessionMemory] | None = ...,
         pinned: _abc.Iterable[_common_pb2.Session] | None = ...,
+        runs_beside_loads: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "runs_beside_loads", b"runs_beside_loads", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

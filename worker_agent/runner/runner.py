@@ -7,12 +7,15 @@ Invariants:
 - Consecutive items on the same host are fed to it without waiting, so that the host is never idle
   while there is work for it. The resident variants of an engine share a host, so that changing
   between them costs nothing.
+- While a session is being loaded, items whose own session is resident run beside the load. Single
+  queries then overtake the items that wait for it. Sessions of another power mode wait.
 - A host ends runs in the order in which they were fed, even if it computes them in one batch, so
   the completed queries of an item are always a prefix of it.
 - Every item ends exactly once, unless it is abandoned.
 
 Where an item is follows from its state: ``QUEUED`` items are in the queue, a ``FEEDING`` item is at
-its head and among the running ones, and ``DRAINING`` items are only among the running ones.
+its head and among the running ones, and ``DRAINING`` items are only among the running ones. Single
+queries are never ``FEEDING``.
 
 The runner has neither tasks nor a clock; it acts when work is added and when a host or a
 load calls back.
@@ -81,7 +84,7 @@ class Runner:
         self._running: deque[WorkItem] = deque()
         # The item of every run in flight, by run id; all of these runs are on `_host`.
         self._runs: dict[int, WorkItem] = {}
-        self._loading: asyncio.Future[Any] | None = None
+        self._loading: Session | None = None
         # The run that others must not be beside.
         self._alone: int | None = None
 
@@ -134,7 +137,38 @@ class Runner:
                 continue
             host = self._acquire_host(item)
             if host is None or not self._feed(item, host):
+                break
+        if self._loading is not None and len(self._queue) > 1:
+            self._pump_beside(self._loading)
+
+    def _pump_beside(self, loading: Session) -> None:
+        """Feed the single queries that need not wait for a load, if the head of the queue does."""
+        if self._resident_beside(self._queue[0].session, loading) is not None:
+            return
+        for item in list(self._queue):
+            if item.count > 1 or not item.requests or self._engine_failure(item) is not None:
+                continue
+            host = self._resident_beside(item.session, loading)
+            if host is not None and not (self._turn_to(host, item) and self._feed(item, host)):
                 return
+
+    def _resident_beside(self, session: Session, loading: Session) -> EngineHost | None:
+        """Return the host of a session that can run while another one is being loaded."""
+        # Loading switches the power mode, for which nothing may run.
+        if (
+            session == loading
+            or session.configuration.power_mode != loading.configuration.power_mode
+        ):
+            return None
+        return self._hosts.get_resident(session)
+
+    def _turn_to(self, host: EngineHost, item: WorkItem) -> bool:
+        """Let `host` be the one that is fed, with `item`; return False while another has runs."""
+        if self._runs and host is not self._host:
+            return False
+        self._host, self._session = host, item.session
+        self._variant = item.session.configuration.variant
+        return True
 
     def _engine_failure(self, item: WorkItem) -> Failure | None:
         """Return why the engine of `item` cannot run; None if it can."""
@@ -149,7 +183,8 @@ class Runner:
     def _acquire_host(self, item: WorkItem) -> EngineHost | None:
         """Return the host of `item` if it may be fed now; start to load it if necessary."""
         if self._loading is not None:
-            return None
+            host = self._resident_beside(item.session, self._loading)
+            return host if host is not None and self._turn_to(host, item) else None
         host = self._host
         variant = item.session.configuration.variant
         if host is not None and item.session == self._session and not host.is_closed:
@@ -167,8 +202,9 @@ class Runner:
         host = self._hosts.get_resident(item.session)
         if host is None:
             begin = self._clock()
-            self._loading = self._hosts.load(item.session)
-            self._loading.add_done_callback(partial(self._on_load_ended, item, begin))
+            self._loading = item.session
+            load = self._hosts.load(item.session)
+            load.add_done_callback(partial(self._on_load_ended, item, begin))
         self._host, self._session, self._variant = host, item.session, variant
         return host
 
@@ -230,7 +266,7 @@ class Runner:
                 item.reporter.start()
         if item.fed == item.count:
             item.state = DRAINING
-            self._queue.popleft()
+            self._queue.remove(item)  # the first one, unless it overtook others
 
     # --- transitions ------------------------------------------------------------------------
 

@@ -301,6 +301,7 @@ def _join(world: World, data: st.DataObject, _: int) -> Event:
         configurations=CONFIGURATIONS,
         sessions=frozenset({Session(ENGINES[0], CONFIGURATIONS[1])}),
         keeps_sessions=draw(st.booleans()),
+        runs_beside_loads=draw(st.booleans()),
     )
     world.workers.add(worker.id)
     return WorkerJoined(worker)

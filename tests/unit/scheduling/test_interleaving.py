@@ -23,6 +23,7 @@ from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     AssignmentEnded,
+    AssignmentStarted,
     Dispatch,
     JobArrived,
     JobCancelled,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 BATCH, LIVE = EngineName("batch"), EngineName("live")
 CLASS = WorkerClass("box")
 ONE = Configuration(threads=1)
+SETUP_S = 5.0
 
 
 class JobFields(TypedDict, total=False):
@@ -58,13 +60,20 @@ class JobFields(TypedDict, total=False):
 
 
 def make_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
-    return ProfileEntry(engine=engine, worker_class=CLASS, configuration=ONE, qps=qps)
+    return ProfileEntry(
+        engine=engine, worker_class=CLASS, configuration=ONE, qps=qps, backend_start_s=SETUP_S
+    )
 
 
 def make_core(
-    *, workers: int = 1, profiled: Iterable[EngineName] = (BATCH, LIVE), **settings: object
+    *,
+    workers: int = 1,
+    profiled: Iterable[EngineName] = (BATCH, LIVE),
+    loaded: Iterable[EngineName] = (BATCH, LIVE),
+    runs_beside_loads: bool = False,
+    **settings: object,
 ) -> SchedulerCore:
-    """A core with workers that serve both engines at 10 queries per second, both resident."""
+    """A core with workers that serve both engines at 10 queries per second."""
     core = SchedulerCore(
         msgspec.convert({"policy": "synergai", **settings}, SchedulingSettings),
         ConfigurationDictionary(map(make_entry, profiled)),
@@ -77,7 +86,8 @@ def make_core(
                     worker_class=CLASS,
                     engines=frozenset({BATCH, LIVE}),
                     configurations=(ONE,),
-                    sessions=frozenset({Session(BATCH, ONE), Session(LIVE, ONE)}),
+                    sessions=frozenset(Session(engine, ONE) for engine in loaded),
+                    runs_beside_loads=runs_beside_loads,
                 )
             ),
             0.0,
@@ -495,3 +505,60 @@ def test_expected_answer_counts_only_the_rest_of_a_running_request() -> None:
     core = make_core(policy="synergai")
     core.handle(make_request("running", 0.0), 0.0)
     assert core.expected_answer_s(LIVE, 0, 0.05) == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+def test_any_number_of_requests_run_beside_the_load_for_a_job(policy: str) -> None:
+    core = make_core(policy=policy, loaded=[LIVE], runs_beside_loads=True)
+    [job] = dispatched(core.handle(make_job("job"), 0.0))
+    for number in range(2 * MAX_INTERRUPTIONS):
+        now = 0.2 * (number + 1)
+        expected_s = core.expected_answer_s(LIVE, 0, now)
+        assert expected_s == pytest.approx(0.1)
+        commands = core.handle(make_request(f"r-{number}", now), now)
+        assert stopped(commands) == [job.id]
+        [request] = dispatched(commands)
+        assert request.estimate_s == pytest.approx(0.1)
+        commands = core.handle(AssignmentEnded(job.id, 0, Outcome.STOPPED), now + 0.01)
+        commands += core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), now + 0.1)
+        [job] = dispatched(commands)
+    core.handle(AssignmentStarted(job.id, 0.0), 5.0)
+    interrupted = 0
+    while dispatched(core.handle(make_request(f"s-{interrupted}", 5.0), 5.0)):
+        interrupted += 1
+    assert 0 < interrupted <= MAX_REQUESTS
+
+
+def test_requests_wait_for_the_load_of_a_worker_that_runs_nothing_beside_it() -> None:
+    core = make_core(policy="synergai", loaded=[LIVE])
+    core.handle(make_job("job"), 0.0)
+    assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(4.2), "with the rest of the load"
+
+
+# Malleable stops the request that waits for the load.
+@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
+@pytest.mark.parametrize("profiled", [[BATCH, LIVE], [LIVE]])
+def test_requests_join_the_load_for_a_request_or_a_probe(
+    policy: str, profiled: list[EngineName]
+) -> None:
+    core = make_core(policy=policy, profiled=profiled, loaded=[LIVE], runs_beside_loads=True)
+    usual: JobFields = {"perishable": True, "with_tensors": True, "deadline": 60.0}
+    if BATCH in profiled:
+        loading = dispatched(core.handle(make_job("loads", queries=1, **usual), 0.0))
+    else:
+        loading = dispatched(core.handle(make_job("loads"), 0.0))
+    assert len(loading) == 1
+    joined: list[Assignment] = []
+    for number in range(2 * MAX_REQUESTS):
+        commands = core.handle(make_request(f"r-{number}", 1.0), 1.0)
+        assert stopped(commands) == []
+        joined += dispatched(commands)
+    assert MAX_REQUESTS - 1 <= len(joined) <= MAX_REQUESTS
+    # Requests that overtake the head of the worker's assignments end before it.
+    assert dispatched(core.handle(AssignmentEnded(joined[0].id, 1, Outcome.COMPLETED), 1.1))
+
+
+def test_strict_core_waits_for_loads() -> None:
+    core = make_core(strict=True, policy="synergai", loaded=[LIVE], runs_beside_loads=True)
+    core.handle(make_job("job"), 0.0)
+    assert core.handle(make_request("r", 1.0), 1.0) == []

@@ -686,3 +686,71 @@ def test_item_that_waits_for_inputs_reports_what_is_done(runner: Runner, host: F
         3,
         [b"response 1", b"response 2", b"response 3"],
     )
+
+
+async def test_resident_session_runs_beside_a_load_and_its_single_queries_overtake(
+    runner: Runner, hosts: FakeHosts, host: FakeHost, clock: Clock
+) -> None:
+    _, waiting = add(runner, DIGITS_2)
+    _, ranged = add(runner, DIGITS)
+    _, single = add(runner, DIGITS, queries=1)
+    assert len(host.runs) == 1
+    host.end(1)
+    assert [handler.lines != [] for handler in (waiting, ranged, single)] == [False, False, True]
+    clock.now += 2.0
+    other = await hosts.loaded(DIGITS_2)
+    assert len(other.runs) == 1
+    assert waiting.lines == [("started", 2.0)]
+    assert not host.runs
+    other.end(1, done=10)
+    assert len(host.runs) == 1
+
+
+async def test_item_waits_for_the_run_beside_its_load(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    add(runner, DIGITS_2)
+    add(runner, DIGITS, queries=1)
+    other = await hosts.loaded(DIGITS_2)
+    assert not other.runs
+    host.end(1)
+    assert len(other.runs) == 1
+
+
+async def test_head_of_the_queue_runs_beside_the_load_of_a_stopped_item(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    stopped, _ = add(runner, DIGITS_2)
+    runner.stop(stopped)
+    add(runner, DIGITS)
+    _, again = add(runner, DIGITS_2)
+    assert len(host.runs) == 1
+    host.end(1, done=10)
+    assert again.lines == []
+    assert len(hosts.loads) == 1
+    other = await hosts.loaded(DIGITS_2)
+    assert len(other.runs) == 1
+    assert again.lines == [("started", 0.0)]
+
+
+async def test_queries_of_several_hosts_beside_a_load_run_one_after_the_other(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    third = Session(EngineName("digits"), Configuration(3))
+    hosts.hosts[third] = FakeHost()
+    add(runner, DIGITS_2)
+    add(runner, DIGITS, queries=1)
+    add(runner, third, queries=1)
+    add(runner, DIGITS, queries=1)
+    assert (len(host.runs), len(hosts.hosts[third].runs)) == (1, 0)
+    host.end(1)
+    assert (len(host.runs), len(hosts.hosts[third].runs)) == (0, 1)
+
+
+async def test_nothing_runs_beside_a_load_in_another_power_mode(
+    runner: Runner, host: FakeHost
+) -> None:
+    add(runner, Session(EngineName("digits"), Configuration(1, power_mode="low")))
+    _, handler = add(runner, DIGITS, queries=1)
+    assert not host.runs
+    assert handler.lines == []
