@@ -199,7 +199,7 @@ async def test_response_without_id_makes_each_query_a_unary_call(
 async def test_request_over_the_size_limit_fails_alone(gateway: FakeGateway) -> None:
     async with synergai.Client(gateway.address, max_message_bytes=10_000) as client:
         waiting = asyncio.create_task(client.infer("stuck", x(1)))
-        with pytest.raises(synergai.Overloaded, match="larger than max"):
+        with pytest.raises(synergai.InvalidInput, match="at most 10,000"):
             await client.infer("identity", x(*range(3000)))
         assert not waiting.done()
         waiting.cancel()
