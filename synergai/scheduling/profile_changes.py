@@ -84,6 +84,8 @@ class ProfileChanges:
             known = self._dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
             if known is not None and known.qps != entry.qps:
                 self._reset_paces(entry)
+            if known is not None:
+                self._remove_kept(known)
             self._dictionary.put(entry)
         engines = sorted({entry.engine for entry in entries})
         for engine in engines:
@@ -115,16 +117,21 @@ class ProfileChanges:
             self._dictionary.put(entry)
         return bool(kept)
 
+    def _remove_kept(self, entry: ProfileEntry) -> None:
+        """Remove what `_keep` has put for the profile of a file, which is removed or replaced."""
+        if entry.configuration.variant:
+            return
+        for kept in list(self._dictionary.row(entry.engine, entry.worker_class).values()):
+            variant = kept.configuration.variant
+            if variant and kept == _as_variant(entry, variant):
+                self._dictionary.remove(kept)
+
     def remove(self, entries: Sequence[ProfileEntry]) -> None:
         """Remove entries from the dictionary; an engine without any is measured again."""
         for entry in entries:
             self._reset_paces(entry)
             self._dictionary.remove(entry)
-            if not entry.configuration.variant:
-                row = self._dictionary.row(entry.engine, entry.worker_class)
-                for kept in list(row.values()):  # which rest on this one
-                    if kept == _as_variant(entry, kept.configuration.variant):
-                        self._dictionary.remove(kept)
+            self._remove_kept(entry)
         self._refresh(sorted({entry.engine for entry in entries}))
         for worker in self._fleet.workers.values():
             self._probes.update_worker(worker)

@@ -207,6 +207,14 @@ def test_profile_of_a_file_counts_for_the_variant_that_it_becomes(*, added_later
     assert not profiled_variants(core)
 
 
+def test_new_profile_of_a_file_counts_for_the_variant_instead_of_the_earlier_one() -> None:
+    before = replace(make_entry("", 10.0), digest="a")
+    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary([before]))
+    core.handle(WorkerJoined(family_worker(0)), 0.0)
+    core.handle(ProfilesAdded((replace(make_entry("", 20.0), digest="a"),)), 0.0)
+    assert profiled_variants(core) == [("full", 20.0)]
+
+
 def test_profile_counts_once_a_worker_gets_variants() -> None:
     before = replace(make_entry(""), digest="a")
     core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary([before]))
