@@ -165,7 +165,10 @@ def test_engine_without_preprocessing_takes_no_images(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.zeros((1, 2)))
     bad, _ = read(tmp_path / "*")
     assert "tensors only" in reason(bad)
-    with pytest.raises(InvalidInput, match=r"a.jpg: the engine"):
+    with pytest.raises(InvalidInput, match=r"^[^:]*a.jpg: the engine"):
+        read(tmp_path / "*.jpg")
+    photo(tmp_path / "b.jpg")
+    with pytest.raises(InvalidInput, match=r": no file can be used, such as .*a.jpg: the engine"):
         read(tmp_path / "*.jpg")
 
 
