@@ -6,6 +6,7 @@ A worker is in the fleet while it has a work stream; a new one replaces the one 
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_transport import WorkTransport
     from synergai.runtime.clock import Clock
+
+_log = logging.getLogger(__name__)
 
 _ORDERS_LIMIT: Final = 4096
 
@@ -132,7 +135,11 @@ class WorkStreams:
             return False
         if collector.holds_back():
             return False
-        self._send([order], transport)
+        try:
+            self._send([order], transport)
+        except Exception:  # noqa: BLE001 - a bug must not end what the dispatcher does for others
+            _log.exception("cannot send to worker %s", order.assignment.worker_id)
+            transport.close()
         return True
 
     def _send(self, orders: Sequence[Order], transport: WorkTransport) -> None:

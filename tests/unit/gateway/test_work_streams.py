@@ -36,7 +36,9 @@ class FakeTransport:
         """Return at once."""
 
     def close(self, _error: object = None) -> None:
-        """Do nothing."""
+        """Close the stream."""
+        if not self.closed.done():
+            self.closed.set_result(None)
 
 
 class Setup:
@@ -114,3 +116,17 @@ async def test_orders_that_concern_an_assignment_follow_it(setup: Setup) -> None
     for _ in range(5):
         await asyncio.sleep(0)
     assert setup.transport.sent == [[1], [1]]
+
+
+async def test_failure_to_send_ends_the_stream_and_not_what_the_dispatcher_does(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_parts: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(setup.transport, "send", fail)
+    setup.worker.orders.put(setup.order(1))
+    assert "cannot send to worker" in caplog.text
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert setup.worker.orders.closed
