@@ -22,14 +22,15 @@ def normalize_deadline(seconds: float | None) -> float | None:
         seconds: from now; None means no deadline.
 
     Raises:
-        InvalidInput: it is not a positive number.
+        DeadlineExceeded: it has passed, as a remaining budget may have.
+        InvalidInput: it is not a number.
     """
     if seconds is None or seconds > _NO_LIMIT_S:
         return None
     if math.isnan(seconds):
         raise InvalidInput("a deadline must be a number of seconds, not nan")
     if seconds <= 0:
-        raise InvalidInput(f"a deadline must be more than 0 seconds from now, not {seconds:g}")
+        raise DeadlineExceeded(f"a deadline must be more than 0 seconds from now, not {seconds:g}")
     return seconds
 
 

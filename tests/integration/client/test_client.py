@@ -89,10 +89,10 @@ async def test_expired_deadline_cancels_the_query_at_the_server(
 
 
 @pytest.mark.parametrize("deadline", [0.0, -1.0])
-async def test_deadline_that_is_not_positive_fails_without_a_call(
+async def test_deadline_that_has_passed_fails_without_a_call(
     client: synergai.Client, gateway: FakeGateway, deadline: float
 ) -> None:
-    with pytest.raises(synergai.InvalidInput, match="more than 0 seconds"):
+    with pytest.raises(synergai.DeadlineExceeded, match="more than 0 seconds"):
         await client.infer("identity", x(1), deadline=deadline)
     assert gateway.requests == []
 
