@@ -87,7 +87,7 @@ def list_engines(
             print_facts(_listing_facts(row))
     else:
         columns = ("engine", "size", "backend", "accuracy", "published", "source")
-        print_table(columns, map(_listing_row, rows))
+        print_table(columns, map(_listing_row, rows), optional=("published",))
     for row in rows:
         if note := variants.accuracy_note(row.name, row.without_accuracy, row.variants):
             typer.echo(note)
