@@ -64,7 +64,8 @@ def forget(
 
     Workers whose engine differs from the one in service are not used for it (synergai workers shows
     which). This decides again which one is in service, such as after the workers that served it
-    were replaced. An engine that no connected worker can run any more is listed no longer.
+    were replaced. An engine that no connected worker can run any more is listed no longer. If it
+    has profiles, delete them as well ('synergai dictionary delete'), or a restart lists it again.
     """
     call_gateway(target, tls_ca, token_file, lambda client: client.forget(engine))
     typer.echo(f"the description of {engine} is forgotten")
