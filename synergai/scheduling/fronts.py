@@ -75,7 +75,7 @@ def build_front(
 
     A variant of unknown accuracy is used only if it is the fastest. A slower one whose accuracy is
     higher by less than the standard error of the difference is no better for sure, and left out.
-    If no accuracy is known, the reference is taken for the only accurate variant.
+    If no accuracy is known, the reference counts as the only accurate variant.
 
     Args:
         estimates: the engine's estimates on the worker, fastest first.

@@ -582,7 +582,7 @@ class LoadEngine(_message.Message):
     has no memory for it, or no time, gives it up and reports that it is not resident.
     """
     limit_s: _builtins.float
-    """A load ahead that takes longer than this hangs: the agent ends it, and begins it anew if a query
+    """A load ahead that takes longer than this hangs: the agent ends it, and restarts it if a query
     needs it by then. Time in which it is suspended does not count. 0: no limit.
     """
     @_builtins.property

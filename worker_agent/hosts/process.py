@@ -206,7 +206,7 @@ class HostProcess(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 message = await self._first_message
         except TimeoutError:
-            # Whoever shows a fault names its engine.
+            # Without the engine's name: faults are shown beside it.
             raise LoadHung(f"it was not loaded within {timeout_s:g} s") from None
         match message:
             case Ready():

@@ -7,7 +7,7 @@ response may overwrite it. The page before the slots says whether the host dies 
 which run it has begun last.
 
 Messages end at a multiple of `ALIGNMENT`. The tensor at the end of a request is then aligned as
-runtimes need it, whatever the size of the header before it, and the host reads it in place.
+runtimes need it, for any size of the header before it, and the host reads it in place.
 """
 
 from __future__ import annotations
