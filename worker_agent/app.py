@@ -282,23 +282,25 @@ class Agent:
             self._watch.look_at(engine)
 
     async def _track_engines(self, inventory: Inventory, watch: ModelDirectoryWatch) -> None:
-        """Describe the discovered engines, then watch the directory for changes."""
+        """Describe the discovered engines, and watch the directory for changes meanwhile."""
         pending = [engine.name for engine in self._engines.values() if engine.pending]
-        await inventory.describe(pending, self._update_engine)
-        if not self._engines:
-            _log.warning(
-                "the model directory %s has no engines: add one with 'synergai engines add FILE'",
-                self._config.models,
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch.run())
+            await inventory.describe(pending, self._update_engine)
+            if not self._engines:
+                _log.warning(
+                    "the model directory %s has no engines: add one with "
+                    "'synergai engines add FILE'",
+                    self._config.models,
+                )
+            usable = sum(not engine.fault for engine in self._engines.values())
+            _log.info(
+                "worker %s (%s): %d of %d engines are usable",
+                self._config.worker_id,
+                self._config.worker_class,
+                usable,
+                len(self._engines),
             )
-        usable = sum(not engine.fault for engine in self._engines.values())
-        _log.info(
-            "worker %s (%s): %d of %d engines are usable",
-            self._config.worker_id,
-            self._config.worker_class,
-            usable,
-            len(self._engines),
-        )
-        await watch.run()
 
     def _read_tls(self) -> ClientTls:
         config = self._config

@@ -33,6 +33,7 @@ from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.text import printable
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
+from worker_agent.inventory.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
@@ -73,6 +74,18 @@ class _Model(NamedTuple):
     samples_digest: str
 
 
+class Changes(NamedTuple):
+    """Changes of the model directory.
+
+    Attributes:
+        changed: engines that were added or changed, and are to be described.
+        removed: engines that were removed.
+    """
+
+    changed: frozenset[EngineName]
+    removed: frozenset[EngineName]
+
+
 class Inventory:
     """Describes the engines of a model directory and detects changes.
 
@@ -87,7 +100,7 @@ class Inventory:
         now: seconds since the epoch.
 
     Attributes:
-        is_settling: whether the last `poll_changes` saw changes that the next one may return.
+        is_settling: whether the last `find_changes` saw changes that the next one may return.
     """
 
     def __init__(
@@ -106,9 +119,10 @@ class Inventory:
         self._memory = memory
         self._models = ModelDirectories(models, fetched)
         self._cache = cache
-        self._parallel = parallel or min(_MAX_PARALLEL, len(os.sched_getaffinity(0)))
+        parallel = parallel or min(_MAX_PARALLEL, len(os.sched_getaffinity(0)))
         if memory is not None and memory.limit_bytes:
-            self._parallel = max(1, min(self._parallel, memory.limit_bytes // _HOST_BYTES))
+            parallel = max(1, min(parallel, memory.limit_bytes // _HOST_BYTES))
+        self._slots = Slots(parallel)
         self._inspect = self._load_once if inspect is None else inspect
         self._described: dict[EngineName, _Snapshot] = {}
         # The last scan, which may have seen files that were still being copied.
@@ -119,7 +133,11 @@ class Inventory:
         self.is_settling = False
         self._cache_keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
-        self._one_at_a_time = asyncio.Lock()
+        # The content of the cache, and what was found out since.
+        self._known: dict[str, Description] = {}
+        self._faults: dict[str, LoadFault] = {}
+        self._describing = 0
+        self._again = asyncio.Lock()
 
     async def discover(self) -> dict[EngineName, Engine]:
         """Return all engines of the directory, pending until they are described.
@@ -131,14 +149,18 @@ class Inventory:
         return {name: _pending(definition) for name, (definition, _) in self._scanned.items()}
 
     async def describe(self, names: Iterable[EngineName], on_described: OnDescribed) -> None:
-        """Describe discovered engines, several at a time, in order of increasing file size.
+        """Describe engines that were found, several at a time, in order of increasing file size.
+
+        Others may be described meanwhile. A description is dropped if its engine has changed since.
 
         Args:
-            names: names of discovered engines.
+            names: names of engines that `discover` or `find_changes` has returned.
             on_described: called with the description of each engine as soon as there is one; the
                 reason why an engine cannot be used is its fault.
         """
-        await self._describe({name: self._described[name] for name in names}, on_described)
+        await self._describe(
+            [self._described[name] for name in names if name in self._described], on_described
+        )
 
     def remembers_fault(self, name: EngineName) -> bool:
         """Return whether an engine is faulty only because its load hung or crashed."""
@@ -146,22 +168,23 @@ class Inventory:
 
     async def describe_again(self, name: EngineName, on_described: OnDescribed) -> None:
         """Describe an engine that `remembers_fault` by loading it again; nothing if it does not."""
-        if name in self._described:
-            await self._describe({name: self._described[name]}, on_described, again=True)
+        async with self._again:
+            if name in self._described and name in self._not_loaded:
+                await self._describe([self._described[name]], on_described, again=True)
 
     async def has_other_folders(self) -> bool:
-        """Return whether folders were added, removed or replaced since the last `poll_changes`.
+        """Return whether folders were added, removed or replaced since the last `find_changes`.
 
         This costs one call per folder. It does not see files that are overwritten.
         """
         return await asyncio.to_thread(_folder_times, self._models) != self._folders
 
-    async def poll_changes(
+    async def find_changes(
         self,
         complete: Collection[EngineName] = (),
         on_found: OnDescribed = lambda _: None,
-    ) -> dict[EngineName, Engine | None]:
-        """Return the engines changed since they were described; None for removed engines.
+    ) -> Changes:
+        """Return the engines that have changed since `discover`, each change once.
 
         A changed engine is returned once two consecutive calls find it in the same state, because
         copying a large file takes a while. One whose folder was renamed after its last file was
@@ -191,76 +214,65 @@ class Inventory:
         kept = {name: each for name, each in self._described.items() if name not in removed}
         self._described = kept | changed
         self.is_settling = self._described != scanned
-        engines: dict[EngineName, Engine | None] = dict.fromkeys(removed)
-        await self._describe(changed, lambda engine: engines.__setitem__(engine.name, engine))
-        return engines
+        return Changes(frozenset(changed), frozenset(removed))
 
     async def _describe(
-        self,
-        snapshots: dict[EngineName, _Snapshot],
-        on_described: OnDescribed,
-        *,
-        again: bool = False,
+        self, snapshots: list[_Snapshot], on_described: OnDescribed, *, again: bool = False
     ) -> None:
         if not snapshots:
             return
-        async with self._one_at_a_time:  # the cache is read before, and written after
-            if again:
-                snapshots = {name: snapshots[name] for name in snapshots.keys() & self._not_loaded}
-            await self._describe_each(snapshots, on_described, again=again)
+        # Each time, as commands add to the cache.
+        self._known = read_descriptions(self._cache) | self._known
+        self._faults = read_load_faults(self._cache) | self._faults
+        if again:
+            for definition, _ in snapshots:
+                for key in self._cache_keys.get(definition.name, ()):
+                    self._faults.pop(key, None)
+        crowded_out: list[_Snapshot] = []
 
-    async def _describe_each(
-        self, snapshots: dict[EngineName, _Snapshot], on_described: OnDescribed, *, again: bool
-    ) -> None:
-        known = read_descriptions(self._cache)
-        keys_again = (
-            {key for name in snapshots for key in self._cache_keys.get(name, ())} if again else ()
-        )
-        faults = {
-            key: fault
-            for key, fault in read_load_faults(self._cache).items()
-            if key not in keys_again
-            and fault.version == self._agent_version
-            and self._now() - fault.at < _TRY_AGAIN_S
-        }
-        slots = asyncio.Semaphore(self._parallel)
-        crowded_out: list[EngineDefinition] = []
+        async def report(engine: Engine, snapshot: _Snapshot) -> None:
+            if await self._is_current(snapshot, check_files=bool(engine.fault)):
+                on_described(engine)
 
-        async def describe(definition: EngineDefinition) -> None:
-            async with slots:
-                try:
-                    engine = await self._describe_one(definition, known, faults)
-                except CrowdedOut:
-                    crowded_out.append(definition)
-                    return
-            on_described(engine)
+        async def describe(snapshot: _Snapshot) -> None:
+            try:
+                async with self._slots.one:
+                    engine = await self._describe_one(snapshot[0])
+            except CrowdedOut:
+                crowded_out.append(snapshot)
+            else:
+                await report(engine, snapshot)
 
+        self._describing += 1
         try:
             async with asyncio.TaskGroup() as group:
-                for definition, _ in sorted(snapshots.values(), key=_size):
-                    group.create_task(describe(definition))
-            for definition in crowded_out:
-                try:
-                    on_described(await self._describe_one(definition, known, faults))
-                except CrowdedOut as error:
-                    on_described(_faulty(definition, str(error)))
+                for snapshot in sorted(snapshots, key=_size):
+                    group.create_task(describe(snapshot))
+            for snapshot in crowded_out:
+                async with self._slots.all():
+                    try:
+                        engine = await self._describe_one(snapshot[0])
+                    except CrowdedOut as error:
+                        engine = _faulty(snapshot[0], str(error))
+                await report(engine, snapshot)
         finally:
-            present = self._described.keys() & self._cache_keys.keys()
-            used = {key for name in present for key in self._cache_keys[name]}
-            self._write_cache(
-                {key: known[key] for key in used & known.keys()},
-                {key: faults[key] for key in used & faults.keys()},
-            )
+            self._describing -= 1
+            self._write_cache()
 
-    async def _describe_one(
-        self,
-        definition: EngineDefinition,
-        known: dict[str, Description],
-        faults: dict[str, LoadFault],
-    ) -> Engine:
-        """Describe one engine from `known` entries and `faults`, or by loading it.
+    async def _is_current(self, snapshot: _Snapshot, *, check_files: bool) -> bool:
+        """Return whether an engine has neither changed nor been removed since it was found.
 
-        What loading it finds out is added to them.
+        Args:
+            snapshot: the engine.
+            check_files: look at its files as well, of which the last scan may not know.
+        """
+        definition, stamps = snapshot
+        if check_files and await asyncio.to_thread(_stamps, definition) != stamps:
+            return False
+        return self._described.get(definition.name) is snapshot
+
+    async def _describe_one(self, definition: EngineDefinition) -> Engine:
+        """Describe one engine from the cache, or by loading it.
 
         Raises:
             CrowdedOut: it had no room beside other engines.
@@ -270,9 +282,9 @@ class Inventory:
         left_out: list[LeftOut] = []
         try:
             if definition.variants:
-                models, left_out = await self._describe_variants(definition, known, faults)
+                models, left_out = await self._describe_variants(definition)
             else:
-                models = [await self._describe_model(definition, known, faults)]
+                models = [await self._describe_model(definition)]
         except CrowdedOut:
             raise
         except SynergaiError as error:
@@ -293,10 +305,7 @@ class Inventory:
             return _faulty(definition, str(error))
 
     async def _describe_variants(
-        self,
-        definition: EngineDefinition,
-        known: dict[str, Description],
-        faults: dict[str, LoadFault],
+        self, definition: EngineDefinition
     ) -> tuple[list[_Model], list[LeftOut]]:
         """Describe the variants of an engine, and say which cannot serve as it.
 
@@ -309,9 +318,7 @@ class Inventory:
         first_error: SynergaiError | OSError | None = None
         for variant in definition.variants:
             try:
-                model = await self._describe_model(
-                    definition.of_variant(variant.name), known, faults
-                )
+                model = await self._describe_model(definition.of_variant(variant.name))
                 if found:
                     _check_alike(model, found[0])
             except CrowdedOut:
@@ -328,12 +335,7 @@ class Inventory:
             raise first_error
         return found, left_out
 
-    async def _describe_model(
-        self,
-        definition: EngineDefinition,
-        known: dict[str, Description],
-        faults: dict[str, LoadFault],
-    ) -> _Model:
+    async def _describe_model(self, definition: EngineDefinition) -> _Model:
         """Describe an engine with a single model, or with one of its variants.
 
         Raises:
@@ -346,16 +348,26 @@ class Inventory:
         found = await asyncio.to_thread(digests_of, definition)
         key = found.key
         self._cache_keys[definition.name].add(key)
-        if key not in known:
-            if key in faults:
-                raise LoadHung(f"{faults[key].fault}; {_TRIED_AGAIN}")
+        description = self._known.get(key)
+        if description is None:
+            if (fault := self._fault(key)) is not None:
+                raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
             try:
-                known[key] = await self._inspect(definition)
+                description = await self._inspect(definition)
             except (LoadHung, LoadCrashed) as error:
-                faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
                 raise
+            self._known[key] = description
+            self._faults.pop(key, None)
         digest = "" if definition.backend in _WITHOUT_MODEL else found.model
-        return _Model(definition, known[key], digest, found.samples)
+        return _Model(definition, description, digest, found.samples)
+
+    def _fault(self, key: str) -> str | None:
+        """Return the fault of a load that is not to be tried again yet; None if there is none."""
+        fault = self._faults.get(key)
+        if fault is None or fault.version != self._agent_version:
+            return None
+        return None if self._now() - fault.at >= _TRY_AGAIN_S else fault.fault
 
     async def _load_once(self, definition: EngineDefinition) -> Description:
         variant = definition.variant and f", variant {definition.variant}"
@@ -369,9 +381,14 @@ class Inventory:
         ready = host.ready
         return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
 
-    def _write_cache(self, known: dict[str, Description], faults: dict[str, LoadFault]) -> None:
+    def _write_cache(self) -> None:
+        """Write the cache, without the entries of engines that are gone."""
+        if not self._describing and self._described.keys() <= self._cache_keys.keys():
+            used = {key for name in self._described for key in self._cache_keys[name]}
+            self._known = {key: self._known[key] for key in used & self._known.keys()}
+            self._faults = {key: self._faults[key] for key in used & self._faults.keys()}
         try:
-            write_descriptions(self._cache, known, faults)
+            write_descriptions(self._cache, self._known, self._faults)
         except OSError as error:  # only costs time at the next start
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 

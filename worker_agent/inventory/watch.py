@@ -59,20 +59,27 @@ class ModelDirectoryWatch:
     async def run(self) -> None:
         """Check periodically until cancelled."""
         waited_s = 0.0
-        while True:
-            waited_s += await self._pause()
-            if not self._complete and not await self._is_due(waited_s):
-                continue
-            waited_s = 0.0
-            complete, self._complete = self._complete, set()
-            try:
-                changed = await self._inventory.poll_changes(complete, self._on_found)
-            except (SynergaiError, OSError) as error:
-                # The directory may only be missing temporarily.
-                _log.warning("cannot check the model directory for changes: %s", error)
-                continue
-            for name, engine in changed.items():
-                self._on_change(name, engine)
+        async with asyncio.TaskGroup() as inspections:
+            while True:
+                waited_s += await self._pause()
+                if not self._complete and not await self._is_due(waited_s):
+                    continue
+                waited_s = 0.0
+                complete, self._complete = self._complete, set()
+                try:
+                    changes = await self._inventory.find_changes(complete, self._on_found)
+                except (SynergaiError, OSError) as error:
+                    # The directory may only be missing temporarily.
+                    _log.warning("cannot check the model directory for changes: %s", error)
+                    continue
+                for name in changes.removed:
+                    self._on_change(name, None)
+                if changes.changed:
+                    # Beside further looks, as it takes a minute if a load hangs.
+                    inspections.create_task(self._inventory.describe(changes.changed, self._report))
+
+    def _report(self, engine: Engine) -> None:
+        self._on_change(engine.name, engine)
 
     async def _is_due(self, waited_s: float) -> bool:
         """Return whether to check all files, ``waited_s`` after the last check."""

@@ -80,6 +80,16 @@ def ignore(_engine: Engine) -> None:
     pass
 
 
+async def poll(inventory: Inventory) -> dict[EngineName, Engine | None]:
+    """Return the changed engines, described; None for removed ones."""
+    changes = await inventory.find_changes()
+    engines: dict[EngineName, Engine | None] = dict.fromkeys(changes.removed)
+    await inventory.describe(
+        changes.changed, lambda engine: engines.__setitem__(engine.name, engine)
+    )
+    return engines
+
+
 def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -145,6 +155,108 @@ async def test_engine_crowded_out_of_memory_is_described_after_the_others(
     engines = await described(inventory)
     assert tried == [ONE, TWO, ONE]
     assert not any(engine.fault for engine in engines.values())
+
+
+class Blocked(Loads):
+    """Models of which the first load takes until it is let go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, definition: EngineDefinition) -> Description:
+        if not self.begun.is_set():
+            self.begun.set()
+            await self.go_on.wait()
+        return await super().__call__(definition)
+
+
+async def test_engine_that_is_found_during_an_inspection_is_described_beside_it(
+    models: Path, tmp_path: Path
+) -> None:
+    loads = Blocked()
+    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
+    names: list[EngineName] = []
+    first = asyncio.create_task(
+        inventory.describe(await inventory.discover(), lambda engine: names.append(engine.name))
+    )
+    await loads.begun.wait()
+    put_whole(models, "two")
+    changes = await inventory.find_changes()
+    await inventory.describe(changes.changed, lambda engine: names.append(engine.name))
+    assert names == [TWO]
+    loads.go_on.set()
+    await first
+    assert names == [TWO, ONE]
+
+
+async def test_watch_reports_an_engine_while_another_is_inspected(
+    models: Path, tmp_path: Path
+) -> None:
+    loads = Blocked()
+    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
+    await inventory.discover()
+    (models / "one" / "model.onnx").write_bytes(b"changed")
+
+    async def never(_seconds: float) -> None:
+        await asyncio.Event().wait()
+
+    changes: asyncio.Queue[EngineName] = asyncio.Queue()
+    watch = ModelDirectoryWatch(
+        inventory, 5.0, ignore, lambda name, _: changes.put_nowait(name), never
+    )
+    task = asyncio.create_task(watch.run())
+    watch.look_at(ONE)
+    await loads.begun.wait()
+    put(models, "two", b"the whole")
+    watch.look_at(TWO)
+    async with asyncio.timeout(30):
+        assert await changes.get() == TWO
+        loads.go_on.set()
+        assert await changes.get() == ONE
+    task.cancel()
+
+
+async def test_description_of_an_engine_that_changed_meanwhile_is_dropped(
+    models: Path, tmp_path: Path
+) -> None:
+    loads = Blocked()
+    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
+    engines: list[Engine] = []
+    first = asyncio.create_task(inventory.describe(await inventory.discover(), engines.append))
+    await loads.begun.wait()
+    put(models, "one", b"second")
+    assert await poll(inventory) == {}
+    assert list(await poll(inventory)) == [ONE]
+    loads.go_on.set()
+    await first
+    assert engines == []
+
+
+async def test_fault_of_an_engine_that_is_being_replaced_is_dropped(
+    models: Path, tmp_path: Path
+) -> None:
+    async def inspect(definition: EngineDefinition) -> Description:
+        definition.file.unlink()  # the first step of replacing it
+        raise EngineUnusable("it cannot be read")
+
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    assert (await described(inventory))[ONE].pending
+    put(models, "one", b"second")
+    assert await poll(inventory) == {}
+    assert list((await inventory.find_changes()).changed) == [ONE]
+
+
+async def test_cache_keeps_engines_that_are_not_described_yet(
+    inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
+) -> None:
+    put(models, "two", b"other")
+    await described(inventory)
+    again = Inventory(models, tmp_path / "engines.json", loads)
+    await again.discover()
+    await again.describe([ONE], ignore)
+    await again.describe([TWO], ignore)
+    assert sorted(loads) == [ONE, TWO]
 
 
 class Hanging(Loads):
@@ -311,14 +423,14 @@ async def test_changed_variant_is_a_change_of_its_engine_and_only_it_is_loaded_a
     await described(inventory)
     loads.variants.clear()
     (models / "one/int8.onnx").write_bytes(b"another")
-    assert await inventory.poll_changes() == {}
-    changed = await inventory.poll_changes()
+    assert await poll(inventory) == {}
+    changed = await poll(inventory)
     assert list(changed) == [ONE]
     assert loads.variants == ["int8"]
 
     (models / "one/full.onnx").unlink()
-    assert await inventory.poll_changes() == {}
-    engine = (await inventory.poll_changes())[ONE]
+    assert await poll(inventory) == {}
+    engine = (await poll(inventory))[ONE]
     assert engine is not None
     assert [each.name for each in engine.variants] == ["int8", "p25"]
 
@@ -334,7 +446,7 @@ async def test_model_that_cannot_be_loaded_is_tried_at_each_start(
 
 async def test_no_changes_are_reported_without_changes(inventory: Inventory, loads: Loads) -> None:
     assert list(await described(inventory)) == [ONE]
-    assert await inventory.poll_changes() == {}
+    assert await poll(inventory) == {}
     assert loads == [ONE]
 
 
@@ -343,12 +455,12 @@ async def test_new_engine_is_described_once_its_files_are_stable(
 ) -> None:
     await described(inventory)
     put(models, "two", b"half")
-    assert await inventory.poll_changes() == {}
+    assert await poll(inventory) == {}
     put(models, "two", b"the whole")
-    assert await inventory.poll_changes() == {}
-    changed = await inventory.poll_changes()
+    assert await poll(inventory) == {}
+    changed = await poll(inventory)
     assert list(changed) == [TWO]
-    assert await inventory.poll_changes() == {}
+    assert await poll(inventory) == {}
     assert loads == [ONE, TWO]
 
 
@@ -367,8 +479,8 @@ async def test_engine_with_a_changed_file_is_described_again(
 ) -> None:
     before = (await described(inventory))[ONE]
     put(models, "one", b"second")
-    await inventory.poll_changes()
-    after = (await inventory.poll_changes())[ONE]
+    await poll(inventory)
+    after = (await poll(inventory))[ONE]
     assert after is not None
     assert after.digest != before.digest
 
@@ -377,24 +489,24 @@ async def test_removed_engine_is_reported_once(inventory: Inventory, models: Pat
     await described(inventory)
     (models / "one" / "model.onnx").unlink()
     (models / "one").rmdir()
-    assert [await inventory.poll_changes() for _ in range(3)] == [{}, {ONE: None}, {}]
+    assert [await poll(inventory) for _ in range(3)] == [{}, {ONE: None}, {}]
 
 
 async def test_restored_engine_is_described_again(inventory: Inventory, models: Path) -> None:
     await described(inventory)
     (models / "one").rename(models / ".one")
-    await inventory.poll_changes()
-    await inventory.poll_changes()
+    await poll(inventory)
+    await poll(inventory)
     os.utime(models / ".one", ns=(0, 0))
     (models / ".one").rename(models / "one")
-    assert list(await inventory.poll_changes()) == [ONE]
+    assert list(await poll(inventory)) == [ONE]
 
 
 async def test_corrupted_file_is_a_fault(inventory: Inventory, models: Path) -> None:
     await described(inventory)
     put(models, "one", b"")
-    await inventory.poll_changes()
-    engine = (await inventory.poll_changes())[ONE]
+    await poll(inventory)
+    engine = (await poll(inventory))[ONE]
     assert engine is not None
     assert "0 bytes" in engine.fault
 
@@ -423,8 +535,8 @@ async def test_cache_contains_only_present_engines(
     put(models, "two", b"other")
     await described(inventory)
     put(models, "one", b"second")
-    await inventory.poll_changes()
-    await inventory.poll_changes()
+    await poll(inventory)
+    await poll(inventory)
     assert loads == [ONE, TWO, ONE]
     kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
     assert len(kept) == 2
@@ -467,8 +579,8 @@ async def test_changed_warm_up_is_a_change_of_the_engine(
     (models / "one" / "engine.toml").write_text('[warmup]\nx = { file = "x.npy" }')
     for content in (b"first", b"second"):
         (models / "one" / "x.npy").write_bytes(content)
-        await inventory.poll_changes()
-        assert list(await inventory.poll_changes()) == [ONE]
+        await poll(inventory)
+        assert list(await poll(inventory)) == [ONE]
     assert loads == [ONE] * 3
 
 
@@ -561,7 +673,7 @@ async def test_new_engine_is_reported_as_pending_before_it_is_described(
     await described(inventory)
     put(models, "two", b"half")
     for _ in range(2):
-        await inventory.poll_changes(on_found=found.append)
+        await inventory.find_changes(on_found=found.append)
     assert [(each.name, each.pending) for each in found] == [(TWO, True)]
 
 
@@ -570,9 +682,9 @@ async def test_new_engine_that_vanishes_before_it_is_described_is_removed(
 ) -> None:
     await described(inventory)
     put(models, "two", b"half")
-    assert await inventory.poll_changes() == {}
+    assert await poll(inventory) == {}
     (models / "two").rename(models / ".two")
-    assert [await inventory.poll_changes() for _ in range(3)] == [{}, {TWO: None}, {}]
+    assert [await poll(inventory) for _ in range(3)] == [{}, {TWO: None}, {}]
 
 
 async def test_folder_that_was_renamed_into_the_directory_is_described_at_once(
@@ -580,7 +692,7 @@ async def test_folder_that_was_renamed_into_the_directory_is_described_at_once(
 ) -> None:
     await described(inventory)
     put_whole(models, "two")
-    assert list(await inventory.poll_changes()) == [TWO]
+    assert list(await poll(inventory)) == [TWO]
     assert not inventory.is_settling
 
 
