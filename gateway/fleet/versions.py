@@ -9,6 +9,7 @@ version, if one is in service, goes on answering.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -148,11 +149,23 @@ class Versions:
         Raises:
             DeadlineExceeded: the timeout expired.
         """
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        # It may be pending again by the time this goes on, or another version instead.
+        while (engine := self._find_pending(name, version)) is not None:
+            remaining_s = None if deadline is None else deadline - loop.time()
+            await self.catalogue.wait_inspected(engine, remaining_s)
+
+    def _find_pending(self, name: str, version: str) -> EngineName | None:
+        """Return the version of an engine that a request gets if it is pending, or else None."""
         try:
             engine = self.resolve(name, version)
+            self.catalogue.find_usable(engine)
+        except EnginePending:
+            return engine
         except SynergaiError:
-            return  # the caller gets the same error
-        await self.catalogue.wait_inspected(engine, timeout_s)
+            return None  # the caller gets the same error
+        return None
 
     def in_service(self, name: str) -> list[str]:
         """Return the versions of an engine that accept requests, in increasing order."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,6 +12,7 @@ from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
 from synergai.domain import Engine, EngineName, JobSpec, WorkerId
 from synergai.errors import (
+    DeadlineExceeded,
     EngineNotFound,
     EnginePending,
     EngineUnusable,
@@ -208,6 +211,36 @@ def test_forgotten_versions_are_not_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert fleet.catalogue.forget_surplus() == ["echo/2"]
     with pytest.raises(VersionNotFound, match="it has 1"):
         fleet.chosen("2")
+
+
+async def test_request_waits_again_if_its_engine_is_inspected_again() -> None:
+    fleet = Fleet()
+    fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
+    waiting = asyncio.create_task(fleet.versions.wait_inspected(ECHO))
+    await asyncio.sleep(0)
+    fleet.catalogue.update(W1, of("1", "it is no longer in the worker's model directory"))
+    fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    fleet.catalogue.update(W1, of("1"))
+    await waiting
+
+
+async def test_request_waits_for_a_version_that_was_found_meanwhile() -> None:
+    fleet = Fleet()
+    fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
+    waiting = asyncio.create_task(fleet.versions.wait_inspected(ECHO))
+    await asyncio.sleep(0)
+    fleet.catalogue.update(W1, of("2", "it is being inspected", pending=True))
+    fleet.catalogue.update(W1, of("1", "the file is truncated"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    with pytest.raises(DeadlineExceeded):
+        await fleet.versions.wait_inspected(ECHO, timeout_s=0.0)
+    fleet.catalogue.update(W1, of("2"))
+    await waiting
 
 
 async def test_request_waits_for_the_version_that_it_gets() -> None:
