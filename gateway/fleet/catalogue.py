@@ -236,12 +236,8 @@ class Catalogue:
             raise EngineUnusable(f"engine {name!r} is unverified and has no samples; {ADVICE}")
 
     def not_found(self, name: str) -> EngineNotFound:
-        """Return the error for an engine that is not known.
-
-        It suggests similar names, unless the engine may just have been added with others.
-        """
-        added = any(each.is_pending for each in self._offers.values())
-        return self._known.not_found(name, suggest=not added)
+        """Return the error for an engine that is not known, which suggests similar names."""
+        return self._known.not_found(name)
 
     def add_known(self, names: Iterable[EngineName]) -> None:
         """Add engines to the known ones, served or not."""

@@ -60,10 +60,8 @@ class KnownEngines:
         """Return the known versions of an engine, in increasing order; empty if there are none."""
         return self._versions.get(name, ())
 
-    def not_found(self, name: str, *, suggest: bool = True) -> EngineNotFound:
-        """Return the error for an engine that is not known, by default with similar names."""
-        if not suggest:
-            return EngineNotFound(name)
+    def not_found(self, name: str) -> EngineNotFound:
+        """Return the error for an engine that is not known, which suggests similar names."""
         # Bounded: any client may ask for any name.
         candidates = sorted(self._versions) if len(name) <= _MAX_COMPARED_LENGTH else ()
         compared = filter(self._suggests, islice(candidates, _MAX_COMPARED))

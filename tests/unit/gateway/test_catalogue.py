@@ -625,10 +625,10 @@ def test_unloaded_engine_is_not_dropped(engine: Engine) -> None:
     assert not catalogue.drop(ECHO)
 
 
-def test_no_name_is_suggested_while_an_engine_is_inspected(engine: Engine) -> None:
+def test_names_are_suggested_while_an_engine_is_inspected(engine: Engine) -> None:
     catalogue = Catalogue([EngineName("resnet50")])
     catalogue.update(W1, pending(engine))
-    with pytest.raises(EngineNotFound, match=r"'resnet5'$"):
+    with pytest.raises(EngineNotFound, match=r"did you mean 'resnet50'\?$"):
         catalogue.find("resnet5")
 
 
