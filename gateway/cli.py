@@ -13,6 +13,7 @@ from gateway.enrolment_cli import enroll, workers_app
 from gateway.settings import GatewaySettings
 from synergai.cli.commands import settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
+from synergai.runtime.ports import check_free
 from synergai.runtime.reexec import run_instead
 
 
@@ -24,7 +25,9 @@ def run(settings: GatewaySettings) -> None:
     with [bold]synergai agent[/bold].
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    run_instead("gateway.process", settings.to_config())
+    config = settings.to_config()
+    check_free(config.addresses)  # now, as the gateway's start takes seconds
+    run_instead("gateway.process", config)
 
 
 def install(

@@ -63,3 +63,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     event_log: Path | None
     ready_file: Path | None
     log_level: LogLevel
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses to listen on, for clients, agents and HTTP."""
+        return self.listen, self.hub, self.http

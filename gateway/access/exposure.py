@@ -22,8 +22,7 @@ def check_before_start(config: GatewayConfig) -> None:
     Raises:
         InvalidInput: see `check_exposure`; or the access table is invalid.
     """
-    addresses = (config.listen, config.hub, config.http)
-    if config.insecure or all(is_loopback(each.rpartition(":")[0]) for each in addresses):
+    if config.insecure or all(is_loopback(each.rpartition(":")[0]) for each in config.addresses):
         return
     listed = False
     if config.access is not None:

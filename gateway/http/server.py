@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from gateway.http.connections import LimitedConnection
-from synergai.errors import Unavailable
+from synergai.runtime.ports import cannot_listen
 
 if TYPE_CHECKING:
     import ssl
@@ -127,8 +127,5 @@ async def _bind(host: str, port: int, address: str) -> list[socket.socket]:
     except OSError:
         for each in sockets:
             each.close()
-        raise Unavailable(
-            f"cannot listen on {address}: the port is in use, or the host is not an address "
-            "of this machine; choose another one"
-        ) from None
+        raise cannot_listen(address) from None
     return sockets

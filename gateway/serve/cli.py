@@ -6,6 +6,7 @@ import typer
 
 from gateway.serve.settings import ServeSettings
 from synergai.cli.commands import settings_command
+from synergai.runtime.ports import check_free
 from synergai.runtime.reexec import run_instead
 
 
@@ -16,7 +17,9 @@ def run(settings: ServeSettings) -> None:
     port 8002. Agents on other machines can join at the address given with --hub.
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    run_instead("gateway.serve.process", settings.to_serve_config())
+    config = settings.to_serve_config()
+    check_free(config.gateway.addresses)  # now, as the server's start takes seconds
+    run_instead("gateway.serve.process", config)
 
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

@@ -38,6 +38,7 @@ from synergai.protocol.status import (
     status_code,
 )
 from synergai.runtime.connections import shut_down_connection
+from synergai.runtime.ports import cannot_listen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -477,8 +478,5 @@ def bind(
     except RuntimeError:
         port = 0
     if not port:
-        raise Unavailable(
-            f"cannot listen on {address}: the port is in use, or the host is not an address of "
-            "this machine; choose another one"
-        )
+        raise cannot_listen(address)
     return f"{host}:{port}"

@@ -1,0 +1,31 @@
+"""The check that ports are free, before a server starts."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from synergai.errors import Unavailable
+from synergai.runtime.ports import check_free
+
+
+def test_port_in_use_is_refused_and_a_free_one_stays_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        check_free(["127.0.0.1:0", "localhost:0"])
+        with pytest.raises(Unavailable, match=f"cannot listen on {address}: the port is in use"):
+            check_free(["127.0.0.1:0", address])
+    check_free([address])
+    with socket.create_server(server_address(address)):
+        pass
+
+
+def test_host_of_another_machine_is_refused() -> None:
+    with pytest.raises(Unavailable, match="the host is not an address of this machine"):
+        check_free(["192.0.2.1:0"])
+
+
+def server_address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
