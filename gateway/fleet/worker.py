@@ -139,6 +139,7 @@ class ConnectedWorker:
         runs_beside_loads: it runs requests whose session is loaded while it loads another.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
+        forgotten: engines that an operator removed from both, until its agent describes them again.
         placed: engine versions of the store that are placed on it, as last reported.
         unplaced: engines that were placed on it until then, whose removal was asked for.
         placements_sent: whether its agent has been told them.
@@ -183,6 +184,7 @@ class ConnectedWorker:
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
     unplaced: set[EngineName] = field(default_factory=set)
+    forgotten: set[EngineName] = field(default_factory=set)
     placements_sent: bool = False
     fetchable: frozenset[str] = frozenset()
     fetches: int = 0

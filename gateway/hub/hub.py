@@ -294,7 +294,8 @@ class Hub:
         self._apply_engines(self._catalogue.forget(name))
         if self._catalogue.drop(engine):
             for _, worker in self._connections.registered():
-                worker.offered.pop(engine, None)
+                if worker.offered.pop(engine, None) is not None:
+                    worker.forgotten.add(engine)
                 worker.engines.pop(engine, None)
         _log.info("the description of engine %s is forgotten", name)
         return engine
@@ -335,6 +336,7 @@ class Hub:
         allowed: list[Engine] = []
         for engine in engines:
             worker.offered[engine.name] = engine
+            worker.forgotten.discard(engine.name)
             fault = "the worker is ejected, as it answered falsely" if worker.distrusted else ""
             if not fault and applicant is not None:
                 fault = self._rules.engine_fault(applicant, engine)
@@ -373,7 +375,9 @@ class Hub:
 
     def _session_changed(self, worker: ConnectedWorker, message: hub_pb2.SessionChanged) -> None:
         session = session_from_proto(message.session)
-        if session.engine not in worker.engines:
+        if session.engine in worker.forgotten and message.resident:
+            return
+        if session.engine not in worker.engines and session.engine not in worker.forgotten:
             raise ProtocolViolation(f"worker {worker.id!r} has no engine {session.engine!r}")
         refused = message.resident and lacks_variant(worker.offered[session.engine], session)
         if message.resident and not refused:
@@ -404,6 +408,8 @@ class Hub:
         self, worker: ConnectedWorker, message: hub_pb2.ConfigurationsUnusable
     ) -> None:
         engine = EngineName(message.engine)
+        if engine in worker.forgotten:
+            return
         if engine not in worker.engines:
             raise ProtocolViolation(f"worker {worker.id!r} has no engine {message.engine!r}")
         found = unusable_sessions(message.sessions)

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from gateway.server import Gateway
-from synergai.v1 import fleet_pb2, hub_pb2
+from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
 
@@ -113,3 +113,30 @@ async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
         assert gone.name not in set(gateway.app.catalogue.known_engines())
         recorded = await gateway.app.journal.engines()
         assert gone.name not in set[str](recorded)
+
+
+async def test_agent_may_still_drop_sessions_of_a_forgotten_engine(
+    caller: Caller, new_agent: NewAgent
+) -> None:
+    session = common_pb2.Session(engine="echo", configuration=common_pb2.Configuration(threads=1))
+    async with new_agent("w1") as agent:
+        await faults(caller, 1)
+        echo = agent.register.engines[0]
+        echo.fault = "its last load crashed"
+        crashed = hub_pb2.EngineChanged(engine=echo)
+        await agent.control.write(hub_pb2.AgentControl(engine_changed=crashed))
+        while not (await faults(caller, 1))["w1"]:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.02)
+        await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
+        for resident in (True, False):
+            reported = hub_pb2.SessionChanged(session=session, resident=resident)
+            await agent.control.write(hub_pb2.AgentControl(session_changed=reported))
+        unusable = hub_pb2.ConfigurationsUnusable(engine="echo")
+        await agent.control.write(hub_pb2.AgentControl(configurations_unusable=unusable))
+        echo.fault = ""
+        mended = hub_pb2.EngineChanged(engine=echo)
+        await agent.control.write(hub_pb2.AgentControl(engine_changed=mended))
+        while not (await caller.workers(1))[0].engines:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.02)
+        assert (await faults(caller, 1))["w1"] == ""
+        assert not agent.gone
