@@ -1,5 +1,8 @@
 """The scheduler: events in, commands out.
 
+`ActiveJobs`, `Reports`, `WorkerChanges` and `ProfileChanges` apply an event, each those of its
+kind. Then `Decisions` gives work to the workers.
+
 Invariants after every call of ``handle``:
 
 1. Every query of an active job is in exactly one state: recorded, pending, or leased to one
@@ -20,10 +23,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from synergai.domain import EngineName, Fault, Outcome
+from synergai.scheduling.active_jobs import ActiveJobs
 from synergai.scheduling.checks import Checks
 from synergai.scheduling.completion import expected_completion
 from synergai.scheduling.crashes import Crashes
+from synergai.scheduling.decisions import Decisions
 from synergai.scheduling.estimator import Estimator
 from synergai.scheduling.events import (
     AssignmentEnded,
@@ -35,8 +39,6 @@ from synergai.scheduling.events import (
     EnginesChanged,
     Event,
     Expire,
-    Fail,
-    Finish,
     JobArrived,
     JobCancelled,
     ProfilesAdded,
@@ -44,41 +46,38 @@ from synergai.scheduling.events import (
     ProgressChecked,
     QueriesDone,
     QueriesReady,
-    Reject,
-    Revoke,
     TimePassed,
     WorkerJoined,
     WorkerLeft,
 )
 from synergai.scheduling.expiries import Expiries
+from synergai.scheduling.failures import Failures
 from synergai.scheduling.fleet import Fleet
 from synergai.scheduling.hedging import Hedging
 from synergai.scheduling.interleaving import Interleaver
 from synergai.scheduling.leases import Leases
 from synergai.scheduling.loads import Loads
 from synergai.scheduling.outliers import Outliers
-from synergai.scheduling.policy import POLICIES, Assign, Expect, Preempt, View
+from synergai.scheduling.policy import POLICIES, View
 from synergai.scheduling.probes import Probes
 from synergai.scheduling.profile_changes import ProfileChanges
-from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.releases import Releases
+from synergai.scheduling.reports import Reports
 from synergai.scheduling.residency import Residency
 from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.retries import Retries
 from synergai.scheduling.sizes import SessionSizes
-from synergai.scheduling.state import JobRecord
 from synergai.scheduling.variants import Variants
 from synergai.scheduling.wait_queue import WaitQueue
 from synergai.scheduling.worker_changes import WorkerChanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from synergai.domain import JobId, Session, WorkerId
+    from synergai.domain import EngineName, JobId, Session, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-    from synergai.scheduling.interleaving import Interruption
-    from synergai.scheduling.policy import Decision
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state import Lease, WorkerRecord
+    from synergai.scheduling.state import WorkerRecord
 
 
 class SchedulerCore:
@@ -97,79 +96,72 @@ class SchedulerCore:
         self, settings: SchedulingSettings, dictionary: ConfigurationDictionary, epoch: int = 0
     ) -> None:
         self._settings = settings
-        self._policy = POLICIES.create(settings.policy, settings.policy_options)
-        self._loads = Loads()
-        self._sizes = SessionSizes()
-        self._estimator = Estimator(dictionary, self._loads, settings)
-        self._fleet = Fleet(settings)
-        self._wait_queue = WaitQueue(self._policy, self._estimator, self._fleet, settings)
-        self._queue = self._wait_queue.queue
-        self._probes = Probes(self._estimator, settings.probe_queries)
-        self._variants = Variants(self._estimator, self._fleet, self._queue, settings)
-        self._view = View(self._queue, self._fleet, self._estimator, self._variants, settings)
-        self._jobs: dict[JobId, JobRecord] = {}
-        self._commands: list[Command] = []
-        self._leases = Leases(
-            self._fleet,
-            self._wait_queue,
-            self._estimator,
-            self._view,
-            self._variants,
-            self._loads,
-            settings,
-            self._commands,
-            epoch,
-        )
-        self._interleaver = Interleaver(
-            self._queue, self._fleet, self._view, self._estimator, self._probes
-        )
-        self._resumption = Resumption(self._view)
-        self._expiries = Expiries()
-        self._outliers = Outliers(self._fleet, self._estimator, settings)
-        self._workers = WorkerChanges(
-            self._fleet,
-            self._estimator,
-            dictionary,
-            self._probes,
-            self._outliers,
-            self._wait_queue,
-            self._view,
-            self._variants,
-            self._loads,
-            self._sizes,
-        )
-        self._profiles = ProfileChanges(
-            dictionary,
-            self._fleet,
-            self._estimator,
-            self._probes,
-            self._leases,
-            self._wait_queue,
-            self._view,
-            self._commands,
-        )
-        self._residency = Residency(
-            self._fleet,
-            self._estimator,
-            self._variants,
-            self._loads,
-            self._sizes,
-            self._commands,
-            settings,
-        )
-        self._retries = Retries()
-        self._crashes = Crashes(self._fleet, self._workers, self._commands)
-        self._checks = Checks(self._fleet, self._estimator, self._leases, self._commands)
-        self._hedging = Hedging(
-            self._fleet,
-            self._estimator,
-            self._leases,
-            self._wait_queue,
-            self._commands,
-            settings.hedge_share,
-        )
-        self._next_sequence = 0
         self._now = -math.inf
+        self._commands: list[Command] = []
+        commands = self._commands
+        policy = self._policy = POLICIES.create(settings.policy, settings.policy_options)
+        loads = self._loads = Loads()
+        sizes = self._sizes = SessionSizes()
+        estimator = self._estimator = Estimator(dictionary, loads, settings)
+        fleet = self._fleet = Fleet(settings)
+        wait_queue = self._wait_queue = WaitQueue(policy, estimator, fleet, settings)
+        queue = self._queue = wait_queue.queue
+        probes = self._probes = Probes(estimator, settings.probe_queries)
+        variants = self._variants = Variants(estimator, fleet, queue, settings)
+        view = self._view = View(queue, fleet, estimator, variants, settings)
+        leases = self._leases = Leases(
+            fleet, wait_queue, estimator, view, variants, loads, settings, commands, epoch
+        )
+        interleaver = self._interleaver = Interleaver(queue, fleet, view, estimator, probes)
+        resumption = self._resumption = Resumption(view)
+        expiries = self._expiries = Expiries()
+        outliers = self._outliers = Outliers(fleet, estimator, settings)
+        workers = self._workers = WorkerChanges(
+            fleet, estimator, dictionary, probes, outliers, wait_queue, view, variants, loads, sizes
+        )
+        profiles = self._profiles = ProfileChanges(
+            dictionary, fleet, estimator, probes, leases, wait_queue, view, commands
+        )
+        residency = self._residency = Residency(
+            fleet, estimator, variants, loads, sizes, commands, settings
+        )
+        retries = self._retries = Retries()
+        crashes = self._crashes = Crashes(fleet, workers, commands)
+        checks = self._checks = Checks(fleet, estimator, leases, commands)
+        hedging = self._hedging = Hedging(
+            fleet, estimator, leases, wait_queue, commands, settings.hedge_share
+        )
+        jobs = self._jobs = ActiveJobs(
+            wait_queue, leases, hedging, resumption, variants, probes, residency, expiries, commands
+        )
+        releases = self._releases = Releases(
+            leases, jobs, residency, probes, hedging, checks, commands
+        )
+        failures = Failures(fleet, workers, jobs, checks, retries, wait_queue, settings, commands)
+        self._reports = Reports(
+            fleet,
+            leases,
+            workers,
+            profiles,
+            outliers,
+            crashes,
+            hedging,
+            releases,
+            failures,
+            None if policy.rebalances else resumption,
+        )
+        self._decisions = Decisions(
+            policy,
+            view,
+            wait_queue,
+            jobs,
+            leases,
+            probes,
+            interleaver,
+            resumption,
+            settings,
+            commands,
+        )
 
     # --- driver interface ---------------------------------------------------------------
 
@@ -188,12 +180,12 @@ class SchedulerCore:
         if self._crashes.pauses:
             self._crashes.resume(now)
         for job in self._expiries.due(now):
-            self._abort(job)
+            self._jobs.abort(job, now)
             self._commands.append(Expire(job.job.id))
         if self._queue.size:
-            self._schedule()
+            self._decisions.schedule(now)
         elif self._policy.rebalances:
-            self._rebalance()
+            self._decisions.rebalance(now)
         if self._hedging.is_on:
             self._hedging.place(self._queue.engines(), now)
         if self._checks.waiting:
@@ -243,7 +235,7 @@ class SchedulerCore:
 
         None if it has ended or nothing is known. See `completion.expected_completion`.
         """
-        job = self._jobs.get(job_id)
+        job = self._jobs.by_id.get(job_id)
         if job is None:
             return None
         self._view.now = now
@@ -291,26 +283,21 @@ class SchedulerCore:
     def _apply(self, event: Event) -> None:
         match event:
             case JobArrived():
-                self._add_job(event)
+                self._jobs.add(event, self._now)
             case AssignmentEnded():
-                self._end_assignment(event)
-            case QueriesDone(assignment_id, done, compute_s):
-                if lease := self._leases.get(assignment_id):
-                    self._hear(lease, completed=done > lease.done)
-                    self._leases.record_progress(lease, done, compute_s, self._now)
-                    if self._hedging.is_on:
-                        self._end_answered(lease)
-            case AssignmentStarted(assignment_id, setup_s):
-                if lease := self._leases.get(assignment_id):
-                    self._record_start(lease, setup_s)
+                self._reports.ended(event, self._now)
+            case QueriesDone():
+                self._reports.progressed(event, self._now)
+            case AssignmentStarted():
+                self._reports.started(event, self._now)
             case QueriesReady(job_id, ready):
-                if job := self._jobs.get(job_id):
+                if job := self._jobs.by_id.get(job_id):
                     self._wait_queue.withdraw(job)
                     job.ready = max(job.ready, ready)
                     self._wait_queue.enqueue(job)
             case JobCancelled(job_id):
-                if job := self._jobs.get(job_id):
-                    self._abort(job)
+                if job := self._jobs.by_id.get(job_id):
+                    self._jobs.abort(job, self._now)
                 else:
                     for lease in self._checks.leases_of(job_id):
                         self._leases.stop(lease, self._now)
@@ -319,7 +306,7 @@ class SchedulerCore:
                 self._checks.add(event)
             case AssignmentsRevoked(worker_id):
                 if record := self._fleet.workers.get(worker_id):
-                    self._revoke(record)
+                    self._releases.revoke(record, self._now)
             case WorkerJoined(worker):
                 if existing := self._fleet.workers.get(worker.id):
                     self._remove_worker(existing)
@@ -345,28 +332,6 @@ class SchedulerCore:
                         self._profiles.keep(record)
                     self._residency.due = self._residency.is_on
 
-    def _add_job(self, event: JobArrived) -> None:
-        job = event.job
-        if job.id in self._jobs:
-            return
-        pending = Ranges.complement(event.done, job.queries)
-        record = JobRecord(
-            job, self._next_sequence, pending, event.ready, done=job.queries - pending.total
-        )
-        self._next_sequence += 1
-        self._jobs[job.id] = record
-        self._wait_queue.job_added(record, self._now)
-        if job.engine in self._variants.engines:
-            self._variants.arrived(record, self._now)
-        if self._residency.is_on:
-            self._residency.arrived(job.engine, self._now, is_request=record.is_request)
-        if job.perishable and math.isfinite(job.deadline):
-            self._expiries.add(record, len(self._jobs))
-        if record.remaining == 0:
-            self._finish(record)
-        else:
-            self._wait_queue.enqueue(record)
-
     def _remove_worker(self, worker: WorkerRecord) -> None:
         self._fleet.remove(worker)
         self._residency.due = self._residency.is_on
@@ -378,105 +343,9 @@ class SchedulerCore:
         self._estimator.invalidate_worker(worker)
         self._probes.remove_worker(worker)
         for lease in list(worker.leases.values()):
-            self._release(lease)
+            self._releases.release(lease, self._now)
         for engine in sorted(worker.engines):
             self._wait_queue.rerank(engine)
-
-    # --- reports ------------------------------------------------------------------------
-
-    def _record_start(self, lease: Lease, setup_s: float) -> None:
-        worker = self._fleet.workers[lease.assignment.worker_id]
-        self._hear(lease)
-        self._workers.add_session(worker, lease.session)
-        self._leases.record_start(lease, setup_s, self._now)
-
-    def _end_assignment(self, event: AssignmentEnded) -> None:
-        lease = self._leases.get(event.assignment_id)
-        if lease is None:
-            return
-        done = max(event.done, lease.done)
-        self._hear(lease, completed=event.outcome is Outcome.COMPLETED)
-        lease.batch_size = event.batch
-        self._leases.record_progress(lease, done, event.compute_s, self._now, final=True)
-        if lease.done:
-            self._profiles.learn(lease, self._now)
-        self._release(lease, stopped=event.outcome is Outcome.STOPPED)
-        if lease.yielding and event.outcome is Outcome.STOPPED and lease.job.queued:
-            self._remember_interrupted(lease)
-        if event.fault is Fault.CRASHED:
-            self._pause_variant(lease)
-        if event.outcome is Outcome.FAILED:
-            self._handle_failure(lease, event.fault, event.detail)
-        elif event.outcome is Outcome.COMPLETED and lease.remaining:
-            detail = (
-                f"worker {lease.assignment.worker_id} reported completion after {lease.done} of "
-                f"{lease.assignment.count} queries"
-            )
-            self._handle_failure(lease, Fault.UNSPECIFIED, detail)
-
-    def _remember_interrupted(self, lease: Lease) -> None:
-        """Let the job resume where it ran, unless the policy moves running work by itself."""
-        worker = self._fleet.workers.get(lease.assignment.worker_id)
-        if worker is not None and not self._policy.rebalances:
-            self._resumption.add(lease, worker)
-
-    def _pause_variant(self, crashed: Lease) -> None:
-        """Let the variant of an assignment pause on its worker, and take others of it back."""
-        worker = self._crashes.crashed(crashed, self._now)
-        for lease in () if worker is None else list(worker.leases.values()):
-            if lease.session == crashed.session:
-                self._commands.append(Revoke(lease.assignment.id, lease.assignment.worker_id))
-                self._release(lease, stopped=True)
-
-    def _release(self, lease: Lease, *, stopped: bool = False) -> None:
-        self._leases.release(lease, self._now, stopped=stopped)
-        if self._residency.is_on:
-            self._residency.due = True
-        self._probes.finished(lease.assignment.id)
-        if self._hedging.is_on:
-            self._hedging.released(lease, self._now)
-            self._end_answered(lease)
-        job = lease.job
-        if job.is_check:
-            self._checks.released(lease)
-        elif not job.removed and job.remaining == 0:
-            self._finish(job)
-
-    def _end_answered(self, lease: Lease) -> None:
-        """End a request, one of whose two assignments has an answer."""
-        if job := self._hedging.answered(lease):
-            self._finish(job)
-
-    def _handle_failure(self, lease: Lease, fault: Fault, detail: str) -> None:
-        """Charge a failure to the job or the worker; fail the job once its retries are used up."""
-        engine = lease.assignment.engine
-        worker = self._fleet.workers.get(lease.assignment.worker_id)
-        if (
-            fault is Fault.ENGINE_BROKEN
-            and worker is not None
-            and worker.has_other_variants(lease.session, paused=True)
-        ):
-            fault = Fault.CONFIGURATION_UNUSABLE
-        leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)
-        if leaves_worker and worker is not None:
-            self._workers.set_engines(worker, worker.engines - {engine}, self._now)
-        if fault is Fault.CONFIGURATION_UNUSABLE and worker is not None:
-            self._workers.add_unusable(worker, lease.session, self._now)
-        job = lease.job
-        if job.is_check:
-            self._checks.failed(job, detail)
-        if job.removed:
-            return
-        # Neither can happen again on the same worker.
-        once = fault in (Fault.UNKNOWN_ENGINE, Fault.CONFIGURATION_UNUSABLE)
-        counted = not once and self._retries.count_fault(job, lease.assignment.id)
-        broken = fault in (Fault.ENGINE_BROKEN, Fault.CONFIGURATION_UNUSABLE)
-        no_worker_left = broken and not self._fleet.serving(engine)
-        if fault.is_of_query or no_worker_left or job.faults >= self._settings.max_faults:
-            self._abort(job)
-            self._commands.append(Fail(job.job.id, detail, fault))
-        elif counted and not leaves_worker and self._retries.hold(job, self._now):
-            self._wait_queue.withdraw(job)
 
     # --- outliers -----------------------------------------------------------------------
 
@@ -495,14 +364,6 @@ class SchedulerCore:
         worker = self._fleet.workers.get(worker_id)
         return {} if worker is None else worker.paused
 
-    def _hear(self, lease: Lease, *, completed: bool = False) -> None:
-        worker = self._fleet.workers[lease.assignment.worker_id]
-        self._outliers.heard(worker, self._now)
-        if completed and self._crashes.counts:
-            self._crashes.completed(lease)
-        if completed and (worker.ejections or worker.on_trial):
-            self._outliers.completed(worker, self._now)
-
     def _check_progress(self) -> None:
         for worker in list(self._fleet.workers.values()):
             self._outliers.start_trial(worker, self._now)
@@ -512,135 +373,5 @@ class SchedulerCore:
     def _eject(self, worker: WorkerRecord) -> None:
         """Take all assignments of a worker back, and give it no others for a while."""
         pause_s = self._outliers.eject(worker, self._now)
-        self._revoke(worker)
+        self._releases.revoke(worker, self._now)
         self._commands.append(Eject(worker.id, pause_s))
-
-    def _revoke(self, worker: WorkerRecord) -> None:
-        """Take all assignments of a worker back."""
-        for lease in list(worker.leases.values()):
-            self._commands.append(Revoke(lease.assignment.id, worker.id))
-            self._release(lease, stopped=True)
-
-    # --- job lifecycle ------------------------------------------------------------------
-
-    def _abort(self, job: JobRecord) -> None:
-        """Remove the job and stop its assignments in flight."""
-        self._remove(job)
-        if self._hedging.is_on:
-            self._hedging.stop(job, self._now)
-        for lease in job.leases.values():
-            self._leases.stop(lease, self._now)
-
-    def _finish(self, job: JobRecord) -> None:
-        # An assignment whose queries are all recorded may not have ended yet.
-        self._abort(job)
-        self._commands.append(Finish(job.job.id))
-
-    def _remove(self, job: JobRecord) -> None:
-        del self._jobs[job.job.id]
-        job.removed = True
-        if not job.is_request:  # which is never interrupted, and of which no pace is kept
-            self._resumption.discard(job)
-            self._leases.job_removed(job)
-            self._variants.removed(job)
-            self._probes.job_removed(job.job.id)
-        self._wait_queue.job_removed(job)
-
-    # --- decisions ----------------------------------------------------------------------
-
-    def _schedule(self) -> None:
-        self._wait_queue.reassess(self._now)
-        if self._settings.infeasible == "reject":
-            self._reject_infeasible()
-        view = self._view
-        view.now = self._now
-        probing = self._probes.are_needed(self._queue)
-        if probing:
-            self._assign_probes(self._probes.for_unprofiled_engines(view))
-            if self._policy.rebalances:
-                self._assign_probes(self._probes.for_unplannable_workers(view))
-        interleaves = not self._settings.strict
-        if interleaves and self._queue.requests:
-            self._interrupt(self._interleaver.before_policy())
-        # Jobs resume before the policy decides on others, but after the waiting requests.
-        resumes = bool(self._resumption.jobs)
-        if resumes and not self._queue.requests:
-            self._resume()
-        while self._execute(self._policy.decide(view)) and self._queue.size:
-            pass
-        if interleaves and self._queue.requests:
-            self._interrupt(self._interleaver.after_policy())
-        if resumes:
-            self._resume()
-        if probing and self._queue.size:
-            self._assign_probes(self._probes.for_idle_workers(view))
-        if self._policy.rebalances:
-            self._stop_for_probes()
-
-    def _rebalance(self) -> None:
-        """Let the policy move running work, while no job waits."""
-        self._wait_queue.reassess(self._now)
-        self._view.now = self._now
-        if self._leases:
-            self._execute(self._policy.decide(self._view))
-        self._stop_for_probes()
-
-    def _stop_for_probes(self) -> None:
-        """Stop running jobs where they would measure an unprofiled engine."""
-        for lease in self._probes.in_running_jobs(self._view):
-            self._leases.stop(lease, self._now)
-
-    def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
-        """Run requests between two queries of running jobs."""
-        for request, worker, estimate, yielding in interruptions:
-            # A job that waits for its load is not held up.
-            beside = estimate is not None and worker.runs_beside_load(estimate.session)
-            for lease in yielding:
-                self._leases.stop(lease, self._now, for_request=True)
-            if yielding:
-                worker.interruptions += not beside
-                worker.interrupted_at = self._now
-            if estimate is None:
-                self._assign_probes([(request, worker)])
-            elif not self._leases.assign(Assign(request, worker, estimate, 1), self._now):
-                return  # it would be proposed again and again
-
-    def _resume(self) -> None:
-        """Assign interrupted jobs again where they ran, as if there had been no request."""
-        for decision in self._resumption.decisions():
-            self._leases.assign(decision, self._now)
-
-    def _execute(self, decisions: Sequence[Decision]) -> bool:
-        """Execute the policy's decisions; return whether they produced any command."""
-        before = len(self._commands)
-        for decision in decisions:
-            match decision:
-                case Assign():
-                    self._resumption.discard(decision.job)
-                    self._leases.assign(decision, self._now)
-                case Preempt(lease):
-                    self._leases.stop(lease, self._now)
-                case Expect(job, completes_at):
-                    job.planned_at = completes_at
-        return len(self._commands) > before
-
-    def _reject_infeasible(self) -> None:
-        """Reject untouched jobs that no worker can finish before the deadline."""
-        for job in self._wait_queue.infeasible(self._now):
-            remaining_s = job.job.deadline - self._now
-            fastest_s = job.job.deadline - job.latest_start
-            self._abort(job)
-            self._commands.append(
-                Reject(
-                    job.job.id,
-                    f"no worker can meet the deadline: the fastest needs {fastest_s:.3g} s, "
-                    f"{max(0.0, remaining_s):.3g} s remain",
-                )
-            )
-
-    def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
-        """Measure unprofiled engines with a few real queries."""
-        for job, worker in probes:
-            self._resumption.discard(job)
-            lease = self._leases.probe(job, worker, self._now)
-            self._probes.started(lease.assignment, worker.worker.worker_class)

@@ -322,7 +322,7 @@ def test_requests_leave_nothing_behind() -> None:
             AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.01), number + 0.5
         )
     assert not list(core._leases.paced_jobs(assignment.engine))
-    assert not core._jobs
+    assert not core._jobs.by_id
     assert not core._leases._by_id
 
 

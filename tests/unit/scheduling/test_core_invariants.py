@@ -168,7 +168,7 @@ class World:
         core = self.core
         waiting = list(core._queue.in_order())
         assert len(waiting) == len(set(map(id, waiting))) == core.queued
-        for job in core._jobs.values():
+        for job in core._jobs.by_id.values():
             places = [set(range(*span)) for span in job.pending._ranges]
             places += [
                 set(range(lease.assignment.first + lease.done, stop))
@@ -179,7 +179,7 @@ class World:
             assert sum(map(len, places)) == job.job.queries
             assert len(set().union(*places)) == job.job.queries
             assert (job in waiting) == (job.assignable > 0)
-        assert set(core._jobs) == set(self.jobs) - set(self.outcomes)
+        assert set(core._jobs.by_id) == set(self.jobs) - set(self.outcomes)
         waiting_checks, running_checks = set(core._checks.waiting), set(core._checks._running)
         assert waiting_checks.isdisjoint(running_checks)
         assert waiting_checks | running_checks == self.checks - set(self.outcomes)
@@ -188,7 +188,7 @@ class World:
             assert not checks or worker.head in checks, "a check starts on an idle worker"
         assert core.hedges[0] == self.copies >= core.hedges[1]
         for job_id, copy in core._hedging._copies.items():
-            assert core._jobs[job_id] is copy.job.copy_of
+            assert core._jobs.by_id[job_id] is copy.job.copy_of
             assert core._leases.get(copy.assignment.id) is copy
         assert set(core._hedging._late) <= set(self.in_flight)
         assert set(core._leases._by_id) == set(self.in_flight)
@@ -514,6 +514,6 @@ def test_invariant_check_detects_a_violation() -> None:
     job = Job(id=JobId("job"), engine=ENGINES[0], queries=3, arrival=0.0)
     world.jobs[job.id], world.recorded[job.id] = job, set()
     world.handle(JobArrived(job, ready=3))
-    world.core._jobs[job.id].pending.take(1, 3)
+    world.core._jobs.by_id[job.id].pending.take(1, 3)
     with pytest.raises(AssertionError):
         world.check()
