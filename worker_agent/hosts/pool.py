@@ -154,7 +154,8 @@ class HostPool:
         """
         self._ahead.need(session)
         task = self._loads.get(session)
-        if task is not None and not task.done():  # a finished load may have been given up
+        # A finished load may have been given up, and one that is being cancelled has an old file.
+        if task is not None and not task.done() and not task.cancelling():
             return task
         return self._begin_load(session, self._load(session))
 

@@ -302,16 +302,19 @@ class Runner:
     # --- callbacks --------------------------------------------------------------------------
 
     def _on_load_ended(self, item: WorkItem, begin: float, load: asyncio.Future[Any]) -> None:
-        """Record the setup time on `item`, which the load is for, or fail it."""
+        """Record the setup time on `item`, which the load is for, or fail it.
+
+        A load is cancelled when the engine's files are replaced, and begins anew.
+        """
         self._loading = None
         item.reporter.setup_s = self._clock() - begin
         error = None if load.cancelled() else load.exception()
-        if load.cancelled() or error is not None:
+        if error is not None:
             self._drain(item, self._load_failure(item, error))
         self._pump()
 
     @staticmethod
-    def _load_failure(item: WorkItem, error: BaseException | None) -> Failure:
+    def _load_failure(item: WorkItem, error: BaseException) -> Failure:
         match error:
             case ConfigurationUnusable():
                 return Failure(Fault.CONFIGURATION_UNUSABLE, str(error))

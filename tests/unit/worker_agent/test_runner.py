@@ -754,3 +754,25 @@ async def test_nothing_runs_beside_a_load_in_another_power_mode(
     _, handler = add(runner, DIGITS, queries=1)
     assert not host.runs
     assert handler.lines == []
+
+
+async def test_load_that_is_cancelled_because_files_were_replaced_begins_anew(
+    runner: Runner, hosts: FakeHosts
+) -> None:
+    _, handler = add(runner, DIGITS_2)
+    hosts.loads.pop(DIGITS_2).cancel()
+    await run_callbacks()
+    assert handler.lines == []
+    other = await hosts.loaded(DIGITS_2)
+    assert len(other.runs) == 1
+
+
+async def test_cancelled_load_of_a_stopped_item_does_not_begin_anew(
+    runner: Runner, hosts: FakeHosts
+) -> None:
+    item, _ = add(runner, DIGITS_2)
+    runner.stop(item)
+    hosts.loads.pop(DIGITS_2).cancel()
+    await run_callbacks()
+    assert not hosts.loads
+    assert runner.is_idle
