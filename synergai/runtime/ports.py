@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from errno import EADDRINUSE
 from typing import TYPE_CHECKING
 
 from synergai.errors import Unavailable
@@ -34,7 +35,18 @@ def check_free(addresses: Iterable[str]) -> None:
             found = socket.getaddrinfo(
                 host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            for family, *_, target in found:
-                socket.create_server(target, family=family).close()
         except OSError:
             raise cannot_listen(address) from None
+        errors = [error for family, *_, target in found if (error := _error(family, target))]
+        # Of the addresses of localhost, machines without IPv6 have one.
+        if len(errors) == len(found) or any(each.errno == EADDRINUSE for each in errors):
+            raise cannot_listen(address)
+
+
+def _error(family: int, target: tuple[object, ...]) -> OSError | None:
+    """Return why a socket cannot listen; None if it can."""
+    try:
+        socket.create_server(target, family=family).close()
+    except OSError as error:
+        return error
+    return None

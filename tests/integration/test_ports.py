@@ -26,6 +26,17 @@ def test_host_of_another_machine_is_refused() -> None:
         check_free(["192.0.2.1:0"])
 
 
+def test_host_of_which_one_address_is_of_this_machine_is_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def both(*_: object, **__: object) -> list[tuple[object, ...]]:
+        hosts = ("192.0.2.1", "127.0.0.1")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in hosts]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    check_free(["localhost:0"])
+
+
 def server_address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host, int(port)
