@@ -24,8 +24,9 @@ from synergai.errors import (
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
 from worker_agent.hosts.ahead import FREE_SHARE, GivenUp, LoadsAhead, without_variant
+from worker_agent.hosts.load_errors import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.process import HostProcess, LoadSuspected
+from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.unusable import UnusableSessions, is_due_to_configuration
 
 if TYPE_CHECKING:

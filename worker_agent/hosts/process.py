@@ -8,23 +8,25 @@ import logging
 import math
 import os
 import signal
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import Fault, Outcome
-from synergai.errors import EngineUnusable, InvalidInput, Unavailable
+from synergai.domain import Fault
+from synergai.errors import InvalidInput, Unavailable
+from worker_agent.hosts.child import Child
+from worker_agent.hosts.connection import QUICK_S, Connection
 from worker_agent.hosts.launch import Launch
+from worker_agent.hosts.load_errors import LoadCrashed
+from worker_agent.hosts.loads import Loads
 from worker_agent.hosts.memory import HostMemory
+from worker_agent.hosts.runs import Runs, host_died
+from worker_agent.hosts.watchdog import Watchdog
 from worker_agent.ipc import interrupts
-from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES, slots_for
+from worker_agent.ipc.arena import slots_for
 from worker_agent.ipc.frames import (
-    ArenaRef,
-    Decoder,
     LoadFailed,
     LoadStarted,
-    LoadVariant,
     Message,
     Ready,
     RunEnded,
@@ -32,8 +34,6 @@ from worker_agent.ipc.frames import (
     RunQuery,
     RunSamples,
     StopRun,
-    Tally,
-    UnloadVariant,
     VariantUnloaded,
 )
 
@@ -44,46 +44,18 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer
+    from worker_agent.hosts.runs import OnEnded, OnProgress
     from worker_agent.ipc.arena import Arena
     from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice
 
-    OnEnded: TypeAlias = Callable[[RunEnded], None]
-    """Called exactly once per run; `RunEnded.response` is bytes, never an `ArenaRef`."""
-    OnProgress: TypeAlias = Callable[[Tally], None]
-
-WINDOW: Final = 32
-"""Maximum number of runs in flight in a host, so that it never waits for the agent."""
 INTERRUPT_AFTER_S: Final = 0.2
 """A stopped run that has not ended after this time is interrupted in its current query."""
-QUICK_S: Final = 0.0005
-"""Below this compute time, waking the processes dominates the cost of a query."""
-_EXIT_TIMEOUT_S: Final = 5.0
-_LOG_CHUNK_BYTES: Final = 4096
 
 _log = logging.getLogger(__name__)
 
 
-class LoadHung(EngineUnusable):
-    """The engine was not loaded within the time limit."""
-
-
-class LoadCrashed(Unavailable):
-    """The engine host crashed while it loaded the engine."""
-
-
-class LoadSuspected(Unavailable):
-    """The engine host crashed while it loaded a variant and computed runs; either was the cause."""
-
-
-class _PendingRun(Struct, frozen=True):
-    on_ended: OnEnded
-    on_progress: OnProgress | None = None
-    slot: int | None = None
-    variant: str = ""
-
-
-class HostProcess(asyncio.Protocol):
+class HostProcess:
     """A child process with a loaded engine, and maybe further variants of it. Created by `start`.
 
     Runs are fed without waiting and end by callback, in the order in which they were fed. If the
@@ -110,29 +82,16 @@ class HostProcess(asyncio.Protocol):
         self._hang_timeout_s = hang_timeout_s
         self._on_unusable = on_unusable
         self._loop = asyncio.get_running_loop()
-        self._first_message: asyncio.Future[Message] = self._loop.create_future()
-        # Answers to orders in flight, by variant.
-        self._orders: dict[str, asyncio.Future[Message]] = {}
-        # The variant that the host is loading, and whether it computes nothing meanwhile.
-        self._loading: str | None = None
-        self._loads_alone = False
-        self._decoder = Decoder()
-        self._runs: dict[int, _PendingRun] = {}
-        self._last_run_id = 0
-        self._outgoing: list[bytes] = []
-        self._runs_at_host = 0
-        self._is_quick = False
-        self._largest_response = 0
-        self._heard_at = self._loop.time()
-        self._watchdog: asyncio.TimerHandle | None = None
-        self._kill_reason = ""
-        self._kill_error: SynergaiError | None = None
+        self._runs = Runs(arena)
+        self._connection = Connection(self._runs.by_id, self._receive, self._reject)
+        self._loads = Loads(self._send_order, self.kill)
+        self._watchdog = Watchdog(
+            self._connection, self._runs, self._loads, hang_timeout_s, self._kill_silent
+        )
         self._closing = False
         self._retired: asyncio.Future[None] | None = None
-        self._disconnected = asyncio.Event()
         self._interrupt_writer: int
-        self._transport: asyncio.Transport
-        self._process: asyncio.subprocess.Process
+        self._child: Child
         self._supervisor: asyncio.Task[None]
 
     @classmethod
@@ -177,44 +136,18 @@ class HostProcess(asyncio.Protocol):
         with Launch.prepare(models, session, cores, data_bytes, provider) as launch:
             host = cls(session, launch.arena, hang_timeout_s, on_unusable)
             host._interrupt_writer = launch.interrupt_writer
-            host._process = await asyncio.create_subprocess_exec(
-                *launch.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=launch.inherited_fds,
-                # Ctrl-C in a terminal signals its process group; the agent stops its hosts.
-                start_new_session=True,
-            )
-            host._transport, _ = await loop.create_connection(
-                lambda: host, sock=launch.agent_socket
-            )
+            host._child = await Child.start(launch, session.engine)
+            await loop.create_connection(lambda: host._connection, sock=launch.agent_socket)
         memory.hosts.add(host)
         host._supervisor = asyncio.create_task(host._supervise(on_exit))
         host._supervisor.add_done_callback(lambda _: memory.hosts.discard(host))
         async with contextlib.AsyncExitStack() as on_failure:
             on_failure.push_async_callback(host.close)
             on_launched(host)
-            host.ready = await host._wait_ready(load_timeout_s)
+            host.ready = await host._loads.first(load_timeout_s)
             host._arena.grow(slots_for(host.ready.max_batch))
             on_failure.pop_all()
         return host
-
-    async def _wait_ready(self, timeout_s: float) -> Ready:
-        """Wait until the engine is loaded; raise the exceptions of `start`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                message = await self._first_message
-        except TimeoutError:
-            # Without the engine's name: faults are shown beside it.
-            raise LoadHung(f"it was not loaded within {timeout_s:g} s") from None
-        match message:
-            case Ready():
-                return message
-            case LoadFailed():
-                raise message.error()
-            case _:
-                raise EngineUnusable(f"unexpected first message from the host: {message}")
 
     async def load_variant(
         self, variant: str, *, alone: bool = False, timeout_s: float = 300.0
@@ -233,21 +166,10 @@ class HostProcess(asyncio.Protocol):
             Unavailable: the process died before, or while loading; `LoadCrashed` if that caused it,
                 `LoadSuspected` if a query may have.
         """
-        self._loads_alone = alone
-        try:
-            async with asyncio.timeout(timeout_s):
-                message = await self._order(variant, LoadVariant(variant, alone))
-        except TimeoutError:
-            what = f"variant {variant!r}"
-            error = LoadHung if self._loading == variant else Unavailable
-            self.kill(f"did not load {what} in time, and was killed")
-            raise error(f"{what} was not loaded within {timeout_s:g} s") from None
-        if isinstance(message, Ready):
-            self._arena.grow(slots_for(message.max_batch))
-            return message
-        if isinstance(message, LoadFailed):
-            raise message.error()
-        raise EngineUnusable(f"unexpected answer from the host: {message}")
+        self._require_open()
+        ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
+        self._arena.grow(slots_for(ready.max_batch))
+        return ready
 
     async def unload_variant(self, variant: str) -> None:
         """Free a variant without runs, while another one stays loaded.
@@ -255,44 +177,39 @@ class HostProcess(asyncio.Protocol):
         Raises:
             Unavailable: the process died.
         """
-        await self._order(variant, UnloadVariant(variant))
+        self._require_open()
+        await self._loads.unload(variant)
 
-    async def _order(self, variant: str, order: LoadVariant | UnloadVariant) -> Message:
+    def _require_open(self) -> None:
         if self.is_closed:
             raise Unavailable(f"the engine host of {self.session.engine!r} has exited")
-        while (before := self._orders.get(variant)) is not None:
-            await asyncio.wait([before])
-        answer = self._orders[variant] = self._loop.create_future()
-        self._is_quick = False
-        self._send(order)
-        try:
-            message: Message = await answer
-        finally:
-            del self._orders[variant]
-        return message
+
+    def _send_order(self, order: Order) -> None:
+        self._connection.expect_slow()
+        self._connection.send(order)
 
     @property
     def pid(self) -> int:
         """Process id of the host."""
-        return self._process.pid
+        return self._child.pid
 
     @property
     def is_closed(self) -> bool:
         """Whether the host has exited, is closing or is retired; it accepts no runs."""
-        return self._disconnected.is_set() or self._retired is not None
+        return self._connection.lost.is_set() or self._retired is not None
 
     @property
     def is_idle(self) -> bool:
         """Whether no run is in flight, and no variant is being loaded."""
-        return not self._runs and not self._orders
+        return not self._runs.by_id and not self._loads
 
     def needs(self, variant: str) -> bool:
         """Return whether a run of `variant` is in flight, or a variant is being loaded."""
-        return bool(self._orders) or any(run.variant == variant for run in self._runs.values())
+        return bool(self._loads) or self._runs.needs(variant)
 
     def has_room(self, size: int) -> bool:
         """Return whether a query of `size` bytes can be fed now."""
-        return len(self._runs) < WINDOW and (not self._is_large(size) or self._arena.has_room)
+        return self._runs.has_room(size)
 
     def run_query(
         self,
@@ -314,16 +231,11 @@ class HostProcess(asyncio.Protocol):
         Returns:
             Id of the run, for `stop_run`.
         """
-        self._last_run_id += 1
-        run_id = self._last_run_id
-        if self._is_large(len(request)):
-            ref = self._arena.put(request)
-            run = _PendingRun(on_ended, None, ref.slot, variant)
-            self._feed(run_id, run, RunQuery(run_id, ref, batch_times, due, variant))
-        else:
-            run = _PendingRun(on_ended, None, None, variant)
-            self._feed(run_id, run, RunQuery(run_id, request, batch_times, due, variant))
-        return run_id
+        if self.is_closed:
+            return self._refuse(on_ended)
+        message = self._runs.add_query(request, on_ended, batch_times, due, variant)
+        self._feed(message)
+        return message.run_id
 
     def run_samples(
         self,
@@ -347,20 +259,21 @@ class HostProcess(asyncio.Protocol):
         Returns:
             Id of the run, for `stop_run`.
         """
-        self._last_run_id += 1
-        run_id = self._last_run_id
-        run = _PendingRun(on_ended, on_progress, None, variant)
-        self._feed(run_id, run, RunSamples(run_id, first, count, job, variant=variant))
-        return run_id
+        if self.is_closed:
+            return self._refuse(on_ended)
+        message = self._runs.add_samples(first, count, on_progress, on_ended, job, variant)
+        self._connection.expect_slow()
+        self._feed(message)
+        return message.run_id
 
     def stop_run(self, run_id: int) -> None:
         """Stop a run before its next query, and interrupt a long query; no-op if it has ended."""
-        if run_id in self._runs:
-            self._send(StopRun(run_id))
+        if run_id in self._runs.by_id:
+            self._connection.send(StopRun(run_id))
             self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run_id)
 
     def _interrupt(self, run_id: int) -> None:
-        if run_id in self._runs and not self._disconnected.is_set():
+        if run_id in self._runs.by_id and not self._connection.lost.is_set():
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._interrupt_writer, interrupts.encode(run_id))
 
@@ -371,9 +284,7 @@ class HostProcess(asyncio.Protocol):
             reason: what the host did.
             error: what `start` raises if the engine is still being loaded.
         """
-        self._kill_reason, self._kill_error = reason, error
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._child.kill(reason, error)
 
     def suspend(self) -> bool:
         """Stop the process until `resume`, while it loads.
@@ -384,93 +295,58 @@ class HostProcess(asyncio.Protocol):
         if self._arena.closed or not self._arena.bound:
             return False
         self.was_suspended = True
-        self._signal(signal.SIGSTOP)
+        self._child.send_signal(signal.SIGSTOP)
         return True
 
     def resume(self) -> None:
         """Let a suspended process go on."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        self._child.send_signal(signal.SIGCONT)
 
     def retire(self) -> asyncio.Future[None]:
         """Accept no more runs; return a future that completes once no run is in flight."""
         self._retired = self._loop.create_future()
-        if not self._runs:
+        if not self._runs.by_id:
             self._complete_retirement()
         return self._retired
 
     async def close(self) -> None:
         """Stop the process and wait until it has exited."""
         self._closing = True
-        self._disconnected.set()  # from now on `is_closed` is true
-        self._transport.abort()
-        if not self._first_message.done() or self._first_message.cancelled():
+        self._connection.abort()  # from now on `is_closed` is true
+        if self._loads.is_starting:
             self.kill()  # it would notice the disconnection only once the engine is loaded
         await self._supervisor
 
-    # --- asyncio.Protocol -------------------------------------------------------------------
-
-    def data_received(self, data: bytes) -> None:
-        """Decode and dispatch messages from the host."""
-        self._heard_at = self._loop.time()
-        try:
-            for message in self._decoder.feed(data):
-                self._receive(message)
-        except InvalidInput:
-            _log.exception("malformed message from the engine host of %s", self.session.engine)
-            self.kill()
-        if self._outgoing:
-            self._flush()
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - part of asyncio.Protocol
-        """Handle the disconnection of the host, whichever side caused it."""
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-        self._disconnected.set()
+    # --- messages ---------------------------------------------------------------------------
 
     def _receive(self, message: Message) -> None:
         match message:
-            case RunProgress(run_id, tally) if run_id in self._runs:
-                on_progress = self._runs[run_id].on_progress
-                if on_progress is not None:
-                    on_progress(tally)
-            case RunEnded(run_id) if run_id in self._runs:
+            case RunProgress(run_id, tally) if run := self._runs.by_id.get(run_id):
+                if run.on_progress is not None:
+                    run.on_progress(tally)
+            case RunEnded(run_id) if run_id in self._runs.by_id:
                 self._end_run(message)
-            case Ready() | LoadFailed() if not self._first_message.done():
-                self._first_message.set_result(message)
-            case LoadStarted(variant):
-                self._loading = variant
-            case Ready(variant=variant) | LoadFailed(variant=variant) | VariantUnloaded(variant):
-                if not isinstance(message, VariantUnloaded):
-                    self._loading = None
-                answer = self._orders.get(variant)
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
+            case LoadStarted() | Ready() | LoadFailed() | VariantUnloaded():
+                self._loads.receive(message)
             case _:
                 raise InvalidInput(f"unexpected message from an engine host: {message}")
 
+    def _reject(self) -> None:
+        """Kill the host, which has sent a message that is not valid."""
+        _log.exception("malformed message from the engine host of %s", self.session.engine)
+        self.kill()
+
     def _end_run(self, ended: RunEnded) -> None:
-        run = self._runs.pop(ended.run_id)
+        run = self._runs.by_id.pop(ended.run_id)
         if ended.fault is Fault.ENGINE_BROKEN and (
             run.variant or self.session.configuration.execution_provider
         ):
             ended = replace(ended, fault=Fault.CONFIGURATION_UNUSABLE)
             self._on_unusable(run.variant, ended.detail)
-        self._runs_at_host -= 1
-        self._is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
-        if isinstance(ended.response, ArenaRef):
-            try:
-                ended = replace(ended, response=self._arena.read(ended.response))
-            except ValueError as error:
-                raise InvalidInput(str(error)) from error
-        if run.slot is not None:
-            self._arena.release(run.slot)
-        self._largest_response = max(self._largest_response, len(ended.response))
-        run.on_ended(ended)
-        if not self._runs:
+        is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
+        self._connection.answered(quick=is_quick)
+        run.on_ended(self._runs.settle(run, ended))
+        if not self._runs.by_id:
             self._complete_retirement()
 
     def _complete_retirement(self) -> None:
@@ -479,54 +355,21 @@ class HostProcess(asyncio.Protocol):
 
     # --- feeding and watching ---------------------------------------------------------------
 
-    def _is_large(self, size: int) -> bool:
-        """Return whether the request, or judging by earlier ones its response, needs the arena."""
-        return max(size, self._largest_response) > INLINE_BYTES and size <= SLOT_BYTES
+    def _feed(self, message: RunQuery | RunSamples) -> None:
+        """Send a run that was just added."""
+        if len(self._runs.by_id) == 1:
+            self._connection.heard_at = self._loop.time()
+            self._watchdog.start()
+        self._connection.send(message)
 
-    def _feed(self, run_id: int, run: _PendingRun, message: RunQuery | RunSamples) -> None:
-        if self.is_closed:
-            ended = _host_died(run_id, f"the engine host of {self.session.engine!r} has exited")
-            self._loop.call_soon(run.on_ended, ended)
-            return
-        if not self._runs:
-            self._heard_at = self._loop.time()
-        self._runs[run_id] = run
-        if isinstance(message, RunSamples):
-            self._is_quick = False
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
-        self._send(message)
+    def _refuse(self, on_ended: OnEnded) -> int:
+        """End a run that comes after the host was closed."""
+        run_id = self._runs.new_id()
+        ended = host_died(run_id, f"the engine host of {self.session.engine!r} has exited")
+        self._loop.call_soon(on_ended, ended)
+        return run_id
 
-    def _send(self, message: RunQuery | RunSamples | StopRun | Order) -> None:
-        """Buffer a message until the end of this turn of the loop, to save system calls."""
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(message.encode())
-
-    def _flush(self) -> None:
-        """Send the buffered messages, unless the host is about to answer quick queries.
-
-        While quick queries are at the host, others are held back until it answers, so that one
-        wake-up serves all of them; a wake-up costs more than a quick query loses by waiting.
-        """
-        if self._is_quick and self._runs_at_host:
-            return
-        frames, self._outgoing = self._outgoing, []
-        self._runs_at_host = len(self._runs)
-        if not self._disconnected.is_set():
-            self._transport.write(b"".join(frames))
-
-    def _watch(self) -> None:
-        """Kill the host if it is silent for too long; scheduled only while runs are in flight."""
-        self._watchdog = None
-        if not self._runs or self._disconnected.is_set():
-            return
-        left = self._heard_at + self._hang_timeout_s - self._loop.time()
-        if self._loading is not None:  # loading has a limit of its own
-            left = self._hang_timeout_s
-        if left > 0:
-            self._watchdog = self._loop.call_later(left, self._watch)
-            return
+    def _kill_silent(self) -> None:
         _log.warning(
             "killing the engine host of %s, silent for %g s", self.session, self._hang_timeout_s
         )
@@ -534,31 +377,24 @@ class HostProcess(asyncio.Protocol):
 
     async def _supervise(self, on_exit: Callable[[HostProcess], None]) -> None:
         """Own the process until it has exited, then end its pending runs."""
-        output = asyncio.create_task(self._log_output())
+        output = asyncio.create_task(self._child.log_output())
         crashed: int | None = None
         try:
-            await self._disconnected.wait()
-            reason = f"the engine host of {self.session.engine!r} {await self._wait_exit()}"
+            await self._connection.lost.wait()
+            self._watchdog.stop()
+            reason = f"the engine host of {self.session.engine!r} {await self._child.wait_exit()}"
             await output
             crashed = self._crashed_run()
         finally:
             output.cancel()
             self._arena.close()
             os.close(self._interrupt_writer)
-        for variant, answer in self._orders.items():
-            if not answer.done():
-                blamed = variant == self._loading
-                answer.set_exception(
-                    self._load_death(f"{reason} while loading") if blamed else Unavailable(reason)
-                )
-        runs, self._runs = self._runs, {}
-        for run_id, run in runs.items():
-            fault = Fault.CRASHED if run_id == crashed else Fault.HOST_DIED
-            run.on_ended(_host_died(run_id, reason, fault))
+        has_started = not self._loads.is_starting
+        error = self._death(f"{reason} while loading")
+        self._loads.fail(reason, error, computed=bool(self._runs.by_id))
+        self._runs.end_all(reason, crashed)
         self._complete_retirement()
-        if not self._first_message.done():
-            self._first_message.set_exception(self._death(f"{reason} while loading"))
-        elif not self._closing:
+        if has_started and not self._closing:
             _log.warning("%s", reason)
             on_exit(self)
 
@@ -566,47 +402,13 @@ class HostProcess(asyncio.Protocol):
         """Return why a load failed during which the process died."""
         if self._closing:
             return Unavailable(reason)
-        # Killed from outside, as by the kernel when memory is short, it may load another time.
-        killed = self._process.returncode == -signal.SIGKILL
-        return self._kill_error or (Unavailable if killed else LoadCrashed)(reason)
-
-    def _load_death(self, reason: str) -> SynergaiError:
-        """Return why the load of a further variant failed during which the process died."""
-        error = self._death(reason)
-        if isinstance(error, LoadCrashed) and self._runs and not self._loads_alone:
-            return LoadSuspected(reason)
-        return error
+        return self._child.load_error(reason)
 
     def _crashed_run(self) -> int | None:
         """Return the run that named a variant and was computed when the process crashed.
 
         None if it was killed, or if a load beside the run may be the cause.
         """
-        if self._loading is not None or not isinstance(self._death(""), LoadCrashed):
+        if self._loads.loading is not None or not isinstance(self._death(""), LoadCrashed):
             return None
         return self._arena.computing
-
-    async def _wait_exit(self) -> str:
-        """Wait until the process has exited, and describe how."""
-        try:
-            async with asyncio.timeout(_EXIT_TIMEOUT_S):
-                code = await self._process.wait()
-        except TimeoutError:
-            self.kill()
-            code = await self._process.wait()
-        if self._kill_reason:
-            return self._kill_reason
-        if code >= 0:
-            return f"exited with code {code}"
-        return f"died by signal {-code}"
-
-    async def _log_output(self) -> None:
-        """Log the output of the runtime until the process closes it."""
-        reader = cast("asyncio.StreamReader", self._process.stdout)
-        while chunk := await reader.read(_LOG_CHUNK_BYTES):
-            for line in chunk.decode(errors="replace").splitlines():
-                _log.info("[%s] %s", self.session.engine, line)
-
-
-def _host_died(run_id: int, reason: str, fault: Fault = Fault.HOST_DIED) -> RunEnded:
-    return RunEnded(run_id, Outcome.FAILED, fault=fault, detail=reason)

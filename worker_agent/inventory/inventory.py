@@ -31,8 +31,9 @@ from synergai.models.formats.model_files import list_files
 from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.text import printable
+from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
-from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
+from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.slots import Slots
 
 if TYPE_CHECKING:

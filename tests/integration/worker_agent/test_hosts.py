@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+import worker_agent.hosts.child
 import worker_agent.hosts.memory
 import worker_agent.hosts.pool
-import worker_agent.hosts.process
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
@@ -419,7 +419,7 @@ async def test_closing_does_not_wait_for_a_load(
         await asyncio.sleep(0.001)
     (host,) = memory.hosts
     os.kill(host.pid, signal.SIGSTOP)
-    monkeypatch.setattr(worker_agent.hosts.process, "_EXIT_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(worker_agent.hosts.child, "_EXIT_TIMEOUT_S", 1000.0)
     async with asyncio.timeout(30):
         await hosts.close()
     assert loading.cancelled()

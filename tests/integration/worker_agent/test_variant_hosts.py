@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from worker_agent.hosts.load_errors import LoadSuspected
 from worker_agent.hosts.pool import HostPool, SessionChange
-from worker_agent.hosts.process import LoadSuspected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -121,7 +121,7 @@ async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
 
 async def load_started(host: HostProcess) -> None:
     """Wait until the host has begun to load another variant."""
-    while host._loading is None:  # noqa: ASYNC110 - polls what the host reports
+    while host._loads.loading is None:  # noqa: ASYNC110 - polls what the host reports
         await asyncio.sleep(0.02)
 
 

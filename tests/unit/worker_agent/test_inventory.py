@@ -15,8 +15,8 @@ from synergai.errors import EngineUnusable, NotFound, SynergaiError
 from synergai.models.descriptions import Description
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
+from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
-from worker_agent.hosts.process import LoadCrashed, LoadHung
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 

@@ -8,9 +8,10 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session, UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
+from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool, SessionChange
-from worker_agent.hosts.process import HostProcess, LoadCrashed, LoadHung
+from worker_agent.hosts.process import HostProcess
 from worker_agent.providers.choice import ProviderChoice
 
 if TYPE_CHECKING:

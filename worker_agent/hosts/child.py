@@ -1,0 +1,99 @@
+"""The child process of an engine host: its output, signals to it, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from typing import TYPE_CHECKING, Final, cast
+
+from synergai.errors import Unavailable
+from worker_agent.hosts.load_errors import LoadCrashed
+
+if TYPE_CHECKING:
+    from synergai.domain import EngineName
+    from synergai.errors import SynergaiError
+    from worker_agent.hosts.launch import Launch
+
+_EXIT_TIMEOUT_S: Final = 5.0
+_LOG_CHUNK_BYTES: Final = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class Child:
+    """A process that has been started. Created by `start`.
+
+    Args:
+        process: the process.
+        engine: the engine that it loads.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, engine: EngineName) -> None:
+        self._process = process
+        self._engine = engine
+        self._kill_reason = ""
+        self._kill_error: SynergaiError | None = None
+
+    @classmethod
+    async def start(cls, launch: Launch, engine: EngineName) -> Child:
+        """Start the process."""
+        process = await asyncio.create_subprocess_exec(
+            *launch.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            pass_fds=launch.inherited_fds,
+            # Ctrl-C in a terminal signals its process group; the agent stops its hosts.
+            start_new_session=True,
+        )
+        return cls(process, engine)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def kill(self, reason: str = "", error: SynergaiError | None = None) -> None:
+        """Kill the process.
+
+        Args:
+            reason: what it did; `wait_exit` returns it.
+            error: what `load_error` returns.
+        """
+        self._kill_reason, self._kill_error = reason, error
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the process has not exited."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def wait_exit(self) -> str:
+        """Wait until the process has exited, and describe how; kill it if that takes too long."""
+        try:
+            async with asyncio.timeout(_EXIT_TIMEOUT_S):
+                code = await self._process.wait()
+        except TimeoutError:
+            self.kill()
+            code = await self._process.wait()
+        if self._kill_reason:
+            return self._kill_reason
+        if code >= 0:
+            return f"exited with code {code}"
+        return f"died by signal {-code}"
+
+    def load_error(self, reason: str) -> SynergaiError:
+        """Return why a load failed during which the process died."""
+        # Killed from outside, as by the kernel when memory is short, it may load another time.
+        killed = self._process.returncode == -signal.SIGKILL
+        return self._kill_error or (Unavailable if killed else LoadCrashed)(reason)
+
+    async def log_output(self) -> None:
+        """Log the output of the runtime until the process closes it."""
+        reader = cast("asyncio.StreamReader", self._process.stdout)
+        while chunk := await reader.read(_LOG_CHUNK_BYTES):
+            for line in chunk.decode(errors="replace").splitlines():
+                _log.info("[%s] %s", self._engine, line)

@@ -1,0 +1,134 @@
+"""Loads of an engine host: of its engine at the start, and of further variants of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from synergai.errors import EngineUnusable, Unavailable
+from worker_agent.hosts.load_errors import LoadCrashed, LoadHung, LoadSuspected
+from worker_agent.ipc.frames import (
+    LoadFailed,
+    LoadStarted,
+    LoadVariant,
+    Message,
+    Ready,
+    UnloadVariant,
+    VariantUnloaded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.errors import SynergaiError
+    from worker_agent.ipc.frames import Order
+
+
+class Loads:
+    """The first load, and orders in flight, one for each variant at a time.
+
+    Args:
+        send: sends an order to the host.
+        kill: kills the process for a reason.
+
+    Attributes:
+        loading: the variant that the host is loading; None if it loads none.
+    """
+
+    def __init__(self, send: Callable[[Order], None], kill: Callable[[str], None]) -> None:
+        self._send = send
+        self._kill = kill
+        self._loop = asyncio.get_running_loop()
+        self._first: asyncio.Future[Message] = self._loop.create_future()
+        # Answers to orders in flight, by variant.
+        self._answers: dict[str, asyncio.Future[Message]] = {}
+        self.loading: str | None = None
+        # Whether the host computes nothing while it loads.
+        self._alone = False
+
+    def __len__(self) -> int:
+        """Return the number of orders in flight."""
+        return len(self._answers)
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether the first load has not ended, even if nothing waits for it any more."""
+        return not self._first.done() or self._first.cancelled()
+
+    async def first(self, timeout_s: float) -> Ready:
+        """Wait until the engine is loaded; raise the exceptions of `HostProcess.start`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await self._first
+        except TimeoutError:
+            # Without the engine's name: faults are shown beside it.
+            raise LoadHung(f"it was not loaded within {timeout_s:g} s") from None
+        match message:
+            case Ready():
+                return message
+            case LoadFailed():
+                raise message.error()
+            case _:
+                raise EngineUnusable(f"unexpected first message from the host: {message}")
+
+    async def load(self, variant: str, *, alone: bool, timeout_s: float) -> Ready:
+        """Load a further variant; see `HostProcess.load_variant`."""
+        self._alone = alone
+        try:
+            async with asyncio.timeout(timeout_s):
+                message = await self._order(LoadVariant(variant, alone))
+        except TimeoutError:
+            what = f"variant {variant!r}"
+            error = LoadHung if self.loading == variant else Unavailable
+            self._kill(f"did not load {what} in time, and was killed")
+            raise error(f"{what} was not loaded within {timeout_s:g} s") from None
+        if isinstance(message, Ready):
+            return message
+        if isinstance(message, LoadFailed):
+            raise message.error()
+        raise EngineUnusable(f"unexpected answer from the host: {message}")
+
+    async def unload(self, variant: str) -> None:
+        """Free a variant."""
+        await self._order(UnloadVariant(variant))
+
+    async def _order(self, order: Order) -> Message:
+        while (before := self._answers.get(order.variant)) is not None:
+            await asyncio.wait([before])
+        answer = self._answers[order.variant] = self._loop.create_future()
+        self._send(order)
+        try:
+            message: Message = await answer
+        finally:
+            del self._answers[order.variant]
+        return message
+
+    def receive(self, message: LoadStarted | Ready | LoadFailed | VariantUnloaded) -> None:
+        """Pass an answer on to the load that waits for it."""
+        match message:
+            case Ready() | LoadFailed() if not self._first.done():
+                self._first.set_result(message)
+            case LoadStarted(variant):
+                self.loading = variant
+            case Ready(variant=variant) | LoadFailed(variant=variant) | VariantUnloaded(variant):
+                if not isinstance(message, VariantUnloaded):
+                    self.loading = None
+                answer = self._answers.get(variant)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+
+    def fail(self, reason: str, error: SynergaiError, *, computed: bool) -> None:
+        """Let all loads fail, because the process has exited.
+
+        Args:
+            reason: how it exited.
+            error: why a load fails during which the process died.
+            computed: runs were in flight.
+        """
+        if isinstance(error, LoadCrashed) and self._answers and computed and not self._alone:
+            error = LoadSuspected(str(error))
+        for variant, answer in self._answers.items():
+            if not answer.done():
+                answer.set_exception(error if variant == self.loading else Unavailable(reason))
+        if not self._first.done():
+            self._first.set_exception(error)

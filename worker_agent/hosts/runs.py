@@ -1,0 +1,142 @@
+"""Runs in flight in an engine host: who waits for them, and which memory they occupy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from synergai.domain import Fault, Outcome
+from synergai.errors import InvalidInput
+from worker_agent.ipc.arena import INLINE_BYTES, SLOT_BYTES
+from worker_agent.ipc.frames import ArenaRef, RunEnded, RunQuery, RunSamples, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.domain import BatchTimes
+    from synergai.protocol.request_codec import Buffer
+    from worker_agent.ipc.arena import Arena
+
+    OnEnded: TypeAlias = Callable[[RunEnded], None]
+    """Called exactly once per run; `RunEnded.response` is bytes, never an `ArenaRef`."""
+    OnProgress: TypeAlias = Callable[[Tally], None]
+
+WINDOW: Final = 32
+"""Maximum number of runs in flight in a host, so that it never waits for the agent."""
+
+
+class Run(Struct, frozen=True):
+    """A run in flight.
+
+    Attributes:
+        on_ended: called once with the result.
+        on_progress: called with the counts so far; None for a query.
+        slot: slot of the arena with its request; None if it was sent through the socket.
+        variant: the variant that it runs on.
+    """
+
+    on_ended: OnEnded
+    on_progress: OnProgress | None = None
+    slot: int | None = None
+    variant: str = ""
+
+
+class Runs:
+    """The runs in flight.
+
+    Args:
+        arena: memory shared with the host.
+
+    Attributes:
+        by_id: the runs.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self.by_id: dict[int, Run] = {}
+        self._last_id = 0
+        self._largest_response = 0
+
+    def needs(self, variant: str) -> bool:
+        """Return whether a run of `variant` is in flight."""
+        return any(run.variant == variant for run in self.by_id.values())
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a query of `size` bytes can be added now."""
+        return len(self.by_id) < WINDOW and (not self._is_large(size) or self._arena.has_room)
+
+    def new_id(self) -> int:
+        """Return the id of the next run."""
+        self._last_id += 1
+        return self._last_id
+
+    def add_query(
+        self,
+        request: Buffer,
+        on_ended: OnEnded,
+        batch_times: BatchTimes | None,
+        due: float,
+        variant: str,
+    ) -> RunQuery:
+        """Add a query, and return the message for the host; `has_room` must be true."""
+        run_id = self.new_id()
+        if self._is_large(len(request)):
+            ref = self._arena.put(request)
+            self.by_id[run_id] = Run(on_ended, None, ref.slot, variant)
+            return RunQuery(run_id, ref, batch_times, due, variant)
+        self.by_id[run_id] = Run(on_ended, None, None, variant)
+        return RunQuery(run_id, request, batch_times, due, variant)
+
+    def add_samples(
+        self,
+        first: int,
+        count: int,
+        on_progress: OnProgress,
+        on_ended: OnEnded,
+        job: str,
+        variant: str,
+    ) -> RunSamples:
+        """Add a range of the sample set, and return the message for the host."""
+        run_id = self.new_id()
+        self.by_id[run_id] = Run(on_ended, on_progress, None, variant)
+        return RunSamples(run_id, first, count, job, variant=variant)
+
+    def settle(self, run: Run, ended: RunEnded) -> RunEnded:
+        """Free the memory of a run, and return its result with the response as bytes.
+
+        Raises:
+            InvalidInput: the response is outside of the arena.
+        """
+        if isinstance(ended.response, ArenaRef):
+            try:
+                ended = replace(ended, response=self._arena.read(ended.response))
+            except ValueError as error:
+                raise InvalidInput(str(error)) from error
+        if run.slot is not None:
+            self._arena.release(run.slot)
+        self._largest_response = max(self._largest_response, len(ended.response))
+        return ended
+
+    def end_all(self, reason: str, crashed: int | None) -> None:
+        """End all runs, because the host has exited.
+
+        Args:
+            reason: how it exited.
+            crashed: the run that crashed it; None if no run did.
+        """
+        runs = self.by_id.copy()
+        self.by_id.clear()
+        for run_id, run in runs.items():
+            fault = Fault.CRASHED if run_id == crashed else Fault.HOST_DIED
+            run.on_ended(host_died(run_id, reason, fault))
+
+    def _is_large(self, size: int) -> bool:
+        """Return whether the request, or judging by earlier ones its response, needs the arena."""
+        return max(size, self._largest_response) > INLINE_BYTES and size <= SLOT_BYTES
+
+
+def host_died(run_id: int, reason: str, fault: Fault = Fault.HOST_DIED) -> RunEnded:
+    """Return the result of a run whose host has exited."""
+    return RunEnded(run_id, Outcome.FAILED, fault=fault, detail=reason)
