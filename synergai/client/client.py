@@ -21,6 +21,7 @@ Its stubs are imported by the first call that needs them: a process that has imp
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from msgspec.structs import replace
@@ -114,7 +115,7 @@ class Client(JobOperations, EngineOperations):
         )
         self._in_flight = in_flight
         self._opened: GatewayChannel | None = None
-        self._descriptions = EngineDescriptions(self.engine)
+        self._descriptions = EngineDescriptions(partial(self._describe, within_s=None))
         self._inputs = InputConverter(self._descriptions)
 
     async def __aenter__(self) -> Self:
@@ -197,9 +198,7 @@ class Client(JobOperations, EngineOperations):
         _ = self._channel.oip  # raises NotSupported before the request is built
         timeout = normalize_deadline(deadline)
         expires_at = None if timeout is None else time.monotonic() + timeout
-        inputs = await self._inputs.cast(
-            engine, inputs, CALL_TIMEOUT_S if timeout is None else timeout
-        )
+        inputs = await self._inputs.cast(engine, inputs, timeout)
         left = None if expires_at is None else max(0.0, expires_at - time.monotonic())
         async with self._slots.acquire(priority, left) as remaining:
             request = build_request(inputs)
@@ -329,12 +328,17 @@ class Client(JobOperations, EngineOperations):
             NotFound: there is no such engine.
             SynergaiError: the call failed.
         """
+        return await self._describe(name, CALL_TIMEOUT_S)
+
+    async def _describe(self, name: str, within_s: float | None) -> Engine:
+        """Return the description of an engine; the gateway waits until it has been inspected."""
         method = self._channel.oip.ModelMetadata
         from synergai.oip import inference_pb2
 
         engine, _, version = name.partition("/")
         request = inference_pb2.ModelMetadataRequest(name=engine, version=version)
-        described = engine_from_metadata(await self._channel.call(method, request))
+        response = await self._channel.call(method, request, timeout=within_s)
+        described = engine_from_metadata(response)
         return replace(described, name=EngineName(name)) if version else described
 
     async def ready(self, engine: str = "") -> bool:

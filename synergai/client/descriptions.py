@@ -28,12 +28,12 @@ class EngineDescriptions:
         self._fetches: dict[str, asyncio.Task[Engine]] = {}
         self._waiting: Counter[asyncio.Task[Engine]] = Counter()
 
-    async def get(self, name: str, within_s: float) -> Engine:
+    async def get(self, name: str, within_s: float | None) -> Engine:
         """Return the description of an engine, from memory or from the gateway.
 
         Args:
             name: name of the engine.
-            within_s: seconds to wait for the gateway.
+            within_s: seconds to wait for the gateway; None means no limit.
 
         Raises:
             DeadlineExceeded: the gateway took longer.
@@ -52,7 +52,7 @@ class EngineDescriptions:
                 return await asyncio.shield(task)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"the gateway did not describe engine {name!r} within {within_s:.3g} s"
+                f"the gateway did not describe engine {name!r} within {within_s or 0.0:.3g} s"
             ) from None
         finally:
             self._waiting[task] -= 1

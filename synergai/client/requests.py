@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from synergai.client.channel import CALL_TIMEOUT_S
 from synergai.client.deadlines import to_microseconds
 from synergai.client.streaming import iterate
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
@@ -32,13 +31,13 @@ class InputConverter:
     def __init__(self, descriptions: EngineDescriptions) -> None:
         self._descriptions = descriptions
 
-    async def cast(self, engine: str, inputs: Inputs, within_s: float = CALL_TIMEOUT_S) -> Inputs:
+    async def cast(self, engine: str, inputs: Inputs, within_s: float | None = None) -> Inputs:
         """Convert lists and scalars to the dtypes of the engine's inputs; keep arrays as they are.
 
         Args:
             engine: name of the engine.
             inputs: a value per input.
-            within_s: time to wait for the engine's description, in seconds.
+            within_s: time to wait for the engine's description, in seconds; None means no limit.
 
         Raises:
             InvalidInput: a value does not suit its input.

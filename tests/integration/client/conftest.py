@@ -62,6 +62,7 @@ class FakeGateway:
         max_in_flight: highest number of queries in flight on one stream.
         uploads: inputs by upload.
         version: version of the engines that metadata name.
+        metadata_within: seconds that the calls for metadata wait at most; None for no limit.
         refused_from: position of the first input that the next uploads fail at, if any.
     """
 
@@ -70,6 +71,7 @@ class FakeGateway:
         self.backwards = 1
         self.requests: list[oip.ModelInferRequest] = []
         self.version = "1"
+        self.metadata_within: list[float | None] = []
         self.unary: list[oip.ModelInferRequest] = []
         self.cancelled: list[str] = []
         self.unloaded: set[str] = set()
@@ -137,8 +139,9 @@ class FakeGateway:
         return oip.ModelReadyResponse(ready=request.name == "identity")
 
     async def _metadata(
-        self, request: oip.ModelMetadataRequest, _: object
+        self, request: oip.ModelMetadataRequest, context: rpc.Context
     ) -> oip.ModelMetadataResponse:
+        self.metadata_within.append(context.time_remaining())
         if request.name not in ENGINES:
             raise EngineNotFound(request.name)
         tensor = oip.ModelMetadataResponse.TensorMetadata

@@ -466,6 +466,14 @@ async def test_workers_are_described(client: synergai.Client) -> None:
     assert [engine.fault for engine in worker.engines] == ["", "the model file is truncated"]
 
 
+@pytest.mark.parametrize("deadline", [None, 600.0])
+async def test_query_waits_for_the_description_of_its_engine_up_to_its_own_deadline(
+    client: synergai.Client, gateway: FakeGateway, deadline: float | None
+) -> None:
+    await client.infer("identity", {"x": [1.0]}, deadline=deadline)
+    assert gateway.metadata_within == [None], "an inspection may take a minute"
+
+
 async def test_engine_is_described(client: synergai.Client) -> None:
     engine = await client.engine("identity")
     assert engine.inputs == (synergai.TensorSpec("x", "FP32", (-1,)),)
