@@ -2,7 +2,7 @@
 
 What a report says is applied at once to the worker's assignments in flight, and its results go to
 the job's handler. The scheduling core is told by the dispatcher, for a durable job once the journal
-has recorded the results.
+has recorded the results. That an assignment was stopped is told at once.
 """
 
 from __future__ import annotations
@@ -148,7 +148,15 @@ class ReportIntake:
             progress.compute_s,
             progress.batch,
         )
-        self._dispatcher.tell(ended, after_pending=handler is not None and handler.durable)
+        # A worker may have nothing else to run than what a stopped assignment left, so that does
+        # not wait for the disk. If the results cannot be recorded, the job is paused.
+        continues = (
+            outcome is Outcome.STOPPED
+            and fault is Fault.UNSPECIFIED
+            and progress.done < assignment.count
+        )
+        durable = handler is not None and handler.durable
+        self._dispatcher.tell(ended, after_pending=durable and not continues)
 
     def _in_flight(self, worker: ConnectedWorker, assignment_id: int) -> AssignmentProgress | None:
         progress = worker.in_flight.get(AssignmentId(assignment_id))

@@ -229,7 +229,7 @@ class OwnInputsJob(SubmittedJob):
     ) -> None:
         if (error := recorded.exception()) is not None:
             if isinstance(error, StoreFull):
-                # Before the core counts these queries as done: they run again after the pause.
+                # Before the core ends the job: these queries run again after the pause.
                 self._jobs.pauses.pause(self.tracker.id)
             else:
                 _log.error("job %s: results not recorded: %s", self.tracker.id, error)

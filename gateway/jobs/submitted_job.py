@@ -179,7 +179,7 @@ class SubmittedJob:
         if (error := recorded.exception()) is None:
             self.tracker.record_execution(assignment, execution)
         elif isinstance(error, StoreFull):
-            # Before the core takes these queries as done: they run again after the pause.
+            # Before the core ends the job: these queries run again after the pause.
             self._jobs.pauses.pause(self.tracker.id)
         else:
             _log.error("job %s: queries not recorded: %s", self.tracker.id, error)

@@ -162,6 +162,14 @@ class GatewayHarness:
         ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_COMPLETED)
         self.intake.apply_ended(worker, ended, responses)
 
+    def stop(
+        self, worker: ConnectedWorker, assignment: Assignment, **progress: Unpack[ProgressCounts]
+    ) -> None:
+        """Report an assignment as stopped."""
+        report = hub_pb2.Progress(assignment_id=assignment.id, **progress)
+        ended = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
+        self.intake.apply_ended(worker, ended)
+
     def metric(self, name: str, **labels: str) -> float:
         """Return the value of a metric; 0 if it has no such series."""
         self.metrics.snapshot()

@@ -307,6 +307,23 @@ async def test_worker_that_leaves_right_after_a_report_keeps_what_it_reported(
     assert (rest.first, rest.count) == (4, 6)
 
 
+async def test_job_that_yielded_to_a_request_continues_before_its_progress_is_recorded(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    (assignment,) = harness.assignments(worker)
+    harness.begin_request()
+    orders = harness.orders(worker)
+    assert StopAssignment(assignment.id) in orders
+    harness.stop(worker, assignment, done=4)
+    (rest,) = harness.assignments(worker)
+    assert (rest.job_id, rest.first, rest.count) == (status.id, 4, 6)
+    assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
+    await harness.flush_journal()
+    assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 4
+
+
 async def test_job_ends_when_all_its_queries_are_recorded(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(UNRESTRICTED, SPEC)

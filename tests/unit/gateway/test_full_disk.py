@@ -16,6 +16,7 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
+from gateway.fleet.worker import StopAssignment
 from gateway.jobs.store import StoreFull
 from gateway.journal.errors import JournalBroken
 from gateway.journal.journal import Journal
@@ -225,6 +226,33 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
         await harness.flush_journal()
     status = await harness.jobs.get(UNRESTRICTED, job.id)
     assert (status.state, status.queries_done) == (JobState.SUCCEEDED, 10)
+
+
+async def test_rest_of_a_stopped_assignment_is_taken_back_if_the_disk_is_full(
+    harness: GatewayHarness, disk: Disk
+) -> None:
+    worker = harness.add_worker()
+    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    await harness.flush_journal()
+    [assignment] = harness.assignments(worker)
+    harness.begin_request()
+    [served] = harness.assignments(worker)
+    disk.full = True
+    harness.stop(worker, assignment, done=4)
+    [rest] = harness.assignments(worker)
+    assert (rest.job_id, rest.first, rest.count) == (job.id, 4, 6)
+    await harness.flush_journal()
+    assert job.id in harness.jobs.pauses
+    assert StopAssignment(rest.id) in harness.orders(worker)
+    harness.complete(worker, served, [b""], done=1)
+    harness.stop(worker, rest, done=2)
+
+    disk.full = False
+    async with asyncio.timeout(30):
+        while job.id in harness.jobs.pauses:
+            await harness.flush_journal()
+    [again] = harness.assignments(worker)
+    assert (again.job_id, again.first, again.count) == (job.id, 0, 10)
 
 
 async def test_end_that_could_not_be_recorded_is_recorded_later(
