@@ -113,7 +113,9 @@ def infer(
         raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
-        description = await client.engine(f"{engine}/{version}" if version else engine)
+        description = await client.engine(
+            f"{engine}/{version}" if version else engine, deadline=deadline_s
+        )
         requested = list(outputs or ())
         if not requested and description.postprocess:
             requested = [_default_output(description)]

@@ -22,11 +22,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from msgspec.structs import replace
 
-from synergai.client.channel import CALL_TIMEOUT_S, GatewayChannel
+from synergai.client.channel import GatewayChannel
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.descriptions import EngineDescriptions
 from synergai.client.engine_operations import EngineOperations
@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from synergai.client.requests import Parameters
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.profiles.dictionary import ProfileEntry
+
+_INSPECTION_S: Final = 90.0
+"""Seconds after which an engine has been inspected, if it is the only new one."""
 
 
 class Client(JobOperations, EngineOperations):
@@ -318,17 +321,22 @@ class Client(JobOperations, EngineOperations):
         response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
         return [worker_from_proto(worker) for worker in response.workers]
 
-    async def engine(self, name: str) -> Engine:
+    async def engine(self, name: str, *, deadline: float | None = None) -> Engine:
         """Return an engine's description: its inputs, outputs and version.
+
+        This waits while the engine is being inspected.
 
         Args:
             name: name of the engine, or ``NAME/N`` for version N of it.
+            deadline: seconds to wait; by default, long enough for one inspection.
 
         Raises:
             NotFound: there is no such engine.
+            DeadlineExceeded: there was no description before the deadline.
             SynergaiError: the call failed.
         """
-        return await self._describe(name, CALL_TIMEOUT_S)
+        timeout = normalize_deadline(deadline)
+        return await self._describe(name, _INSPECTION_S if timeout is None else timeout)
 
     async def _describe(self, name: str, within_s: float | None) -> Engine:
         """Return the description of an engine; the gateway waits until it has been inspected."""

@@ -225,9 +225,9 @@ class SyncClient:
         """List the registered workers; see `Client.workers`."""
         return self._loop.run(self._client.workers())
 
-    def engine(self, name: str) -> Engine:
+    def engine(self, name: str, *, deadline: float | None = None) -> Engine:
         """Return an engine's inputs and outputs; see `Client.engine`."""
-        return self._loop.run(self._client.engine(name))
+        return self._loop.run(self._client.engine(name, deadline=deadline))
 
     def load(self, engine: str, *, deadline: float | None = None) -> None:
         """Load an engine on every worker that has it; see `Client.load`."""

@@ -474,6 +474,17 @@ async def test_query_waits_for_the_description_of_its_engine_up_to_its_own_deadl
     assert gateway.metadata_within == [None], "an inspection may take a minute"
 
 
+async def test_description_waits_for_the_longest_inspection(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
+    await client.engine("identity")
+    await client.engine("identity", deadline=20.0)
+    longest_s, within_s = gateway.metadata_within
+    assert longest_s is not None
+    assert longest_s > 60.0
+    assert within_s == pytest.approx(20.0, abs=5.0)
+
+
 async def test_engine_is_described(client: synergai.Client) -> None:
     engine = await client.engine("identity")
     assert engine.inputs == (synergai.TensorSpec("x", "FP32", (-1,)),)
