@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.state import JobRecord, WorkerRecord
 
-RHO: Final = 0.95
-"""Share of the workers' time that is planned; the rest absorbs bursts."""
+_PLANNED: Final = 0.95
+"""Share of the workers' time that is planned for engines that share one; see `planned_share`."""
+_ALONE: Final = 0.1
+"""Addition for an engine that shares its workers with no other one: its requests differ less."""
+_POOLED: Final = 0.2
+"""Addition for an infinite number of workers, of which a request waits for the first free one."""
 HORIZON: Final = 2.5
 """Time that is planned ahead, in times that requests have on average."""
 MIN_HORIZON_S: Final = 0.2
@@ -199,35 +203,35 @@ class Pools:
 
     def _allow(self, pool: _Pool, now: float) -> None:
         """Divide the pool's worker time among its engines."""
-        members = pool.members
-        horizon_s = _horizon_s(members)
+        horizon_s = _horizon_s(pool.members)
         pool.fresh_until = now + min(_STALE * horizon_s, _STALE_S)
         pool.most_queued = 2 * self._queue.size + _QUEUED
+        asking = [
+            (member, queries)
+            for member in pool.members
+            if (queries := self._queries(member, horizon_s, now))
+        ]
+        if not asking:
+            pool.allowed = {}
+            return
         taken_s = 0.0
         for worker in pool.workers:
             if worker.leases or self._charged:
                 taken_s += self._taken_s(worker, horizon_s, now)
-        budget_s = max(RHO * len(pool.workers) * horizon_s - taken_s, 1e-9)
-        if len(members) == 1:  # nothing to divide, which is the usual case
-            only = members[0]
-            queries = self._queries(only, horizon_s, now)
-            most_s = min(budget_s, RHO * only.workers * horizon_s)
-            pool.allowed = {only.engine: most_s / queries / only.fastest_s} if queries else {}
+        planned_s = planned_share(len(asking), len(pool.workers)) * horizon_s
+        budget_s = max(planned_s * len(pool.workers) - taken_s, 1e-9)
+        if len(asking) == 1:  # nothing to divide, which is the usual case
+            [(only, queries)] = asking
+            most_s = min(budget_s, planned_s * only.workers)
+            pool.allowed = {only.engine: most_s / queries / only.fastest_s}
             return
-        demands: list[Demand] = []
-        asking: list[_Member] = []
-        for member in members:
-            queries = self._queries(member, horizon_s, now)
-            if queries > 0.0:
-                most_s = RHO * member.workers * horizon_s
-                demands.append(Demand(queries, member.seconds, member.front.values, most_s))
-                asking.append(member)
-        if not demands:
-            pool.allowed = {}
-            return
+        demands = [
+            Demand(queries, member.seconds, member.front.values, planned_s * member.workers)
+            for member, queries in asking
+        ]
         pool.allowed = {
             member.engine: seconds / member.fastest_s
-            for member, seconds in zip(
+            for (member, _), seconds in zip(
                 asking, allowances(demands, budget_s, horizon_s), strict=True
             )
         }
@@ -296,6 +300,20 @@ class Pools:
         seconds = tuple([cost * fastest_s for cost in first.costs])
         sample_cost = rate / sample_rate
         return _Member(engine, self.family(engine), workers, fastest_s, sample_cost, seconds, first)
+
+
+def planned_share(engines: int, workers: int) -> float:
+    """Return the share of the workers' time within the horizon that is planned.
+
+    The rest absorbs bursts. It may exceed 1, as all that waits and runs now counts as done within
+    the horizon, although as much will wait and run at its end.
+
+    Args:
+        engines: number of engines with queries that share the workers.
+        workers: number of workers.
+    """
+    share = _PLANNED + _POOLED * (1.0 - 1.0 / max(workers, 1))
+    return share + _ALONE if engines == 1 else share
 
 
 def _horizon_s(members: Sequence[_Member]) -> float:

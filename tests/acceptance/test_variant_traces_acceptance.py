@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
-from tests.acceptance.scripts import run_script
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+SCRIPT: Final = Path(__file__).with_name("variant_traces.py")
+SHAPES: Final = ("linear", "twitter")
+GAPS: Final = {f"three-servers, {shape}: slackfit is better" for shape in SHAPES}
+"""Errors that are known and have a test of their own."""
 
 
-def test_variants_answer_in_time_and_within_a_point_of_the_bound() -> None:
-    scenarios = ("--scenarios", "single-server,three-servers", "--shapes", "linear,twitter")
-    run_script("variant_traces.py", *scenarios, "--seconds", "15")
+@pytest.fixture(scope="module")
+def errors() -> set[str]:
+    """Run the script to its end, and return the errors that it found."""
+    command = [sys.executable, str(SCRIPT), "--scenarios", "single-server,three-servers"]
+    command += ["--shapes", ",".join(SHAPES), "--seconds", "15"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("{")]
+    if not lines or not re.fullmatch(r"\d+ errors", lines.pop()):
+        pytest.fail(done.stdout + done.stderr)
+    assert (done.returncode == 0) is (not lines)
+    return set(lines)
+
+
+def test_variants_answer_in_time_and_within_a_point_of_the_bound(errors: set[str]) -> None:
+    assert errors - GAPS == set()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="exact times let SlackFit use all of a request's time "
+    "(docs/decisions/0092-plan-more-time-of-several-workers.md)",
+)
+def test_no_other_rule_is_better_on_several_servers_with_exact_times(errors: set[str]) -> None:
+    assert errors & GAPS == set()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from synergai.scheduling.allowance import Demand, allowances, concave_hull
 from synergai.scheduling.credit import Credit
+from synergai.scheduling.pools import planned_share
 
 points = st.lists(
     st.tuples(st.floats(0.001, 10.0), st.floats(0.01, 1.0)), min_size=1, max_size=8, unique=True
@@ -95,6 +96,14 @@ def test_an_engine_gets_no_more_time_than_its_workers_have() -> None:
     few = Demand(10.0, (0.1, 0.5), (0.8, 0.9), most_s=2.0)
     all_workers = Demand(10.0, (0.1, 0.5), (0.1, 0.15), most_s=math.inf)
     assert allowances([few, all_workers], 6.0, horizon_s=math.inf) == pytest.approx([0.2, 0.4])
+
+
+def test_more_workers_and_fewer_engines_need_less_reserve() -> None:
+    assert planned_share(3, 1) < 1.0
+    for engines in (1, 3):
+        shares = [planned_share(engines, workers) for workers in (1, 2, 3, 100)]
+        assert shares == sorted(set(shares))
+    assert planned_share(1, 3) > planned_share(2, 3) == planned_share(3, 3)
 
 
 @given(points, st.floats(1.0, 50.0))

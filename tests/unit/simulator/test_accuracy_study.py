@@ -10,9 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergai.domain import EngineName
-from synergai.simulator.accuracy.bounds import relative_accuracy_at_most, schedule_at_most
+from synergai.simulator.accuracy.bounds import (
+    accuracy_at_most,
+    relative_accuracy_at_most,
+    schedule_at_most,
+)
 from synergai.simulator.accuracy.simulation import Scenario, Start, simulate
-from synergai.simulator.accuracy.study import SCENARIOS
+from synergai.simulator.accuracy.study import SCENARIOS, draw_requests
 
 COLD = Start(cold=True)
 ENGINE, OTHER = EngineName("fashion"), EngineName("other")
@@ -97,3 +101,13 @@ def test_no_request_is_late_if_workers_had_time_to_load_ahead(name: str) -> None
     arrivals = [(0.1 * number, engines[number % len(engines)]) for number in range(50)]
     start = replace(COLD, lead_s=10.0, load_ahead="all")
     assert all(each.variant for each in simulate(scenario, arrivals, 0, start=start))
+
+
+def test_the_time_of_several_servers_is_used() -> None:
+    scenario = SCENARIOS["three-servers"]
+    requests = draw_requests(scenario, "twitter", 24.0, 15, seed=100)
+    answers = simulate(scenario, requests, 0)
+    assert all(each.variant for each in answers)
+    [engine] = scenario.fronts
+    bound = accuracy_at_most(scenario, engine, [at for at, _ in requests])
+    assert sum(each.accuracy for each in answers) / len(answers) > bound - 0.0014
