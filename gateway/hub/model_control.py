@@ -94,12 +94,15 @@ class ModelControl:
             EngineNotFound: no worker has ever had it.
             Unavailable: no connected worker has it, or all that had it left while loading.
             EngineUnusable: no worker can load it, or it was unloaded meanwhile.
-            DeadlineExceeded: the budget ran out; loading continues.
+            DeadlineExceeded: the budget ran out; loading continues, if the engine was inspected.
         """
-        load = self._loads.get(EngineName(name)) or self._find_and_load(name)
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        await self._catalogue.wait_inspected(name, within_s)
+        load = self._loads.get(EngineName(name)) or self._find_and_load(name)
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout_at(deadline):
                 await asyncio.shield(await asyncio.shield(load.done))
         except TimeoutError:
             raise DeadlineExceeded(

@@ -100,6 +100,23 @@ async def test_load_is_not_done_by_a_worker_that_may_not_serve_the_engine(fleet:
     await asyncio.wait([task])
 
 
+async def test_load_waits_until_the_engine_is_inspected(fleet: Fleet) -> None:
+    worker = fleet.add_worker()
+    engine = worker.engines[ECHO]
+    pending = replace(engine, fault="it is being inspected", pending=True)
+    fleet.harness.catalogue.update(worker.id, pending)
+    with pytest.raises(DeadlineExceeded, match="still being inspected"):
+        await fleet.control.load(ECHO, 0.0)
+    task = await fleet.start_load()
+    assert orders(worker) == []
+    fleet.harness.catalogue.update(worker.id, engine)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert orders(worker) == [("load", SESSION)]
+    fleet.set_resident(worker)
+    await task
+
+
 async def test_load_of_a_resident_engine_returns_at_once(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     worker.sessions.add(SESSION)
