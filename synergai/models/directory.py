@@ -38,7 +38,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import EngineName
 from synergai.errors import EngineUnusable, InvalidInput, NotFound
@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 
     from synergai.models.definition import DefinitionFile
     from synergai.models.warmup import WarmUpInput
+
+_MAX_NAMED: Final = 5
+"""Files that a fault names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,7 +446,10 @@ def _find_only_model(folder: Path) -> Path:
         case []:
             raise InvalidInput(f"the folder has no model file ({MODEL_FORMATS})")
         case _:
+            names = [path.name for path in models]
+            if len(names) > _MAX_NAMED:
+                names[_MAX_NAMED:] = [f"and {len(names) - _MAX_NAMED} more"]
             raise InvalidInput(
-                f"the folder has several model files ({', '.join(path.name for path in models)}); "
+                f"the folder has several model files ({', '.join(names)}); "
                 f'set file = "…" in {DEFINITION_FILE}'
             )

@@ -121,6 +121,11 @@ def test_folder_without_or_with_several_models_is_a_fault(tmp_path: Path) -> Non
 
     assert "no model file" in fault(tmp_path, "none")
     assert "several model files (model.onnx, second.onnx)" in fault(tmp_path, "two")
+    for number in range(200):
+        (tmp_path / "two" / f"m{number:03}.onnx").write_bytes(b"model")
+    assert "files (m000.onnx, m001.onnx, m002.onnx, m003.onnx, m004.onnx, and 197 more);" in fault(
+        tmp_path, "two"
+    )
 
 
 def test_links_out_of_the_directory_are_faults(tmp_path: Path) -> None:
