@@ -10,6 +10,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Final
 
+from gateway.fleet.worker import RunAssignment
+
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker, Order
     from synergai.runtime.clock import Clock
@@ -56,9 +58,10 @@ class OrderCollector:
 
         They wait until half of the worker's other assignments in flight have ended, and then as
         long as the gateway has further requests to dispatch. A slow worker gets them earlier, while
-        it still computes.
+        it still computes. A range of queries does not wait: it takes longer than its message, and
+        a job that continues behind a short request is due when the request ends.
         """
-        if not self.holds_back():
+        if not self.holds_back() or any(map(_is_range, batch)):
             return batch
         in_flight = self._worker.in_flight
         held = len(batch)
@@ -69,3 +72,7 @@ class OrderCollector:
         )
         timeout_s = end - asyncio.get_running_loop().time()
         return batch + await self._orders.collect_until_idle(_IDLE_TURNS, timeout_s)
+
+
+def _is_range(order: Order) -> bool:
+    return isinstance(order, RunAssignment) and order.assignment.count > 1

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gateway.fleet.worker import StopAssignment
+from gateway.fleet.worker import RunAssignment, StopAssignment
 from gateway.hub import order_collector
 from gateway.hub.order_collector import CONCURRENT_S, OrderCollector
-from synergai.domain import AssignmentId
-from tests.unit.gateway.conftest import make_worker
+from synergai.domain import AssignmentId, Configuration, JobId
+from synergai.scheduling.events import Assignment
+from tests.unit.gateway.conftest import ENGINE, make_worker
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker, Order
@@ -39,6 +40,20 @@ class Setup:
         """Return an order whose assignment is in flight from now on."""
         self.worker.in_flight[AssignmentId(number)] = cast("Any", None)
         return StopAssignment(AssignmentId(number))
+
+    def start_range(self, number: int) -> Order:
+        """Return an order to run several queries, which are in flight from now on."""
+        self.start(number)
+        assignment = Assignment(
+            id=AssignmentId(number),
+            job_id=JobId("job"),
+            engine=ENGINE.name,
+            worker_id=self.worker.id,
+            configuration=Configuration(threads=1),
+            first=0,
+            count=2,
+        )
+        return RunAssignment(assignment, ())
 
     def end(self, number: int) -> None:
         del self.worker.in_flight[AssignmentId(number)]
@@ -82,6 +97,13 @@ async def test_orders_wait_until_half_of_the_other_assignments_have_ended() -> N
     assert not collecting.done()
     setup.end(2)
     assert await collecting == [first]
+
+
+async def test_a_range_of_queries_is_sent_at_once_behind_a_request() -> None:
+    setup = Setup()
+    setup.start(1)
+    first, later = setup.start_range(2), StopAssignment(AssignmentId(9))
+    assert await collect(setup, first, later) == [first]
 
 
 async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:
