@@ -45,6 +45,8 @@ class Loads:
         self.loading: str | None = None
         # Whether the host computes nothing while it loads.
         self._alone = False
+        # How the process has exited.
+        self._exit = ""
 
     def __len__(self) -> int:
         """Return the number of orders in flight."""
@@ -95,6 +97,8 @@ class Loads:
     async def _order(self, order: Order) -> Message:
         while (before := self._answers.get(order.variant)) is not None:
             await asyncio.wait([before])
+        if self._exit:
+            raise Unavailable(self._exit)
         answer = self._answers[order.variant] = self._loop.create_future()
         self._send(order)
         try:
@@ -125,6 +129,7 @@ class Loads:
             error: why a load fails during which the process died.
             computed: runs were in flight.
         """
+        self._exit = reason
         if isinstance(error, LoadCrashed) and self._answers and computed and not self._alone:
             error = LoadSuspected(str(error))
         for variant, answer in self._answers.items():

@@ -1,0 +1,169 @@
+"""Runs and loads of an engine host, without a process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.domain import Fault, Outcome
+from synergai.errors import EngineUnusable, InvalidInput, Unavailable
+from worker_agent.hosts.load_errors import LoadCrashed, LoadSuspected
+from worker_agent.hosts.loads import Loads
+from worker_agent.hosts.runs import WINDOW, Runs
+from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena
+from worker_agent.ipc.frames import (
+    ArenaRef,
+    LoadFailed,
+    LoadStarted,
+    RunEnded,
+    UnloadVariant,
+    VariantUnloaded,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from worker_agent.ipc.frames import Order
+
+LARGE = bytes(INLINE_BYTES + 1)
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena()
+    yield arena
+    arena.close()
+
+
+@pytest.fixture
+def runs(arena: Arena) -> Runs:
+    return Runs(arena)
+
+
+def add_query(runs: Runs, request: bytes, ended: list[RunEnded], variant: str = "") -> int:
+    return runs.add_query(request, ended.append, None, 0.0, variant).run_id
+
+
+def test_small_queries_are_limited_by_the_window_and_large_ones_by_the_arena(runs: Runs) -> None:
+    for _ in range(SLOTS):
+        assert runs.has_room(len(LARGE))
+        add_query(runs, LARGE, [])
+    assert not runs.has_room(len(LARGE))
+    for _ in range(WINDOW - SLOTS):
+        assert runs.has_room(1)
+        add_query(runs, b"x", [])
+    assert not runs.has_room(1)
+
+
+def test_result_holds_the_bytes_of_a_response_in_the_arena(runs: Runs, arena: Arena) -> None:
+    run_id = add_query(runs, LARGE, [])
+    run = runs.by_id[run_id]
+    assert run.slot is not None
+    response = arena.write(run.slot, [b"answer"])
+    ended = runs.settle(run, RunEnded(run_id, Outcome.COMPLETED, response=response))
+    assert ended.response == b"answer"
+
+
+def test_response_outside_of_the_arena_is_invalid(runs: Runs) -> None:
+    run = runs.by_id[add_query(runs, b"x", [])]
+    with pytest.raises(InvalidInput, match="outside of the arena"):
+        runs.settle(run, RunEnded(1, Outcome.COMPLETED, response=ArenaRef(SLOTS, 1)))
+
+
+def test_run_that_crashed_the_host_is_told_from_the_others(runs: Runs) -> None:
+    ended: list[RunEnded] = []
+    first, second = add_query(runs, b"x", ended), add_query(runs, b"x", ended, "small")
+    runs.end_all("it died", second)
+    assert [(each.run_id, each.fault) for each in ended] == [
+        (first, Fault.HOST_DIED),
+        (second, Fault.CRASHED),
+    ]
+    assert not runs.by_id
+
+
+class Host:
+    """What an engine host was sent."""
+
+    def __init__(self) -> None:
+        self.orders: asyncio.Queue[Order] = asyncio.Queue()
+        self.kills: list[str] = []
+        self.loads = Loads(self.orders.put_nowait, self.kills.append)
+
+
+async def failed(*tasks: asyncio.Task[object]) -> list[object]:
+    async with asyncio.timeout(5):
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def load(host: Host, variant: str, *, alone: bool = False) -> asyncio.Task[object]:
+    """Return a load that the host has begun."""
+    task: asyncio.Task[object] = asyncio.create_task(
+        host.loads.load(variant, alone=alone, timeout_s=60.0)
+    )
+    await asyncio.sleep(0)
+    host.loads.receive(LoadStarted(variant))
+    return task
+
+
+@pytest.mark.parametrize(
+    ("alone", "computed", "kind"),
+    [
+        (False, True, LoadSuspected),
+        (False, False, LoadCrashed),
+        (True, True, LoadCrashed),
+    ],
+)
+async def test_load_is_only_suspected_if_a_query_may_have_crashed_the_host(
+    alone: bool, computed: bool, kind: type[Exception]
+) -> None:
+    host = Host()
+    host.loads.receive(LoadFailed("the first"))
+    task = await load(host, "small", alone=alone)
+    host.loads.fail("it died", LoadCrashed("it died while loading"), computed=computed)
+    [error] = await failed(task)
+    assert type(error) is kind
+    assert str(error) == "it died while loading"
+
+
+async def test_load_that_the_host_had_not_begun_is_not_blamed() -> None:
+    host = Host()
+    host.loads.receive(LoadFailed("the first"))
+    begun = await load(host, "small")
+    waiting = await load(host, "large")
+    host.loads.receive(LoadStarted("small"))
+    host.loads.fail("it died", LoadCrashed("it died while loading"), computed=False)
+    assert [type(error) for error in await failed(begun, waiting)] == [LoadCrashed, Unavailable]
+
+
+async def test_orders_for_one_variant_are_sent_one_after_the_other() -> None:
+    host = Host()
+    first = asyncio.create_task(host.loads.unload("small"))
+    second = asyncio.create_task(host.loads.unload("small"))
+    assert await host.orders.get() == UnloadVariant("small")
+    assert host.orders.empty()
+    host.loads.receive(VariantUnloaded("small"))
+    await first
+    assert await host.orders.get() == UnloadVariant("small")
+    host.loads.receive(VariantUnloaded("small"))
+    await second
+
+
+async def test_order_that_waits_for_another_one_fails_with_the_host() -> None:
+    host = Host()
+    host.loads.receive(LoadFailed("the first"))
+    tasks = [asyncio.create_task(host.loads.unload("small")) for _ in range(2)]
+    await asyncio.sleep(0)
+    host.loads.fail("it died", Unavailable("it died while loading"), computed=False)
+    errors = await failed(*tasks)
+    assert [str(error) for error in errors] == ["it died", "it died"]
+
+
+async def test_first_load_fails_with_the_host() -> None:
+    host = Host()
+    first = asyncio.create_task(host.loads.first(60.0))
+    await asyncio.sleep(0)
+    host.loads.fail("it died", EngineUnusable("too large"), computed=False)
+    with pytest.raises(EngineUnusable, match="too large"):
+        await first
