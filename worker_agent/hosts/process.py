@@ -337,7 +337,9 @@ class HostProcess:
         self.kill()
 
     def _end_run(self, ended: RunEnded) -> None:
-        run = self._runs.by_id.pop(ended.run_id)
+        run = self._runs.by_id[ended.run_id]
+        ended = self._runs.settle(run, ended)  # if it is invalid, the run ends with the host
+        del self._runs.by_id[ended.run_id]
         if ended.fault is Fault.ENGINE_BROKEN and (
             run.variant or self.session.configuration.execution_provider
         ):
@@ -345,7 +347,7 @@ class HostProcess:
             self._on_unusable(run.variant, ended.detail)
         is_quick = run.on_progress is None and ended.tally.compute_s < QUICK_S
         self._connection.answered(quick=is_quick)
-        run.on_ended(self._runs.settle(run, ended))
+        run.on_ended(ended)
         if not self._runs.by_id:
             self._complete_retirement()
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
 from worker_agent.hosts.load_errors import LoadCrashed, LoadSuspected
 from worker_agent.hosts.loads import Loads
+from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.runs import WINDOW, Runs
 from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena
 from worker_agent.ipc.frames import (
@@ -167,3 +168,26 @@ async def test_first_load_fails_with_the_host() -> None:
     host.loads.fail("it died", EngineUnusable("too large"), computed=False)
     with pytest.raises(EngineUnusable, match="too large"):
         await first
+
+
+class Child:
+    """A process that can only be killed."""
+
+    def __init__(self) -> None:
+        self.killed = False
+
+    def kill(self, _reason: str = "", _error: Exception | None = None) -> None:
+        self.killed = True
+
+
+async def test_run_with_an_invalid_response_ends_with_the_host(arena: Arena) -> None:
+    host = HostProcess(Session(EngineName("twice"), Configuration(1)), arena, 60.0, print)
+    host._child = child = Child()  # type: ignore[assignment]  # what the test needs of it
+    ended: list[RunEnded] = []
+    message = host._runs.add_query(b"x", ended.append, None, 0.0, "")
+    invalid = RunEnded(message.run_id, Outcome.COMPLETED, response=ArenaRef(SLOTS, 1))
+    host._connection.data_received(invalid.encode())
+    assert child.killed
+    assert not ended
+    host._runs.end_all("it was killed", None)
+    assert [each.fault for each in ended] == [Fault.HOST_DIED]
