@@ -102,8 +102,10 @@ class Runner:
         if item.failure is not None:
             self._end(item)
             return
+        waits = bool(self._queue) and self._waits_for_load(item)
         self._queue.append(item)
-        self._pump()
+        if not waits:  # or else nothing has changed, and the queue may be long
+            self._pump()
 
     def stop(self, item: WorkItem) -> None:
         """End `item` before its next query, at once if none is running; no-op if it has ended."""
@@ -151,6 +153,11 @@ class Runner:
             host = self._resident_beside(item.session, loading)
             if host is not None and not (self._turn_to(host, item) and self._feed(item, host)):
                 return
+
+    def _waits_for_load(self, item: WorkItem) -> bool:
+        """Return whether a session is being loaded and `item` cannot run beside that."""
+        loading = self._loading
+        return loading is not None and self._resident_beside(item.session, loading) is None
 
     def _resident_beside(self, session: Session, loading: Session) -> EngineHost | None:
         """Return the host of a session that can run while another one is being loaded."""

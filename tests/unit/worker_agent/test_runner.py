@@ -706,6 +706,19 @@ async def test_resident_session_runs_beside_a_load_and_its_single_queries_overta
     assert len(host.runs) == 1
 
 
+@pytest.mark.usefixtures("host")
+async def test_items_that_wait_for_a_load_do_not_search_the_queue(
+    runner: Runner, hosts: FakeHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(runner, DIGITS_2)
+    looked_up: list[Session] = []
+    monkeypatch.setattr(hosts, "get_resident", looked_up.append)  # nothing is resident
+    third = Session(EngineName("digits"), Configuration(3))
+    for _ in range(100):
+        add(runner, third, queries=1)
+    assert len(looked_up) == 100
+
+
 async def test_item_waits_for_the_run_beside_its_load(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
