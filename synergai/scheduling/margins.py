@@ -23,7 +23,8 @@ _QUANTILE: Final = 0.998
 _SPREAD_STEP: Final = 0.02
 _WIDER: Final = 1.0 + _SPREAD_STEP * _QUANTILE
 _NARROWER: Final = 1.0 + _SPREAD_STEP * (_QUANTILE - 1.0)
-_FIRST_SPREAD: Final = 1.3
+FIRST_SPREAD: Final = 1.3
+"""Margin of a worker that has answered nothing yet."""
 _MAX_SPREAD: Final = 3.0
 
 
@@ -49,7 +50,7 @@ class Margins:
         if head_at is None or lease.batch_size > 1 or assignment.setup_s > 0.0:
             return
         engine = assignment.engine
-        spread = worker.spreads.get(engine, _FIRST_SPREAD)
+        spread = worker.spreads.get(engine, FIRST_SPREAD)
         if now - head_at > spread * lease.expected_s:
             worker.spreads[engine] = min(spread * _WIDER, _MAX_SPREAD)
         elif spread > 1.0:
@@ -66,7 +67,7 @@ class Margins:
             at: number of the given variant.
         """
         worker, starts_at = query.worker, query.starts_at
-        spread = worker.spreads.get(query.engine, _FIRST_SPREAD)
+        spread = worker.spreads.get(query.engine, FIRST_SPREAD)
         if worker.leases and (head := worker.head) is not None and math.isfinite(head.expected_s):
             starts_at += (spread - 1.0) * head.expected_s  # by which it may start later
         costs = query.front.costs

@@ -14,6 +14,7 @@ from synergai.scheduling.allowance import Demand, allowances
 from synergai.scheduling.arrivals import ArrivalRate
 from synergai.scheduling.fronts import capacity_s
 from synergai.scheduling.job_demand import JobDemand
+from synergai.scheduling.margins import FIRST_SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -32,6 +33,8 @@ _ALONE: Final = 0.1
 """Addition for an engine that shares its workers with no other one: its requests differ less."""
 _POOLED: Final = 0.2
 """Addition for an infinite number of workers, of which a request waits for the first free one."""
+_WIDE: Final = 2.0
+"""Margin for deviations from estimates from which on nothing is added."""
 HORIZON: Final = 2.5
 """Time that is planned ahead, in times that requests have on average."""
 MIN_HORIZON_S: Final = 0.2
@@ -218,7 +221,7 @@ class Pools:
         for worker in pool.workers:
             if worker.leases or self._charged:
                 taken_s += self._taken_s(worker, horizon_s, now)
-        planned_s = planned_share(len(asking), len(pool.workers)) * horizon_s
+        planned_s = planned_share(len(asking), len(pool.workers), _spread(pool)) * horizon_s
         budget_s = max(planned_s * len(pool.workers) - taken_s, 1e-9)
         if len(asking) == 1:  # nothing to divide, which is the usual case
             [(only, queries)] = asking
@@ -302,7 +305,7 @@ class Pools:
         return _Member(engine, self.family(engine), workers, fastest_s, sample_cost, seconds, first)
 
 
-def planned_share(engines: int, workers: int) -> float:
+def planned_share(engines: int, workers: int, spread: float) -> float:
     """Return the share of the workers' time within the horizon that is planned.
 
     The rest absorbs bursts. It may exceed 1, as all that waits and runs now counts as done within
@@ -311,9 +314,19 @@ def planned_share(engines: int, workers: int) -> float:
     Args:
         engines: number of engines with queries that share the workers.
         workers: number of workers.
+        spread: mean margin that they need for deviations from estimates.
     """
-    share = _PLANNED + _POOLED * (1.0 - 1.0 / max(workers, 1))
-    return share + _ALONE if engines == 1 else share
+    added = _POOLED * (1.0 - 1.0 / max(workers, 1))
+    if engines == 1:
+        added += _ALONE
+    steady = (_WIDE - spread) / (_WIDE - FIRST_SPREAD)
+    return _PLANNED + added * min(max(steady, 0.0), 1.0)
+
+
+def _spread(pool: _Pool) -> float:
+    """Return the mean margin of a pool's workers for deviations from estimates."""
+    spreads = [max(each.spreads.values(), default=FIRST_SPREAD) for each in pool.workers]
+    return sum(spreads) / len(spreads) if spreads else FIRST_SPREAD
 
 
 def _horizon_s(members: Sequence[_Member]) -> float:

@@ -99,11 +99,18 @@ def test_an_engine_gets_no_more_time_than_its_workers_have() -> None:
 
 
 def test_more_workers_and_fewer_engines_need_less_reserve() -> None:
-    assert planned_share(3, 1) < 1.0
+    assert planned_share(3, 1, spread=1.3) < 1.0
     for engines in (1, 3):
-        shares = [planned_share(engines, workers) for workers in (1, 2, 3, 100)]
+        shares = [planned_share(engines, workers, spread=1.3) for workers in (1, 2, 3, 100)]
         assert shares == sorted(set(shares))
-    assert planned_share(1, 3) > planned_share(2, 3) == planned_share(3, 3)
+    alone, shared, more = (planned_share(engines, 3, spread=1.3) for engines in (1, 2, 3))
+    assert alone > shared == more
+
+
+def test_more_reserve_is_needed_where_times_vary_more() -> None:
+    shares = [planned_share(1, 3, spread) for spread in (1.0, 1.3, 1.5, 1.7, 2.0, 3.0)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == planned_share(3, 1, spread=1.0)
 
 
 @given(points, st.floats(1.0, 50.0))
