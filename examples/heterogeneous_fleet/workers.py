@@ -56,13 +56,13 @@ FAST_MODES: Final = frozenset(worker.fast for worker in WORKERS)
 
 
 def declared_watts(mode: str) -> float:
-    """Return the declared power of a mode: a little, and the cube of its speed.
+    """Return the declared power of a mode in watts: a constant plus the cube of its speed.
 
     The shape follows that of dynamic voltage and frequency scaling. It is not a measurement: a
-    CPU share has no meter. It leaves every frugal mode a clear lead, which errors of the short
-    profiles do not hide. Frugal modes need that, as they compute less than their share: the
-    overhead of the process is the same in both modes, so that 0.25cpu is two and a half to three
-    times as fast as 0.12cpu.
+    CPU share has no meter. Every frugal mode needs clearly less energy per query than the fast one,
+    so that errors of the short profiles do not hide it. Frugal modes compute less than their share:
+    the overhead of the process is the same in both modes, so that 0.25cpu is two and a half to
+    three times as fast as 0.12cpu.
     """
     return 0.02 + 20.0 * parse_share(mode).cpus ** 3
 

@@ -2,7 +2,7 @@
 
 What a report says is applied at once to the worker's assignments in flight, and its results go to
 the job's handler. The scheduling core is told by the dispatcher, for a durable job once the journal
-has recorded the results. That an assignment was stopped is told at once.
+has recorded the results. It learns of a stopped assignment that leaves queries at once.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class ReportIntake:
             progress.compute_s,
             progress.batch,
         )
-        # A worker may have nothing else to run than what a stopped assignment left, so that does
+        # A worker may have nothing to run but the rest of a stopped assignment, so the rest does
         # not wait for the disk. If the results cannot be recorded, the job is paused.
         continues = (
             outcome is Outcome.STOPPED

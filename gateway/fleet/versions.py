@@ -151,7 +151,7 @@ class Versions:
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
-        # It may be pending again by the time this goes on, or another version instead.
+        # By the time this continues, it may be pending again, or another version instead of it.
         while (engine := self._find_pending(name, version)) is not None:
             remaining_s = None if deadline is None else deadline - loop.time()
             await self.catalogue.wait_inspected(engine, remaining_s)

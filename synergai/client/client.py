@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 _INSPECTION_S: Final = 90.0
-"""Seconds after which an engine has been inspected, if it is the only new one."""
+"""Time within which an engine is inspected if it is the only new one, in seconds."""
 
 
 class Client(JobOperations, EngineOperations):

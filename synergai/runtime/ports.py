@@ -21,7 +21,7 @@ def cannot_listen(address: str) -> Unavailable:
 
 
 def check_free(addresses: Iterable[str]) -> None:
-    """Check that servers which take long to start will be able to listen, as far as one can tell.
+    """Check, before a slow start, that a server will probably be able to listen.
 
     Args:
         addresses: ``HOST:PORT`` each; any port is free if it is 0.
@@ -38,13 +38,13 @@ def check_free(addresses: Iterable[str]) -> None:
         except OSError:
             raise cannot_listen(address) from None
         errors = [error for family, *_, target in found if (error := _error(family, target))]
-        # Of the addresses of localhost, machines without IPv6 have one.
+        # On a machine without IPv6, only one of the addresses of localhost can be used.
         if len(errors) == len(found) or any(each.errno == EADDRINUSE for each in errors):
             raise cannot_listen(address)
 
 
 def _error(family: int, target: tuple[object, ...]) -> OSError | None:
-    """Return why a socket cannot listen; None if it can."""
+    """Return the error of listening on an address; None if there is none."""
     try:
         socket.create_server(target, family=family).close()
     except OSError as error:

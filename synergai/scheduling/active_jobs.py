@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ActiveJobs:
-    """Lets jobs enter and leave the system, and tells all who keep something about them.
+    """Lets jobs enter and leave the system, and notifies what keeps state about them.
 
     Args:
         wait_queue: where jobs with pending queries wait.
@@ -96,7 +96,7 @@ class ActiveJobs:
             self._leases.stop(lease, now)
 
     def finish(self, job: JobRecord, now: float) -> None:
-        """Remove a job, all of whose queries are recorded."""
+        """Remove a job whose queries are all recorded."""
         # An assignment whose queries are all recorded may not have ended yet.
         self.abort(job, now)
         self._commands.append(Finish(job.job.id))

@@ -1,7 +1,7 @@
 """The scheduler: events in, commands out.
 
-`ActiveJobs`, `Reports`, `WorkerChanges` and `ProfileChanges` apply an event, each those of its
-kind. Then `Decisions` gives work to the workers.
+`ActiveJobs`, `Reports`, `WorkerChanges` and `ProfileChanges` each apply one kind of event. Then
+`Decisions` gives work to the workers.
 
 Invariants after every call of ``handle``:
 

@@ -68,7 +68,7 @@ class Decisions:
         self._commands = commands
 
     def schedule(self, now: float) -> None:
-        """Decide on waiting jobs, of which there are some."""
+        """Decide on the waiting jobs; there is at least one."""
         self._wait_queue.reassess(now)
         if self._settings.infeasible == "reject":
             self._reject_infeasible(now)

@@ -24,11 +24,11 @@ class Failures:
 
     Args:
         fleet: the workers.
-        workers: applies to them what they cannot run.
+        workers: records what they cannot run.
         jobs: the active jobs; one that fails leaves them.
         checks: gives up checks that fail.
         retries: counts faults, and lets jobs pause.
-        wait_queue: where a job that pauses does not wait.
+        wait_queue: the waiting jobs; one that pauses leaves them.
         settings: scheduling options.
         commands: output; receives a ``Fail`` for each job that fails.
     """

@@ -32,9 +32,9 @@ _PLANNED: Final = 0.95
 _ALONE: Final = 0.1
 """Addition for an engine that shares its workers with no other one: its requests differ less."""
 _POOLED: Final = 0.2
-"""Addition for an infinite number of workers, of which a request waits for the first free one."""
+"""Most that is added for several workers: a request waits for the first of them that is free."""
 _WIDE: Final = 2.0
-"""Margin for deviations from estimates from which on nothing is added."""
+"""Mean margin for deviations from estimates at and above which nothing is added."""
 HORIZON: Final = 2.5
 """Time that is planned ahead, in times that requests have on average."""
 MIN_HORIZON_S: Final = 0.2

@@ -27,7 +27,7 @@ class Releases:
     Args:
         leases: the assignments in flight.
         jobs: the active jobs, which finish with their last lease.
-        residency: plans loads anew when a worker has less to do.
+        residency: plans loads again when a worker has less to do.
         probes: knows which assignments measure an engine.
         hedging: knows the copies of late requests.
         checks: finishes checks, or lets them wait again.

@@ -34,7 +34,7 @@ class Reports:
         profiles: learns how fast engines are.
         outliers: counts reports as signs of progress.
         crashes: lets variants pause that crash their host.
-        hedging: whether requests have copies, one of which may have answered.
+        hedging: knows whether requests may have copies, one of which may have answered.
         releases: ends leases.
         failures: charges those that failed.
         resumption: where interrupted jobs are remembered; None if the policy moves running work

@@ -4,7 +4,7 @@
 
 Emulated engines take 20 ms per query of a job and 10 ms per request, so that neither client nor
 servers are the bottleneck. Three jobs per worker, with deadlines that they meet without requests,
-are submitted first; requests with a deadline of 1 s are Poisson arrivals, given their number. In a
+are submitted first; a fixed number of requests, each with a deadline of 1 s, arrive at random. In a
 second run, the workers are occupied by jobs that would take months.
 """
 
@@ -88,9 +88,9 @@ def write_files(directory: Path) -> tuple[Path, Path]:
 
 
 def arrivals(per_s: float, seconds: float) -> list[float]:
-    """Return when requests arrive: at random, but as many as `per_s` says.
+    """Return when requests arrive: at random times, exactly as many as `per_s` implies.
 
-    The job goodput is compared with what requests at this rate leave.
+    The goodput of jobs is compared with what requests at this rate leave.
     """
     rng = random.Random(1)
     return sorted(rng.uniform(0.0, seconds) for _ in range(max(1, round(per_s * seconds))))

@@ -13,7 +13,7 @@ import pytest
 SCRIPT: Final = Path(__file__).with_name("variant_traces.py")
 SHAPES: Final = ("linear", "twitter")
 GAPS: Final = {f"three-servers, {shape}: slackfit is better" for shape in SHAPES}
-"""Errors that are known and have a test of their own."""
+"""Known errors, which have a test of their own."""
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,19 @@ import pytest
 
 from synergai.errors import Unavailable
 from synergai.runtime.ports import check_free
+from synergai.testing import reserved_port
 
 
 def test_port_in_use_is_refused_and_a_free_one_stays_free() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        check_free(["127.0.0.1:0", "localhost:0"])
-        with pytest.raises(Unavailable, match=f"cannot listen on {address}: the port is in use"):
+    check_free(["127.0.0.1:0", "localhost:0"])
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        refusal = f"cannot listen on {address}: the port is in use"
+        with socket.create_server(("127.0.0.1", port)), pytest.raises(Unavailable, match=refusal):
             check_free(["127.0.0.1:0", address])
-    check_free([address])
-    with socket.create_server(server_address(address)):
-        pass
+        check_free([address])
+        with socket.create_server(("127.0.0.1", port)):
+            pass
 
 
 def test_host_of_another_machine_is_refused() -> None:
@@ -26,7 +28,7 @@ def test_host_of_another_machine_is_refused() -> None:
         check_free(["192.0.2.1:0"])
 
 
-def test_host_of_which_one_address_is_of_this_machine_is_accepted(
+def test_host_with_one_address_of_this_machine_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def both(*_: object, **__: object) -> list[tuple[object, ...]]:
@@ -35,8 +37,3 @@ def test_host_of_which_one_address_is_of_this_machine_is_accepted(
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
     check_free(["localhost:0"])
-
-
-def server_address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)

@@ -1,4 +1,4 @@
-"""Ways in which the load of an engine fails, other than that it cannot be loaded."""
+"""Errors of loads that hang, or crash the engine host."""
 
 from __future__ import annotations
 

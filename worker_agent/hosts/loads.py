@@ -45,7 +45,7 @@ class Loads:
         self.loading: str | None = None
         # Whether the host computes nothing while it loads.
         self._alone = False
-        # How the process has exited.
+        # How the process exited; empty while it runs.
         self._exit = ""
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class Loads:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the first load has not ended, even if nothing waits for it any more."""
+        """Whether the first load has not ended, even if nothing waits for it any longer."""
         return not self._first.done() or self._first.cancelled()
 
     async def first(self, timeout_s: float) -> Ready:
@@ -108,7 +108,7 @@ class Loads:
         return message
 
     def receive(self, message: LoadStarted | Ready | LoadFailed | VariantUnloaded) -> None:
-        """Pass an answer on to the load that waits for it."""
+        """Handle a message about loads: pass an answer on to the order that waits for it."""
         match message:
             case Ready() | LoadFailed() if not self._first.done():
                 self._first.set_result(message)

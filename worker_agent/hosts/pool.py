@@ -155,7 +155,7 @@ class HostPool:
         """
         self._ahead.need(session)
         task = self._loads.get(session)
-        # A finished load may have been given up, and one that is being cancelled has an old file.
+        # A finished load may have been given up, and one that is being cancelled loads old files.
         if task is not None and not task.done() and not task.cancelling():
             return task
         return self._begin_load(session, self._load(session))

@@ -1,4 +1,4 @@
-"""Watchdog of an engine host: finds out that it is silent for too long while it has runs."""
+"""Watchdog of an engine host: detects that it has been silent for too long while it has runs."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ class Inventory:
 
         Args:
             snapshot: the engine.
-            check_files: look at its files as well, of which the last scan may not know.
+            check_files: also look at its files, which may have changed since the last scan.
         """
         definition, stamps = snapshot
         if check_files and await asyncio.to_thread(_stamps, definition) != stamps:

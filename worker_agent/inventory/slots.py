@@ -17,7 +17,7 @@ class Slots:
         count: number of slots.
 
     Attributes:
-        one: waits for a slot, as a context.
+        one: a context that waits for a slot, and holds it.
     """
 
     def __init__(self, count: int) -> None:
@@ -27,7 +27,7 @@ class Slots:
 
     @asynccontextmanager
     async def all(self) -> AsyncGenerator[None]:
-        """Wait for all slots, so that nothing else runs."""
+        """Wait for all slots, and hold them, so that nothing else runs."""
         async with self._alone, AsyncExitStack() as stack:
             for _ in range(self._count):
                 await stack.enter_async_context(self.one)

@@ -311,7 +311,7 @@ class Runner:
     def _on_load_ended(self, item: WorkItem, begin: float, load: asyncio.Future[Any]) -> None:
         """Record the setup time on `item`, which the load is for, or fail it.
 
-        A load is cancelled when the engine's files are replaced, and begins anew.
+        A load is cancelled when the engine's files are replaced, and then starts again.
         """
         self._loading = None
         item.reporter.setup_s = self._clock() - begin

@@ -73,7 +73,7 @@ def test_response_outside_of_the_arena_is_invalid(runs: Runs) -> None:
         runs.settle(run, RunEnded(1, Outcome.COMPLETED, response=ArenaRef(SLOTS, 1)))
 
 
-def test_run_that_crashed_the_host_is_told_from_the_others(runs: Runs) -> None:
+def test_run_that_crashed_the_host_is_distinguished_from_the_others(runs: Runs) -> None:
     ended: list[RunEnded] = []
     first, second = add_query(runs, b"x", ended), add_query(runs, b"x", ended, "small")
     runs.end_all("it died", second)
@@ -85,7 +85,7 @@ def test_run_that_crashed_the_host_is_told_from_the_others(runs: Runs) -> None:
 
 
 class Host:
-    """What an engine host was sent."""
+    """Records what an engine host is sent."""
 
     def __init__(self) -> None:
         self.orders: asyncio.Queue[Order] = asyncio.Queue()

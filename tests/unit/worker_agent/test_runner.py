@@ -769,7 +769,7 @@ async def test_nothing_runs_beside_a_load_in_another_power_mode(
     assert handler.lines == []
 
 
-async def test_load_that_is_cancelled_because_files_were_replaced_begins_anew(
+async def test_load_that_is_cancelled_because_files_were_replaced_starts_again(
     runner: Runner, hosts: FakeHosts
 ) -> None:
     _, handler = add(runner, DIGITS_2)
@@ -780,7 +780,7 @@ async def test_load_that_is_cancelled_because_files_were_replaced_begins_anew(
     assert len(other.runs) == 1
 
 
-async def test_cancelled_load_of_a_stopped_item_does_not_begin_anew(
+async def test_cancelled_load_of_a_stopped_item_does_not_start_again(
     runner: Runner, hosts: FakeHosts
 ) -> None:
     item, _ = add(runner, DIGITS_2)
