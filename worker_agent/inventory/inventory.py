@@ -232,7 +232,11 @@ class Inventory:
         crowded_out: list[_Snapshot] = []
 
         async def report(engine: Engine, snapshot: _Snapshot) -> None:
-            if await self._is_current(snapshot, check_files=bool(engine.fault)):
+            definition, stamps = snapshot
+            # Its reason may be a change of the files that the next scan is yet to find.
+            if engine.fault and await asyncio.to_thread(_stamps, definition) != stamps:
+                self._find_again(snapshot)
+            elif self._is_current(snapshot):
                 on_described(engine)
 
         async def describe(snapshot: _Snapshot) -> None:
@@ -260,17 +264,19 @@ class Inventory:
             self._describing -= 1
             self._write_cache()
 
-    async def _is_current(self, snapshot: _Snapshot, *, check_files: bool) -> bool:
-        """Return whether an engine has neither changed nor been removed since it was found.
+    def _is_current(self, snapshot: _Snapshot) -> bool:
+        """Return whether an engine has neither changed nor been removed since it was found."""
+        return self._described.get(snapshot[0].name) is snapshot
 
-        Args:
-            snapshot: the engine.
-            check_files: also look at its files, which may have changed since the last scan.
-        """
-        definition, stamps = snapshot
-        if check_files and await asyncio.to_thread(_stamps, definition) != stamps:
-            return False
-        return self._described.get(definition.name) is snapshot
+    def _find_again(self, snapshot: _Snapshot) -> None:
+        """Let `find_changes` return an engine again, even if its files are the same then."""
+        if self._is_current(snapshot):
+            name = snapshot[0].name
+            self._described = {
+                each: known for each, known in self._described.items() if each != name
+            }
+            self._found.add(name)
+            self.is_settling = True
 
     async def _describe_one(self, definition: EngineDefinition) -> Engine:
         """Describe one engine from the cache, or by loading it.

@@ -247,6 +247,23 @@ async def test_fault_of_an_engine_that_is_being_replaced_is_dropped(
     assert list((await inventory.find_changes()).changed) == [ONE]
 
 
+async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
+    models: Path, tmp_path: Path
+) -> None:
+    async def inspect(_: EngineDefinition) -> Description:
+        (models / "one").rename(away)
+        raise EngineUnusable("it cannot be read")
+
+    away = models / ".one"
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    assert (await described(inventory))[ONE].pending
+    away.rename(models / "one")
+    assert inventory.is_settling
+    found: list[Engine] = []
+    assert list((await inventory.find_changes(on_found=found.append)).changed) == [ONE]
+    assert (found, inventory.is_settling) == ([], False)
+
+
 async def test_cache_keeps_engines_that_are_not_described_yet(
     inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
 ) -> None:
