@@ -229,6 +229,7 @@ class Inventory:
             for definition, _ in snapshots:
                 for key in self._cache_keys.get(definition.name, ()):
                     self._faults.pop(key, None)
+            self._write_cache()  # so that another inspection does not read them meanwhile
         crowded_out: list[_Snapshot] = []
 
         async def report(engine: Engine, snapshot: _Snapshot) -> None:

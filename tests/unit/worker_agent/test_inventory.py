@@ -348,6 +348,27 @@ async def test_model_that_hung_is_loaded_again_on_request(
     assert loads == [ONE, ONE], "both are in the cache"
 
 
+async def test_inspection_that_begins_before_a_requested_load_does_not_prevent_it(
+    models: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "engines.json"
+    await described(Inventory(models, cache, Hanging(LoadHung)))
+    loads = Blocked()
+    inventory = Inventory(models, cache, loads, parallel=1)
+    await described(inventory)
+    put(models, "two", b"other")
+    changes = await inventory.find_changes([TWO])
+    engines: list[Engine] = []
+    async with asyncio.TaskGroup() as group:
+        group.create_task(inventory.describe(changes.changed, ignore))
+        await loads.begun.wait()
+        group.create_task(inventory.describe_again(ONE, engines.append))
+        group.create_task(inventory.describe(changes.changed, ignore))
+        loads.go_on.set()
+    assert loads == [TWO, ONE]
+    assert [engine.fault for engine in engines] == [""]
+
+
 def put_family(models: Path, **contents: bytes) -> None:
     for name, content in contents.items():
         put(models, "one", content)
