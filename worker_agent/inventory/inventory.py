@@ -243,6 +243,8 @@ class Inventory:
         async def describe(snapshot: _Snapshot) -> None:
             try:
                 async with self._slots.one:
+                    if not self._is_current(snapshot):
+                        return
                     engine = await self._describe_one(snapshot[0])
             except CrowdedOut:
                 crowded_out.append(snapshot)
@@ -256,6 +258,8 @@ class Inventory:
                     group.create_task(describe(snapshot))
             for snapshot in crowded_out:
                 async with self._slots.all():
+                    if not self._is_current(snapshot):
+                        continue
                     try:
                         engine = await self._describe_one(snapshot[0])
                     except CrowdedOut as error:

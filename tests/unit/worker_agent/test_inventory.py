@@ -233,6 +233,35 @@ async def test_description_of_an_engine_that_changed_meanwhile_is_dropped(
     assert engines == []
 
 
+@pytest.mark.parametrize("crowded_out", [False, True])
+async def test_engine_that_changed_before_its_load_is_loaded_once(
+    models: Path, tmp_path: Path, *, crowded_out: bool
+) -> None:
+    loads, crowded = Blocked(), asyncio.Event()
+
+    async def inspect(definition: EngineDefinition) -> Description:
+        if crowded_out and definition.name == TWO and not crowded.is_set():
+            crowded.set()
+            raise CrowdedOut("all engines used more than allowed")
+        return await loads(definition)
+
+    put(models, "two", b"longer than the first")
+    inventory = Inventory(models, tmp_path / "engines.json", inspect, parallel=1 + crowded_out)
+    engines: list[Engine] = []
+    names = await inventory.discover()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(inventory.describe(names, engines.append))
+        await loads.begun.wait()
+        if crowded_out:
+            await crowded.wait()
+        (models / "two" / "engine.toml").write_text("max_batch = 8")
+        changes = await inventory.find_changes([TWO])
+        group.create_task(inventory.describe(changes.changed, engines.append))
+        loads.go_on.set()
+    assert sorted(loads) == [ONE, TWO]
+    assert sorted(engine.name for engine in engines) == [ONE, TWO]
+
+
 async def test_fault_of_an_engine_that_is_being_replaced_is_dropped(
     models: Path, tmp_path: Path
 ) -> None:
