@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import uvicorn
 
 from gateway.http.connections import LimitedConnection
-from synergai.runtime.ports import cannot_listen
+from synergai.runtime.ports import bind
 
 if TYPE_CHECKING:
     import ssl
@@ -71,8 +71,12 @@ class HttpServer:
         Raises:
             Unavailable: the port is in use, or the host is not an address of this machine.
         """
-        host, _, port = address.rpartition(":")
-        sockets = await _bind(host.strip("[]"), int(port), address)
+        host, _, _ = address.rpartition(":")
+        sockets = await asyncio.to_thread(bind, address, _BACKLOG)
+        for each in sockets:
+            # Accepted sockets inherit it. asyncio itself sets it on those only whose protocol it
+            # is told; without it, the second part of a response waits 40 ms for the client.
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._tls
         config = uvicorn.Config(
             self._app,
@@ -105,27 +109,3 @@ class HttpServer:
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
-
-
-async def _bind(host: str, port: int, address: str) -> list[socket.socket]:
-    """Return sockets bound to all addresses of `host`.
-
-    Raises:
-        Unavailable: the port is in use, or the host is not an address of this machine.
-    """
-    sockets: list[socket.socket] = []
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, *_, target in dict.fromkeys(found):
-            created = socket.create_server(target, family=family, backlog=_BACKLOG)
-            sockets.append(created)
-            # Accepted sockets inherit it. asyncio itself sets it on those only whose protocol it
-            # is told; without it, the second part of a response waits 40 ms for the client.
-            created.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError:
-        for each in sockets:
-            each.close()
-        raise cannot_listen(address) from None
-    return sockets

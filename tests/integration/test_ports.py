@@ -1,4 +1,4 @@
-"""The check that ports are free, before a server starts."""
+"""The check that ports are free, before a server starts, and sockets of servers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import socket
 
 import pytest
 
+from gateway.http.app import HttpApp
+from gateway.http.server import HttpServer
 from synergai.errors import Unavailable
+from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.ports import check_free
 from synergai.testing import reserved_port
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """Let every host have the given addresses."""
+
+    def found(_host: object, port: int, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in hosts]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
 
 
 def test_port_in_use_is_refused_and_a_free_one_stays_free() -> None:
@@ -23,17 +35,32 @@ def test_port_in_use_is_refused_and_a_free_one_stays_free() -> None:
             pass
 
 
+def test_check_accepts_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket.socket, "listen", lambda *_: pytest.fail("it listens"))
+    check_free(["localhost:0"])
+
+
 def test_host_of_another_machine_is_refused() -> None:
     with pytest.raises(Unavailable, match="the host is not an address of this machine"):
         check_free(["192.0.2.1:0"])
 
 
-def test_host_with_one_address_of_this_machine_is_accepted(
+async def test_host_with_one_address_of_this_machine_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def both(*_: object, **__: object) -> list[tuple[object, ...]]:
-        hosts = ("192.0.2.1", "127.0.0.1")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in hosts]
-
-    monkeypatch.setattr(socket, "getaddrinfo", both)
+    resolve_to(monkeypatch, "192.0.2.1", "127.0.0.1")
     check_free(["localhost:0"])
+    server = HttpServer(HttpApp([]), UnreadResponses())
+    address = await server.start("localhost:0")
+    _, _, port = address.rpartition(":")
+    with socket.socket() as client:
+        client.connect(("127.0.0.1", int(port)))
+    await server.close()
+
+
+def test_port_in_use_on_one_of_two_addresses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, "127.0.0.1", "127.0.0.2")
+    with socket.create_server(("127.0.0.2", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable, match="the port is in use"):
+            check_free([f"localhost:{port}"])
