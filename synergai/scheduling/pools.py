@@ -324,8 +324,12 @@ def planned_share(engines: int, workers: int, spread: float) -> float:
 
 
 def _spread(pool: _Pool) -> float:
-    """Return the mean margin of a pool's workers for deviations from estimates."""
-    spreads = [max(each.spreads.values(), default=FIRST_SPREAD) for each in pool.workers]
+    """Return the mean margin of a pool's workers for deviations from estimates of its engines."""
+    engines = {member.engine for member in pool.members}
+    spreads = [
+        max((each.spreads[name] for name in engines & each.spreads.keys()), default=FIRST_SPREAD)
+        for each in pool.workers
+    ]
     return sum(spreads) / len(spreads) if spreads else FIRST_SPREAD
 
 

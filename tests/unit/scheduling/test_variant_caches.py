@@ -217,3 +217,15 @@ def test_a_worker_that_joins_again_has_the_first_margin() -> None:
     fleet.join(0)
     [worker] = fleet.core._fleet.workers.values()
     assert not worker.spreads
+
+
+def test_margin_of_an_engine_that_is_gone_costs_no_time() -> None:
+    fleet = Fleet()
+    for _ in range(3):
+        fleet.submit()
+    [worker] = fleet.core._fleet.workers.values()
+    before = fresh_pools(fleet.core).allowance(FAMILY, fleet.now)
+    worker.spreads[EngineName("gone")] = 3.0
+    assert fresh_pools(fleet.core).allowance(FAMILY, fleet.now) == before < math.inf
+    worker.spreads[FAMILY] = 3.0
+    assert fresh_pools(fleet.core).allowance(FAMILY, fleet.now) < before
