@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,7 @@ from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from synergai.domain import Engine
@@ -88,6 +90,18 @@ async def poll(inventory: Inventory) -> dict[EngineName, Engine | None]:
         changes.changed, lambda engine: engines.__setitem__(engine.name, engine)
     )
     return engines
+
+
+@asynccontextmanager
+async def running(watch: ModelDirectoryWatch) -> AsyncGenerator[None]:
+    """Run a watch until the context ends."""
+    task = asyncio.create_task(watch.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 def names_in(folder: Path) -> set[str]:
@@ -205,16 +219,14 @@ async def test_watch_reports_an_engine_while_another_is_inspected(
     watch = ModelDirectoryWatch(
         inventory, 5.0, ignore, lambda name, _: changes.put_nowait(name), never
     )
-    task = asyncio.create_task(watch.run())
-    watch.look_at(ONE)
-    await loads.begun.wait()
-    put(models, "two", b"the whole")
-    watch.look_at(TWO)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30), running(watch):
+        watch.look_at(ONE)
+        await loads.begun.wait()
+        put(models, "two", b"the whole")
+        watch.look_at(TWO)
         assert await changes.get() == TWO
         loads.go_on.set()
         assert await changes.get() == ONE
-    task.cancel()
 
 
 async def test_description_of_an_engine_that_changed_meanwhile_is_dropped(
@@ -687,9 +699,8 @@ async def test_watch_continues_after_the_directory_was_missing(
     watch = ModelDirectoryWatch(
         inventory, 5.0, ignore, lambda *change: changes.put_nowait(change), pause
     )
-    task = asyncio.create_task(watch.run())
-    name, engine = await changes.get()
-    task.cancel()
+    async with running(watch):
+        name, engine = await changes.get()
     assert name == TWO
     assert engine is not None
 
@@ -705,12 +716,10 @@ async def test_engine_that_is_complete_is_described_at_once(
     watch = ModelDirectoryWatch(
         inventory, 5.0, ignore, lambda name, _: changes.put_nowait(name), never
     )
-    task = asyncio.create_task(watch.run())
     put(models, "two", b"the whole")
     watch.look_at(TWO)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30), running(watch):
         assert await changes.get() == TWO
-    task.cancel()
 
 
 async def test_new_folder_is_found_at_the_next_look(inventory: Inventory, models: Path) -> None:
@@ -726,10 +735,8 @@ async def test_new_folder_is_found_at_the_next_look(inventory: Inventory, models
     watch = ModelDirectoryWatch(
         inventory, 60.0, ignore, lambda *each: changes.put_nowait(each[0]), pause
     )
-    task = asyncio.create_task(watch.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30), running(watch):
         assert await changes.get() == TWO
-    task.cancel()
     assert sum(looks[:2]) <= 1.0
 
 
