@@ -110,4 +110,6 @@ def test_the_time_of_several_servers_is_used() -> None:
     assert all(each.variant for each in answers)
     [engine] = scenario.fronts
     bound = accuracy_at_most(scenario, engine, [at for at, _ in requests])
-    assert sum(each.accuracy for each in answers) / len(answers) > bound - 0.0014
+    # They are 0.0011 below the bound. They would be 0.0014 below it if no more time were planned of
+    # several workers, and 0.0017 if none were added for an engine alone either.
+    assert sum(each.accuracy for each in answers) / len(answers) > bound - 0.0013
