@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -204,8 +205,15 @@ class Worker:
                 )
             self.hub.send_session_changed(SessionChange(session, resident=False, error=error))
             return
-        # The pool has logged and reported a failure.
-        task.add_done_callback(_retrieve_exception)
+        again = partial(self._load_now, session, ahead=ahead, limit_s=limit_s)
+        task.add_done_callback(partial(self._on_load_ended, again))
+
+    def _on_load_ended(self, again: Callable[[], None], load: asyncio.Task[HostProcess]) -> None:
+        """Load again if the engine's files were replaced meanwhile."""
+        if not load.cancelled():
+            load.exception()  # which the pool has logged and reported
+        elif not self.hosts.is_closing:
+            again()
 
     def unload(self, session: Session) -> None:
         """Unload `session` if it is idle."""
@@ -300,8 +308,3 @@ class Worker:
         sessions = self.hosts.unusable_sessions()
         found = [each for each in sessions if each.session.engine == engine]
         self.hub.send_configurations_unusable(engine, found)
-
-
-def _retrieve_exception(load: asyncio.Task[HostProcess]) -> None:
-    if not load.cancelled():
-        load.exception()

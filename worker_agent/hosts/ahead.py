@@ -179,9 +179,10 @@ class LoadsAhead:
         self._loads[session] = load
         return load
 
-    def end(self, session: Session) -> None:
-        """Remove the load of a session, if there is one."""
-        self._loads.pop(session, None)
+    def end(self, session: Session, load: LoadAhead) -> None:
+        """Remove a load of a session, unless a newer one has replaced it."""
+        if self._loads.get(session) is load:
+            del self._loads[session]
 
     def need(self, session: Session) -> None:
         """Let the load of a session, if there is one, be a load like any other.

@@ -89,6 +89,7 @@ class HostPool:
 
     Attributes:
         memory_bytes: as given.
+        is_closing: `close` was called.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class HostPool:
     ) -> None:
         self._models = ModelDirectories(models, fetched)
         self.memory_bytes = memory_bytes
+        self.is_closing = False
         self._memory = HostMemory() if memory is None else memory
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
@@ -119,6 +121,8 @@ class HostPool:
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
         # Those of them that nothing needs yet.
         self._ahead = LoadsAhead(self._is_busy)
+        # Loads of files that were replaced, until they have ended.
+        self._cancelled: set[asyncio.Task[HostProcess]] = set()
         # Variants of an engine are loaded one after another, by session without the variant.
         self._turns: dict[Session, asyncio.Lock] = {}
         # By session, what loading it took; by host, what it had after its last load.
@@ -155,8 +159,7 @@ class HostPool:
         """
         self._ahead.need(session)
         task = self._loads.get(session)
-        # A finished load may have been given up, and one that is being cancelled loads old files.
-        if task is not None and not task.done() and not task.cancelling():
+        if task is not None and not task.done():  # a finished load may have been given up
             return task
         return self._begin_load(session, self._load(session))
 
@@ -197,13 +200,15 @@ class HostPool:
     def retire(self, engine: EngineName) -> None:
         """Reload `engine` on its next use, because its files have changed.
 
-        Its hosts complete their runs before they are closed; pending loads are cancelled. Sessions
-        that were unusable are tried again.
+        Its hosts complete their runs before they are closed; pending loads are cancelled, and
+        whoever waits for one begins it again. Sessions that were unusable are tried again.
         """
         self._unusable.forget(engine)
-        for session, task in self._loads.items():
-            if session.engine == engine:
-                task.cancel()
+        for session in [each for each in self._loads if each.engine == engine]:
+            task = self._loads.pop(session)
+            task.cancel()
+            self._cancelled.add(task)
+            task.add_done_callback(self._cancelled.discard)
         for host in {host for each, host in self._hosts.items() if each.engine == engine}:
             self._retire_host(host)
 
@@ -247,10 +252,12 @@ class HostPool:
         return sum(rss_bytes(host.pid) for host in {*self._hosts.values(), *self._retiring})
 
     async def close(self) -> None:
-        """Close all hosts."""
+        """Close all hosts, and cancel pending loads for good."""
+        self.is_closing = True
         for task in self._loads.values():
             task.cancel()
-        await asyncio.gather(*self._loads.values(), return_exceptions=True)
+        loads = (*self._loads.values(), *self._cancelled)
+        await asyncio.gather(*loads, return_exceptions=True)
         retiring = list(self._retiring.values())
         hosts = {*self._hosts.values(), *self._retiring}
         await asyncio.gather(*(host.close() for host in hosts))
@@ -268,7 +275,7 @@ class HostPool:
             self._on_change(SessionChange(session, resident=False, no_room=given_up.no_room))
             raise
         finally:
-            self._ahead.end(session)
+            self._ahead.end(session, ahead)
 
     def _is_busy(self) -> bool:
         """Return whether anything runs, or is loaded because it is needed."""

@@ -1,0 +1,198 @@
+"""Loads of an engine whose files are replaced meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from msgspec.structs import replace
+
+import worker_agent.hosts.pool
+from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
+from worker_agent.hosts.memory import HostMemory
+from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.process import HostProcess
+from worker_agent.ipc.frames import Ready
+from worker_agent.settings import AgentSettings
+from worker_agent.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from worker_agent.hub_client.link import HubLink
+
+ENGINE = Engine(
+    name=EngineName("digits"),
+    version="1",
+    backend="onnxruntime",
+    inputs=(TensorSpec("x", "FP32", (1,)),),
+    outputs=(TensorSpec("y", "FP32", (1,)),),
+)
+SESSION = Session(ENGINE.name, Configuration(1))
+
+
+class Host:
+    """A host that has loaded its engine, without a process."""
+
+    pid = 0
+    is_idle = True
+    is_closed = was_suspended = False
+    ready = Ready(
+        inputs=(),
+        outputs=(),
+        samples=0,
+        backend_start_s=0.0,
+        model_load_s=0.0,
+        data_preparation_s=0.0,
+    )
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class Starts:
+    """Stands for `HostProcess.start`; the test ends each start."""
+
+    def __init__(self) -> None:
+        self.begun: list[asyncio.Future[HostProcess]] = []
+        self.ended = 0
+
+    async def start(self, *_: object, **__: object) -> HostProcess:
+        host: asyncio.Future[HostProcess] = asyncio.get_running_loop().create_future()
+        self.begun.append(host)
+        try:
+            return await host
+        finally:
+            await turns(5)  # as a process does not exit at once
+            self.ended += 1
+
+    async def wait(self, count: int) -> None:
+        """Wait until so many have begun."""
+        await wait_until(lambda: len(self.begun) == count)
+
+    def complete(self) -> None:
+        """Let the last one end."""
+        self.begun[-1].set_result(cast("HostProcess", Host()))
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - turns of the loop, which take no time
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
+    monkeypatch.setattr(worker_agent.hosts.pool, "available_memory_bytes", lambda: 1 << 50)
+    starts = Starts()
+    monkeypatch.setattr(HostProcess, "start", starts.start)
+    return starts
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> HostPool:
+    return HostPool(tmp_path, memory_bytes=1 << 40)
+
+
+@pytest.mark.parametrize("name", ["load", "load_ahead"])
+async def test_load_does_not_share_the_cancelled_one_of_replaced_files(
+    starts: Starts, hosts: HostPool, name: str
+) -> None:
+    load: Callable[[Session], asyncio.Task[HostProcess]] = getattr(hosts, name)
+    old = load(SESSION)
+    await starts.wait(1)
+    hosts.retire(ENGINE.name)
+    new = load(SESSION)
+    assert new is not old
+    assert load(SESSION) is new
+    await starts.wait(2)
+    await asyncio.wait([old])
+    assert old.cancelled()
+    assert load(SESSION) is new
+    assert (SESSION in hosts._ahead) is (name == "load_ahead")
+    starts.complete()
+    await new
+    assert hosts.resident_sessions() == [SESSION]
+    assert SESSION not in hosts._ahead
+
+
+async def test_closing_waits_for_a_load_that_was_cancelled_before(
+    starts: Starts, hosts: HostPool
+) -> None:
+    hosts.load(SESSION)
+    await starts.wait(1)
+    hosts.retire(ENGINE.name)
+    hosts.load(SESSION)
+    await hosts.close()
+    assert starts.ended == len(starts.begun)
+
+
+class Reports:
+    """A worker that is not connected, and the changes of sessions that it reports."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        settings = AgentSettings(gateway="127.0.0.1:1", models=directory, state=directory)
+        self.worker = Worker(
+            settings.to_config(),
+            "worker",
+            "instance",
+            HostMemory(),
+            cast("HubLink", None),
+            memory_bytes=1 << 40,
+            start_task=asyncio.create_task,
+            on_idle=lambda: None,
+            on_engine_fault=lambda _: None,
+            describe_again=lambda _: None,
+        )
+        self.worker.configure([SESSION.configuration], [])
+        self.worker.set_engine(ENGINE)
+        self.changes: list[SessionChange] = []
+        monkeypatch.setattr(self.worker.hub, "send_session_changed", self.changes.append)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reports:
+    return Reports(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_ordered_load_begins_again_with_the_new_files(
+    starts: Starts, reports: Reports, *, ahead: bool
+) -> None:
+    reports.worker.load(SESSION, ahead=ahead)
+    await starts.wait(1)
+    reports.worker.hosts.retire(ENGINE.name)
+    await starts.wait(2)
+    starts.complete()
+    await wait_until(lambda: bool(reports.changes))
+    assert [(each.session, each.resident) for each in reports.changes] == [(SESSION, True)]
+
+
+async def test_ordered_load_of_an_engine_that_is_removed_fails(
+    starts: Starts, reports: Reports
+) -> None:
+    reports.worker.load(SESSION)
+    await starts.wait(1)
+    reports.worker.hosts.retire(ENGINE.name)
+    reports.worker.remove_engine(replace(ENGINE, fault="it was removed"))
+    await wait_until(lambda: bool(reports.changes))
+    assert "it was removed" in str(reports.changes[0].error)
+    assert len(starts.begun) == 1
+
+
+async def test_ordered_load_that_is_cancelled_by_closing_does_not_begin_again(
+    starts: Starts, reports: Reports
+) -> None:
+    reports.worker.load(SESSION)
+    await starts.wait(1)
+    await reports.worker.hosts.close()
+    await turns(5)
+    assert len(starts.begun) == 1
+    assert reports.changes == []
