@@ -7,7 +7,8 @@ with the most threads.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -155,6 +156,9 @@ class AgentBackend:
             EngineStatistics
         )
         self._unloaded: set[EngineName] = set()
+        # Calls of `unload` so far, and requests in flight, by engine.
+        self._unloads: Counter[EngineName] = Counter()
+        self._in_flight: Counter[EngineName] = Counter()
         self._draining = False
 
     def drain(self) -> None:
@@ -183,6 +187,8 @@ class AgentBackend:
         statistics = [self._statistics[engine.name, variant] for variant in variants]
         request = AgentRequest(self._runner, session, raw.data, statistics, self._clock)
         request.start()
+        self._in_flight[engine.name] += 1
+        request.result.add_done_callback(partial(self._on_request_ended, engine.name))
         return request
 
     async def wait_inspected(self, name: str, version: str, budget_s: float | None) -> None:
@@ -244,16 +250,16 @@ class AgentBackend:
 
         Raises:
             NotFound: this worker does not have it.
-            EngineUnusable: it is faulty.
+            EngineUnusable: it is faulty, or was unloaded meanwhile.
             DeadlineExceeded: the budget ran out; loading continues.
         """
         selected = self._selected(name)
         usable = [each for each in selected if not self._engines[each].fault]
-        engine = self._usable_engine(usable[-1] if usable else selected[-1])
+        engine = usable[-1] if usable else selected[-1]
         timeout_s = LOAD_TIMEOUT_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.shield(self._hosts.load(self._session(engine)))
+                await self._make_resident(engine)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"engine {name!r} is still being loaded after {timeout_s:.3g} s; "
@@ -269,6 +275,29 @@ class AgentBackend:
         """
         for engine in self._selected(name):
             self._unloaded.add(engine)
+            self._unloads[engine] += 1
+            self._retire_if_idle(engine)
+
+    async def _make_resident(self, name: EngineName) -> None:
+        """Load an engine, and again if its files are replaced meanwhile."""
+        unloads = self._unloads[name]
+        while True:
+            load = self._hosts.load(self._session(self._usable_engine(name)))
+            await asyncio.wait([load])
+            if not load.cancelled():
+                load.result()
+            if self._unloads[name] != unloads:
+                raise EngineUnusable(f"engine {name!r} was unloaded meanwhile")
+            if not load.cancelled():
+                return
+
+    def _on_request_ended(self, engine: EngineName, _result: object) -> None:
+        self._in_flight[engine] -= 1
+        if engine in self._unloaded:
+            self._retire_if_idle(engine)
+
+    def _retire_if_idle(self, engine: EngineName) -> None:
+        if not self._in_flight[engine]:
             self._hosts.retire(engine)
 
     def _session(self, engine: Engine) -> Session:
