@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.domain import EngineName, Session
-from synergai.errors import DeadlineExceeded, EngineUnusable, SynergaiError, Unavailable
+from synergai.errors import (
+    DeadlineExceeded,
+    EnginePending,
+    EngineUnusable,
+    SynergaiError,
+    Unavailable,
+)
 from synergai.protocol.converters import session_to_proto
 from synergai.v1 import hub_pb2
 
@@ -99,8 +106,11 @@ class ModelControl:
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
-        await self._catalogue.wait_inspected(name, within_s)
-        load = self._loads.get(EngineName(name)) or self._find_and_load(name)
+        load: _Load | None = None
+        while load is None:
+            await self._catalogue.wait_inspected(name, deadline - loop.time())
+            with suppress(EnginePending):  # again, by the time this continues
+                load = self._loads.get(EngineName(name)) or self._find_and_load(name)
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.shield(await asyncio.shield(load.done))

@@ -117,6 +117,24 @@ async def test_load_waits_until_the_engine_is_inspected(fleet: Fleet) -> None:
     await task
 
 
+async def test_load_waits_again_for_an_engine_that_is_inspected_again(fleet: Fleet) -> None:
+    worker = fleet.add_worker()
+    engine = worker.engines[ECHO]
+    pending = replace(engine, fault="it is being inspected", pending=True)
+    fleet.harness.catalogue.update(worker.id, pending)
+    task = await fleet.start_load()
+    fleet.harness.catalogue.update(worker.id, replace(engine, fault="it was removed"))
+    fleet.harness.catalogue.update(worker.id, pending)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not task.done()
+    fleet.harness.catalogue.update(worker.id, engine)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    fleet.set_resident(worker)
+    await task
+
+
 async def test_load_of_a_resident_engine_returns_at_once(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     worker.sessions.add(SESSION)
