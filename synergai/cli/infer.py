@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -113,6 +114,7 @@ def infer(
         raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
+        began = time.monotonic()
         description = await client.engine(
             f"{engine}/{version}" if version else engine, deadline=deadline_s
         )
@@ -125,10 +127,12 @@ def infer(
                 f"--save: {save} holds one output, and there are {count}: "
                 "name a .npz file, or choose one by --output"
             )
+        values = parse_inputs(inputs or (), description)
+        left_s = None if deadline_s is None else deadline_s - (time.monotonic() - began)
         result = await client.infer(
             engine,
-            parse_inputs(inputs or (), description),
-            deadline=deadline_s,
+            values,
+            deadline=left_s,
             priority=priority,
             outputs=requested,
             version=version,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
 
@@ -69,6 +72,39 @@ def test_several_outputs_share_one_table(capsys: pytest.CaptureFixture[str]) -> 
     print_outputs(an_engine(), {"a": one, "b": one, "c": np.ones(1, np.int64)}, None)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if "─" not in line] == ["output", "a", "b", "c"]
+
+
+def test_query_has_what_the_description_leaves_of_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    deadlines: list[float | None] = []
+
+    class Client:
+        async def engine(self, _name: str, *, deadline: float | None) -> Engine:
+            nonlocal now
+            now += 3.0
+            deadlines.append(deadline)
+            return an_engine()
+
+        async def infer(self, *_: object, deadline: float | None, **__: object) -> InferResult:
+            deadlines.append(deadline)
+            return InferResult({"y": np.ones(1, np.float32)})
+
+    def call(
+        _target: str,
+        _ca: object,
+        _token: object,
+        query: Callable[[Client], Coroutine[Any, Any, object]],
+    ) -> object:
+        return asyncio.run(query(Client()))
+
+    monkeypatch.setattr("synergai.cli.infer.call_gateway", call)
+    monkeypatch.setattr("synergai.cli.infer.time", SimpleNamespace(monotonic=lambda: now))
+    for options in (["--deadline", "10s"], []):
+        result = CliRunner().invoke(app, ["digits", "--input", "[1]", *options])
+        assert result.exception is None
+    assert deadlines == [10.0, 7.0, None, None]
 
 
 @pytest.mark.parametrize("deadline", ["0", "-1", "nan"])
