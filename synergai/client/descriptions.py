@@ -51,8 +51,9 @@ class EngineDescriptions:
             async with asyncio.timeout(within_s):
                 return await asyncio.shield(task)
         except TimeoutError:
+            limit_s = within_s or 0.0  # without a limit there is no timeout
             raise DeadlineExceeded(
-                f"the gateway did not describe engine {name!r} within {within_s or 0.0:.3g} s"
+                f"the gateway did not describe engine {name!r} within {limit_s:.3g} s"
             ) from None
         finally:
             self._waiting[task] -= 1

@@ -130,7 +130,7 @@ class Loads:
             computed: runs were in flight.
         """
         self._exit = reason
-        if isinstance(error, LoadCrashed) and self._answers and computed and not self._alone:
+        if isinstance(error, LoadCrashed) and computed and not self._alone:
             error = LoadSuspected(str(error))
         for variant, answer in self._answers.items():
             if not answer.done():
