@@ -35,10 +35,10 @@ def test_variants_answer_in_time_and_within_a_point_of_the_bound(errors: set[str
 
 
 @pytest.mark.xfail(
-    strict=True,
+    strict=False,  # one request that is late under SlackFit outweighs the gap
     raises=AssertionError,
-    reason="exact times let SlackFit use all of a request's time "
-    "(docs/decisions/0092-plan-more-time-of-several-workers.md)",
+    reason="exact times let SlackFit use all of a request's time; "
+    "tests/unit/simulator/test_accuracy_study.py has the strict form",
 )
-def test_no_other_rule_is_better_on_several_servers_with_exact_times(errors: set[str]) -> None:
+def test_slackfit_is_not_better_on_several_servers_with_exact_times(errors: set[str]) -> None:
     assert errors & GAPS == set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,9 @@ from synergai.simulator.accuracy.bounds import (
 )
 from synergai.simulator.accuracy.simulation import Scenario, Start, simulate
 from synergai.simulator.accuracy.study import SCENARIOS, draw_requests
+
+if TYPE_CHECKING:
+    from synergai.simulator.accuracy.demand import Shape
 
 COLD = Start(cold=True)
 ENGINE, OTHER = EngineName("fashion"), EngineName("other")
@@ -113,3 +118,20 @@ def test_the_time_of_several_servers_is_used() -> None:
     # They are 0.0011 below the bound. They would be 0.0014 below it if no more time were planned of
     # several workers, and 0.0017 if none were added for an engine alone either.
     assert sum(each.accuracy for each in answers) / len(answers) > bound - 0.0013
+
+
+@pytest.mark.parametrize("shape", ["linear", "twitter"])
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="exact times let SlackFit use all of a request's time "
+    "(docs/decisions/0092-plan-more-time-of-several-workers.md)",
+)
+def test_slackfit_is_not_better_on_several_servers_with_exact_times(shape: Shape) -> None:
+    scenario = replace(SCENARIOS["three-servers"], error=0.0)
+    requests = draw_requests(scenario, shape, 24.0, 15, seed=100)
+    ours, slackfit = (
+        fmean(each.accuracy for each in simulate(scenario, requests, 0, chooser=rule))
+        for rule in ("allowance", "slackfit")
+    )
+    assert ours >= slackfit
