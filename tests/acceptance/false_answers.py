@@ -138,7 +138,7 @@ async def ask(address: str, queries: int) -> float:
 
         # All workers need it: while one loads it for a comparison, further ones are dropped.
         await client.load(ENGINE)
-        while not all(worker.sessions for worker in await client.workers()):
+        while not all(w.sessions for w in await client.workers()):  # noqa: ASYNC110 - polls
             await asyncio.sleep(0.05)
         await asyncio.gather(*(infer() for _ in range(30)))
         times.clear()

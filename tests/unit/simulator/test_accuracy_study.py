@@ -120,6 +120,18 @@ def test_the_time_of_several_servers_is_used() -> None:
     assert sum(each.accuracy for each in answers) / len(answers) > bound - 0.0013
 
 
+@pytest.mark.parametrize("rule", ["model-switching", "slackfit"])
+@pytest.mark.parametrize("shape", ["linear", "twitter"])
+def test_no_other_rule_is_better_on_one_server_with_exact_times(shape: Shape, rule: str) -> None:
+    ours, other = exact_accuracies("single-server", shape, 8.0, rule)
+    assert ours > other
+
+
+def test_model_switching_is_not_better_on_several_servers_with_exact_times() -> None:
+    ours, other = exact_accuracies("three-servers", "twitter", 24.0, "model-switching")
+    assert ours > other
+
+
 @pytest.mark.parametrize("shape", ["linear", "twitter"])
 @pytest.mark.xfail(
     strict=True,
@@ -128,10 +140,16 @@ def test_the_time_of_several_servers_is_used() -> None:
     "(docs/decisions/0092-plan-more-time-of-several-workers.md)",
 )
 def test_slackfit_is_not_better_on_several_servers_with_exact_times(shape: Shape) -> None:
-    scenario = replace(SCENARIOS["three-servers"], error=0.0)
-    requests = draw_requests(scenario, shape, 24.0, 15, seed=100)
-    ours, slackfit = (
-        fmean(each.accuracy for each in simulate(scenario, requests, 0, chooser=rule))
-        for rule in ("allowance", "slackfit")
-    )
+    ours, slackfit = exact_accuracies("three-servers", shape, 24.0, "slackfit")
     assert ours >= slackfit
+
+
+def exact_accuracies(name: str, shape: Shape, rate: float, rule: str) -> tuple[float, float]:
+    """Return the mean accuracy of the allowance and of another rule, with exact times."""
+    scenario = replace(SCENARIOS[name], error=0.0)
+    requests = draw_requests(scenario, shape, rate, 15, seed=100)
+    ours, other = (
+        fmean(each.accuracy for each in simulate(scenario, requests, 0, chooser=chooser))
+        for chooser in ("allowance", rule)
+    )
+    return ours, other
