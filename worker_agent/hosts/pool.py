@@ -201,7 +201,7 @@ class HostPool:
         """Reload `engine` on its next use, because its files have changed.
 
         Its hosts complete their runs before they are closed; pending loads are cancelled, and
-        whoever waits for one begins it again. Sessions that were unusable are tried again.
+        their callers start them again. Sessions that were unusable are tried again.
         """
         self._unusable.forget(engine)
         for session in [each for each in self._loads if each.engine == engine]:
