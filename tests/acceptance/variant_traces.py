@@ -247,8 +247,7 @@ async def compare(
                 ),
                 flush=True,
             )
-            chance = _spread(scenario) / len(requests)
-            if rule != TESTED and accuracy > found[shape, TESTED].accuracy(scenario) + chance:
+            if rule != TESTED and accuracy > found[shape, TESTED].accuracy(scenario):
                 errors.append(f"{name}, {shape}: {rule} is better")
         tested = found[shape, TESTED]
         if tested.late > MAX_LATE:
@@ -256,16 +255,6 @@ async def compare(
         if len(scenario.fronts) == 1 and tested.accuracy(scenario) < limit - MAX_GAP:
             errors.append(f"{name}, {shape}: more than {MAX_GAP:.0%} below the bound")
     return errors
-
-
-def _spread(scenario: Scenario) -> float:
-    """Return what a request loses at most that gets another variant than the best one.
-
-    Live, it is chance which variant one request gets, as it depends on when the request arrives.
-    The simulator's tests compare the rules without it.
-    """
-    accuracies = [[each for _, each in front.values()] for front in scenario.fronts.values()]
-    return max(1.0 - min(each) / max(each) for each in accuracies)
 
 
 async def burst(name: str, seed: int, model: Path, directory: Path) -> list[str]:
