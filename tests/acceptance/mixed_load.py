@@ -4,8 +4,8 @@
 
 Emulated engines take 20 ms per query of a job and 10 ms per request, so that neither client nor
 servers are the bottleneck. Three jobs per worker, with deadlines that they meet without requests,
-are submitted first; a fixed number of requests, each with a deadline of 1 s, arrive at random. In a
-second run, the workers are occupied by jobs that would take months.
+are submitted first; requests with a deadline of 1 s are Poisson arrivals. In a second run, the
+workers are occupied by jobs that would take months.
 """
 
 from __future__ import annotations
@@ -87,17 +87,9 @@ def write_files(directory: Path) -> tuple[Path, Path]:
     return models, dictionary
 
 
-def arrivals(per_s: float, seconds: float) -> list[float]:
-    """Return when requests arrive: at random times, exactly as many as `per_s` implies.
-
-    The goodput of jobs is compared with what requests at this rate leave.
-    """
-    rng = random.Random(1)
-    return sorted(rng.uniform(0.0, seconds) for _ in range(max(1, round(per_s * seconds))))
-
-
-async def send_requests(client: Client, per_s: float, seconds: float) -> list[float]:
+async def send_requests(client: Client, per_s: float, until: float) -> list[float]:
     """Send requests in an open loop at random times; return their latencies."""
+    rng = random.Random(1)
     latencies: list[float] = []
 
     async def send() -> None:
@@ -109,11 +101,10 @@ async def send_requests(client: Client, per_s: float, seconds: float) -> list[fl
         else:
             latencies.append(time.perf_counter() - began)
 
-    began = time.perf_counter()
     async with asyncio.TaskGroup() as group:
-        for at in arrivals(per_s, seconds):
-            await asyncio.sleep(began + at - time.perf_counter())
+        while time.perf_counter() < until:
             group.create_task(send())
+            await asyncio.sleep(rng.expovariate(per_s))
     return latencies
 
 
@@ -122,6 +113,7 @@ async def run_mix(address: str, workers: int, seconds: float, *, jobs: bool, req
     async with Client(address) as client:
         # Load the engines before the measurement.
         await asyncio.gather(client.load(BATCH), client.load(LIVE))
+        began = time.perf_counter()
         queries = round(seconds / 4 / QUERY_S[BATCH])
         handles = [
             await client.submit(BATCH, queries=queries, qos=1.5 * seconds)
@@ -130,7 +122,7 @@ async def run_mix(address: str, workers: int, seconds: float, *, jobs: bool, req
         latencies: list[float] = []
         if requests:
             per_s = REQUESTS_PER_S * workers
-            latencies = await send_requests(client, per_s, 0.7 * seconds)
+            latencies = await send_requests(client, per_s, began + 0.7 * seconds)
         finished = [await handle.wait() for handle in handles]
     good = sum(status.spec.queries for status in finished if not status.violated)
     last = max((s.finished_at for s in finished if s.finished_at is not None), default=None)
@@ -145,7 +137,7 @@ async def run_with_endless_jobs(address: str, workers: int, seconds: float) -> M
         await asyncio.gather(client.load(BATCH), client.load(LIVE))
         jobs = [await client.submit(BATCH, queries=ENDLESS) for _ in range(workers)]
         per_s = REQUESTS_PER_S * workers
-        latencies = await send_requests(client, per_s, seconds)
+        latencies = await send_requests(client, per_s, time.perf_counter() + seconds)
         for job in jobs:
             await job.cancel()
     return Mix(latencies, 0, 0.0)
