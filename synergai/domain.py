@@ -244,6 +244,8 @@ class Engine(Struct, frozen=True, kw_only=True):
             the engine has a single model file. With variants, the other fields are those of the
             first one.
         left_out: variants in the worker's folder that are not used there, and why.
+        file_variant: the variant of other workers that the single model file is; empty if it is
+            none. Only gateways say so.
     """
 
     name: EngineName
@@ -263,6 +265,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...] = ()
     samples_digest: str = ""
     other_samples: str = ""
+    file_variant: str = ""
 
     @property
     def digests(self) -> frozenset[str]:

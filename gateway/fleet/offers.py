@@ -118,6 +118,10 @@ class EngineOffers:
         resolved = {each: offer.engine for each, offer in self.by_worker.items()}
         for conflict in self.variant_conflicts:
             resolved[conflict.worker_id] = _without(resolved[conflict.worker_id], conflict)
+        for worker_id, offer in offers.items():
+            if offer is not self.by_worker[worker_id]:
+                [variant] = offer.engine.variants
+                resolved[worker_id] = replace(resolved[worker_id], file_variant=variant.name)
         for worker_id, difference in differences.items():
             fault = f"it differs from the engine of this name in service: {difference}"
             resolved[worker_id] = replace(self.by_worker[worker_id].engine, fault=fault)

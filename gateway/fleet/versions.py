@@ -295,7 +295,7 @@ def check_variant(engine: Engine, variant: str) -> None:
     Raises:
         VersionNotFound: none has.
     """
-    if not engine.has_variant(variant):
+    if not engine.has_variant(variant) and engine.file_variant != variant:
         name, version = split_version(engine.name)
         variants = [versioned_variant(version, each.name) for each in engine.variants]
         raise VersionNotFound(name, versioned_variant(version, variant), [version, *variants])

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gateway.fleet.power import WorkerPower
 from synergai.domain import Session
 from synergai.runtime.send_queue import SendQueue
-from synergai.scheduling.events import SessionSize, Worker
+from synergai.scheduling.events import EnginesChanged, SessionSize, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -215,6 +215,15 @@ class ConnectedWorker:
             if engine.variants and not engine.fault
         }
 
+    @property
+    def file_variants(self) -> dict[EngineName, str]:
+        """The variant that the single file is, of the engines without a fault where it is one."""
+        return {
+            name: engine.file_variant
+            for name, engine in self.engines.items()
+            if engine.file_variant and not engine.fault
+        }
+
     def usable(self, engine: EngineName) -> list[Configuration]:
         """Return the configurations that it can run `engine` in, with each of its variants."""
         every: Iterable[Configuration] = self.configurations
@@ -238,11 +247,16 @@ class ConnectedWorker:
             power_mode=self.power.mode,
             unusable=frozenset(self.unusable),
             variants=self.variants,
+            file_variants=self.file_variants,
             memory_bytes=self.session_budget_bytes,
             session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
             pinned=self.pinned,
             runs_beside_loads=self.runs_beside_loads,
         )
+
+    def engines_changed(self) -> EnginesChanged:
+        """Return the event that its engines changed."""
+        return EnginesChanged(self.id, self.usable_engines, self.variants, self.file_variants)
 
     def record_completed(self, completed: CompletedQueries) -> None:
         """Count newly completed queries, and charge their engine at the next heartbeat."""

@@ -39,7 +39,6 @@ from synergai.protocol import rpc
 from synergai.protocol.converters import session_from_proto
 from synergai.scheduling.events import (
     ConfigurationsUnusable,
-    EnginesChanged,
     ModeChanged,
     SessionDropped,
     SessionLoaded,
@@ -369,8 +368,7 @@ class Hub:
             _log_left_out(worker, engine)
             _log_other_samples(worker, engine)
             worker.engines[engine.name] = engine
-            changed = EnginesChanged(worker.id, worker.usable_engines, worker.variants)
-            self._dispatcher.tell(changed, source=worker)
+            self._dispatcher.tell(worker.engines_changed(), source=worker)
             self._dispatcher.log_unprofiled(worker, [engine.name])
 
     def _session_changed(self, worker: ConnectedWorker, message: hub_pb2.SessionChanged) -> None:
@@ -427,8 +425,7 @@ class Hub:
         changed = ConfigurationsUnusable(worker.id, engine, configurations)
         self._dispatcher.tell(changed, source=worker)
         # What could run in no configuration may be able to now.
-        engines = EnginesChanged(worker.id, worker.usable_engines, worker.variants)
-        self._dispatcher.tell(engines, source=worker)
+        self._dispatcher.tell(worker.engines_changed(), source=worker)
 
     def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
         switch_s = checked_seconds(message.switch_s, "switching")

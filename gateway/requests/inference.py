@@ -15,8 +15,9 @@ from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState
 from synergai.errors import Cancelled, DeadlineExceeded, EnginePending, Overloaded, SynergaiError
+from synergai.oip.inference_pb2 import ModelInferResponse
 from synergai.protocol.validation import check_header
-from synergai.versions import split_variant
+from synergai.versions import split_variant, split_version, versioned_variant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +124,7 @@ class Request:
         self._progress = progress
         self._response = responses[0]
         configuration = progress.assignment.configuration
-        if configuration.variant:
+        if configuration.variant or self.job.variant:
             self.accuracy = self._inference.variants.accuracy(
                 self.job.engine, worker, configuration
             )
@@ -158,9 +159,14 @@ class Request:
             # Workers report their compute time themselves; bound it by the elapsed time.
             compute_s = min(progress.compute_s, worker_s)
             self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
-            if variant := progress.assignment.configuration.variant:
+            configuration = progress.assignment.configuration
+            if variant := configuration.variant or self.job.variant:
                 statistics = self.metrics.variant(variant).statistics
                 statistics.record_success(queue_s, worker_s - compute_s, compute_s)
+            if self.job.variant and not configuration.variant:  # by a single file
+                named = versioned_variant(split_version(self.job.engine)[1], self.job.variant)
+                message = ModelInferResponse(model_version=named)
+                response = b"".join((response, message.SerializeToString()))
             if self._timings:
                 assignment = progress.assignment
                 timings = serialised_timings(
@@ -168,7 +174,7 @@ class Request:
                     transfer_s=worker_s - compute_s,
                     estimated_s=assignment.estimate_s,
                     worker=assignment.worker_id,
-                    configuration=assignment.configuration,
+                    configuration=configuration,
                 )
                 response = b"".join((response, timings))
         self.result.set_result(response)

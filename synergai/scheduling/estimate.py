@@ -23,6 +23,7 @@ class Estimate(NamedTuple):
         entry: the underlying profile entry.
         session: the session that must be resident.
         accuracy: measured or declared share of right answers; 0 if it is not known.
+        file_variant: the variant of other workers that the engine's single file is; empty if none.
     """
 
     configuration: Configuration
@@ -33,6 +34,7 @@ class Estimate(NamedTuple):
     entry: ProfileEntry
     session: Session
     accuracy: float = 0.0
+    file_variant: str = ""
 
     def with_pace(self, pace: float, transfer_s: float) -> Estimate:
         """Return the estimate at another worker pace and transfer time."""
@@ -45,6 +47,7 @@ class Estimate(NamedTuple):
             self.entry,
             self.session,
             self.accuracy,
+            self.file_variant,
         )
 
     @property

@@ -117,7 +117,7 @@ class Estimator:
         usable = worker.configurations(engine)
         variants = worker.variants.get(engine)
         if not variants:
-            may_use = limit is None or limit.admits("", 0.0)
+            may_use = limit is None or limit.admits(worker.file_variants.get(engine, ""), 0.0)
             return largest_configuration(usable) if usable and may_use else None
         profiled = {each.configuration.variant for each in self.estimates(engine, worker)}
         for variant in variants:
@@ -190,6 +190,7 @@ class Estimator:
                     entry,
                     session,
                     entry.accuracy if measured else declared.get(variant, 0.0),
+                    worker.file_variants.get(engine, ""),
                 )
             )
         return tuple(found)

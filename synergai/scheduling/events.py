@@ -48,6 +48,7 @@ class Worker(Struct, frozen=True, kw_only=True):
             continue the previous one pays for setup.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine; engines without any are left out.
+        file_variants: the variant of other workers that its single file of an engine is.
         memory_bytes: memory for its sessions; 0 if it is not known.
         session_bytes: memory of a session by engine, as far as it is known.
         session_sizes: memory of single sessions, which overrides `session_bytes`.
@@ -64,6 +65,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     keeps_sessions: bool = True
     unusable: frozenset[Session] = frozenset()
     variants: dict[EngineName, tuple[Variant, ...]] = {}
+    file_variants: dict[EngineName, str] = {}
     memory_bytes: int = 0
     session_bytes: dict[EngineName, int] = {}
     session_sizes: tuple[SessionSize, ...] = ()
@@ -131,6 +133,7 @@ class EnginesChanged(Struct, frozen=True):
     worker_id: WorkerId
     engines: frozenset[EngineName]
     variants: dict[EngineName, tuple[Variant, ...]] = {}
+    file_variants: dict[EngineName, str] = {}
 
 
 class ConfigurationsUnusable(Struct, frozen=True):

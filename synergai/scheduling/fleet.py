@@ -54,6 +54,7 @@ class Fleet:
             set(worker.sessions),
             set(worker.unusable),
             dict(worker.variants),
+            dict(worker.file_variants),
             session_bytes={each.session: each.bytes for each in worker.session_sizes},
             power_mode=worker.power_mode or None,
             idle_since=now,

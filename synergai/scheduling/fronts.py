@@ -28,7 +28,8 @@ class Limit(NamedTuple):
 
     def allows(self, estimate: Estimate) -> bool:
         """Return whether the job may use the variant of an estimate."""
-        return self.admits(estimate.configuration.variant, estimate.accuracy)
+        variant = estimate.configuration.variant or estimate.file_variant
+        return self.admits(variant, estimate.accuracy)
 
     def admits(self, variant: str, accuracy: float) -> bool:
         """Return whether the job may use a variant with an accuracy."""

@@ -232,6 +232,7 @@ class WorkerRecord:
         sessions: the sessions in its memory.
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
+        file_variants: the variant of other workers that its single file of an engine is.
         session_bytes: memory of sessions, as it reported it.
         used_at: when the last assignment of a session ended.
         full_until: until when it counts as full, as it refused to load ahead.
@@ -268,6 +269,7 @@ class WorkerRecord:
     sessions: set[Session]
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
+    file_variants: dict[EngineName, str] = field(default_factory=dict)
     session_bytes: dict[Session, int] = field(default_factory=dict)
     used_at: dict[Session, float] = field(default_factory=dict)
     full_until: float = -math.inf

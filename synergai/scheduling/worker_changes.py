@@ -110,8 +110,8 @@ class WorkerChanges:
             case WorkerDraining():
                 worker.draining = True
                 self._fleet.update_availability(worker, now)
-            case EnginesChanged(_, engines, variants):
-                before = worker.variants
+            case EnginesChanged(_, engines, variants, file_variants):
+                before, files_before = worker.variants, worker.file_variants
                 if worker.paused:
                     worker.paused = {
                         session: until
@@ -122,11 +122,13 @@ class WorkerChanges:
                 worker.unusable = {
                     each for each in worker.unusable if not _is_replaced(each, before, variants)
                 }
-                worker.variants = dict(variants)
+                worker.variants, worker.file_variants = dict(variants), dict(file_variants)
                 self.set_engines(worker, engines, now)
-                if before != variants:
-                    for engine in sorted(worker.engines & (before.keys() | variants.keys())):
-                        self._wait_queue.rerank(engine)
+                changed = before.keys() | variants.keys() if before != variants else set()
+                if files_before != file_variants:
+                    changed |= files_before.keys() | file_variants.keys()
+                for engine in sorted(worker.engines & changed):
+                    self._wait_queue.rerank(engine)
             case ConfigurationsUnusable(_, engine, configurations):
                 worker.unusable = {each for each in worker.unusable if each.engine != engine}
                 worker.unusable |= {Session(engine, each) for each in configurations}

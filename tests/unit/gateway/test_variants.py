@@ -19,9 +19,10 @@ from synergai.domain import (
     JobSpec,
     Variant,
     WorkerClass,
+    WorkerId,
 )
 from synergai.errors import InvalidInput, VersionNotFound
-from synergai.oip.inference_pb2 import InferParameter
+from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.converters import job_spec_from_proto
 from synergai.protocol.oip_server.variants import of_variant, with_variants
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 ACCURACIES = {"full": 0.88, "int8": 0.87, "p25": 0.0}
 """Declared; that of p25 is not known."""
+
+
+FULL, INT8 = Variant(name="full", digest="f"), Variant(name="int8", digest="i")
 
 
 @pytest.fixture
@@ -203,6 +207,47 @@ async def test_pin_and_floor_reach_the_scheduler(harness: GatewayHarness, family
     request = harness.begin_request(model_version="1.int8", parameters=floor)
     assert (request.job.variant, request.job.min_accuracy) == ("int8", 0.5)
     request.abandon()
+
+
+async def test_request_that_names_a_variant_is_answered_with_a_single_file_that_is_this_variant(
+    harness: GatewayHarness, engine: Engine
+) -> None:
+    worker = worker_with(replace(engine, file_variant="int8"))
+    harness.catalogue.update(WorkerId("w2"), replace(engine, variants=(INT8, FULL)))
+    harness.catalogue.update(worker.id, replace(engine, digest=INT8.digest))
+    harness.dispatcher.add_worker(worker)
+    other = harness.begin_request(model_version="1.full")
+    assert harness.assignments(worker) == []
+    request = harness.begin_request(model_version="1.int8")
+    [assignment] = harness.assignments(worker)
+    assert assignment.configuration == Configuration(1)
+    answer = ModelInferResponse(model_name=ECHO, model_version="1", id="7")
+    harness.complete(worker, assignment, [answer.SerializeToString()], done=1)
+    response = ModelInferResponse.FromString(bytes(await request.result))
+    assert (response.model_version, response.id) == ("1.int8", "7")
+    assert harness.metrics.engine(ECHO).variant("int8").statistics.success.count == 1
+    other.abandon()
+
+
+async def test_variant_that_only_a_single_file_is_can_be_asked_for(
+    harness: GatewayHarness, engine: Engine
+) -> None:
+    catalogue = harness.catalogue
+    catalogue.update(WorkerId("w2"), replace(engine, variants=(INT8, FULL)))
+    catalogue.update(make_worker().id, replace(engine, digest=INT8.digest))
+    catalogue.find(ECHO)
+    catalogue.remove_worker(WorkerId("w2"))
+    assert harness.versions.find(ECHO, "1.int8").name == ECHO
+    with pytest.raises(VersionNotFound):
+        harness.versions.find(ECHO, "1.full")
+
+
+def test_floor_is_checked_against_the_variant_that_a_single_file_is(engine: Engine) -> None:
+    variants = fleet(replace(engine, file_variant="int8"), measured("", 0.87))
+    variants.check_floor(ECHO, 0.87, "int8")
+    variants.check_floor(ECHO, 0.87, "int8")
+    with pytest.raises(InvalidInput, match=r"it has 0\.87"):
+        variants.check_floor(ECHO, 0.88, "int8")
 
 
 def test_versions_are_listed_each_before_its_variants(family: Engine) -> None:

@@ -145,6 +145,27 @@ def test_variant_without_a_profile_is_measured_when_it_is_needed(
     assert probe.configuration.variant == "large"
 
 
+@pytest.mark.parametrize("profiled", [False, True])
+def test_single_file_that_is_a_variant_answers_requests_that_name_it(*, profiled: bool) -> None:
+    entries = [make_entry("")] if profiled else []
+    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    worker = Worker(
+        id=WorkerId("worker"),
+        worker_class=CLASS,
+        engines=frozenset({FAMILY}),
+        configurations=(Configuration(1),),
+        sessions=frozenset({Session(FAMILY, Configuration(1))}),
+    )
+    core.handle(WorkerJoined(worker), 0.0)
+    assert submit(core, "large", deadline=1e9) == []
+    assert submit(core, "small", deadline=1e9) == []
+    known = EnginesChanged(worker.id, worker.engines, file_variants={FAMILY: "large"})
+    [assignment] = dispatched(core.handle(known, 1.0))
+    assert assignment.job_id == "large-0.0-0"
+    assert assignment.configuration == Configuration(1)
+    assert assignment.probe == (not profiled)
+
+
 def test_request_that_may_use_a_profiled_variant_measures_no_other() -> None:
     [assignment] = submit(make_core("medium", "small"), floor=0.8)
     assert not assignment.probe
