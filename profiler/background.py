@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Self
 
 DISTURBED_SHARE: Final = 0.05
@@ -16,20 +18,18 @@ An idle machine's system services take well below 1 %. At 5 %, a machine of two 
 tenth of a core, which is as much as estimates are expected to be off.
 """
 _PROC: Final = Path("/proc")
-_IDLE_FIELDS: Final = (3, 4)
+_IDLE_FIELDS: Final = slice(4, 6)
 """Positions of idle and iowait in the ``cpu`` line of ``/proc/stat``."""
-_FIELDS: Final = 8
-"""Fields of that line that add up to its total; those behind repeat guests' time."""
 _UTIME: Final = 11
 """Position of utime in ``/proc/PID/stat`` behind the process name; stime follows."""
 
 
-class _Ticks(NamedTuple):
-    """Clock ticks since boot, over all CPUs."""
+class _Reading(NamedTuple):
+    """CPU seconds since boot, over all CPUs."""
 
-    busy: int
-    total: int
-    own: int
+    available: float
+    idle: float
+    own: float
 
 
 class BackgroundLoad:
@@ -37,19 +37,31 @@ class BackgroundLoad:
 
     Time that the hypervisor takes from a virtual machine counts as other processes' time.
 
+    All time that was not idle counts as used. The kernel measures idle time exactly, but samples
+    what its CPUs did otherwise at each clock tick. Samples of a process that a CPU quota stops and
+    resumes in step with the clock can add up to twice the time that it used.
+
     Args:
         own: ids of the processes whose CPU time is not counted.
         proc: the mounted ``proc`` file system.
+        clock: a monotonic clock, in seconds.
 
     Attributes:
         share: CPU time of all other processes, as a share of the machine's, 0 to 1; 0 if it
             cannot be read.
     """
 
-    def __init__(self, own: Sequence[int], proc: Path = _PROC) -> None:
+    def __init__(
+        self,
+        own: Sequence[int],
+        proc: Path = _PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._own = own
         self._proc = proc
-        self._before: _Ticks | None = None
+        self._clock = clock
+        self._tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        self._before: _Reading | None = None
         self.share = 0.0
 
     def __enter__(self) -> Self:
@@ -57,21 +69,23 @@ class BackgroundLoad:
         return self
 
     def __exit__(self, *_: object) -> None:
-        after = self._read()
-        if self._before is None or after is None or after.total <= self._before.total:
+        before, after = self._before, self._read()
+        if before is None or after is None or after.available <= before.available:
             return
-        others = (after.busy - self._before.busy) - (after.own - self._before.own)
-        self.share = max(0.0, others / (after.total - self._before.total))
+        available = after.available - before.available
+        others = available - (after.idle - before.idle) - (after.own - before.own)
+        self.share = min(1.0, max(0.0, others / available))
 
-    def _read(self) -> _Ticks | None:
+    def _read(self) -> _Reading | None:
         try:
-            fields = (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]
+            machine, *lines = (self._proc / "stat").read_text().splitlines()
+            now = self._clock()
+            idle = sum(map(int, machine.split()[_IDLE_FIELDS]))
             own = sum(map(self._process_ticks, self._own))
         except (OSError, ValueError):
             return None
-        ticks = [int(field) for field in fields[:_FIELDS]]
-        total = sum(ticks)
-        return _Ticks(total - sum(ticks[at] for at in _IDLE_FIELDS), total, own)
+        cpus = sum(line.startswith("cpu") for line in lines)
+        return _Reading(now * cpus, idle * self._tick_s, own * self._tick_s)
 
     def _process_ticks(self, pid: int) -> int:
         # The name, in parentheses, may contain spaces.
