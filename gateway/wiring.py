@@ -96,9 +96,9 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         recorder = stack.enter_context(
             EventLog(config.event_log, config.scheduling, profiles.dictionary, journal.epoch)
         )
-    known = await journal.engines()
+    profiled = {entry.engine for entry in profiles.dictionary}
     catalogue = Catalogue(
-        known.union(entry.engine for entry in profiles.dictionary),
+        await journal.engines() | (profiled - await journal.forgotten_engines()),
         await journal.unloaded_engines(),
         await journal.descriptions(),
         journal.set_description,

@@ -199,12 +199,20 @@ class Journal:
         return self._enqueue_write(partial(operations.record_end, record=record))
 
     def add_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
-        """Record engine names, so that they stay known without a worker."""
+        """Record engine names, forgotten or not, so that they stay known without a worker."""
         return self._enqueue_write(partial(operations.add_engines, engines=tuple(engines)))
 
     def remove_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
         """Remove engine names."""
         return self._enqueue_write(partial(operations.remove_engines, engines=tuple(engines)))
+
+    def forget_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
+        """Remove engine names, and record that they are forgotten although they have profiles."""
+        return self._enqueue_write(partial(operations.forget_engines, engines=tuple(engines)))
+
+    def recall_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
+        """Record that engines are not forgotten any more."""
+        return self._enqueue_write(partial(operations.recall_engines, engines=tuple(engines)))
 
     def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
         """Record whether an engine is unloaded."""
@@ -225,6 +233,10 @@ class Journal:
     def engines(self) -> asyncio.Future[frozenset[EngineName]]:
         """Return the names of all recorded engines."""
         return self._enqueue(operations.engines)
+
+    def forgotten_engines(self) -> asyncio.Future[frozenset[EngineName]]:
+        """Return the names of the forgotten engines."""
+        return self._enqueue(operations.forgotten_engines)
 
     def unloaded_engines(self) -> asyncio.Future[frozenset[EngineName]]:
         """Return the names of the unloaded engines."""

@@ -175,11 +175,33 @@ def add_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) ->
     connection.executemany(
         "INSERT OR IGNORE INTO engines (name) VALUES (?)", [(engine,) for engine in engines]
     )
+    recall_engines(connection, engines)
 
 
 def remove_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
     """Delete engine names."""
     connection.executemany("DELETE FROM engines WHERE name = ?", [(engine,) for engine in engines])
+
+
+def forget_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+    """Delete engine names, and record that they were forgotten."""
+    remove_engines(connection, engines)
+    connection.executemany(
+        "INSERT OR IGNORE INTO forgotten_engines VALUES (?)", [(engine,) for engine in engines]
+    )
+
+
+def recall_engines(connection: apsw.Connection, engines: tuple[EngineName, ...]) -> None:
+    """Delete the record that engines were forgotten."""
+    connection.executemany(
+        "DELETE FROM forgotten_engines WHERE name = ?", [(engine,) for engine in engines]
+    )
+
+
+def forgotten_engines(connection: apsw.Connection) -> frozenset[EngineName]:
+    """Return the names of the forgotten engines."""
+    rows = connection.execute("SELECT name FROM forgotten_engines")
+    return frozenset(EngineName(row[0]) for row in rows)
 
 
 def engines(connection: apsw.Connection) -> frozenset[EngineName]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOTABLE_S: Final = 1.0
-VERSION: Final = 8
+VERSION: Final = 9
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
@@ -82,6 +82,10 @@ CREATE TABLE executions (
   variant            TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE UNIQUE INDEX executions_by_job ON executions (job, first);
+
+CREATE TABLE forgotten_engines (
+  name TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
 """
 
 _UPGRADES: Final = {
@@ -124,6 +128,11 @@ ALTER TABLE executions ADD COLUMN failures INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN variant TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN min_accuracy REAL NOT NULL DEFAULT 0;
 ALTER TABLE executions ADD COLUMN variant TEXT NOT NULL DEFAULT '';
+""",
+    8: """
+CREATE TABLE forgotten_engines (
+  name TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
 """,
 }
 """By version, the statements that upgrade a journal to the next one.

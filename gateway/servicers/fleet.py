@@ -131,7 +131,9 @@ class FleetServicer:
         for entry in entries:
             caller.check(Role.ADMIN, engine=entry.engine)
         await self._profiles.store(entries)
-        self._versions.catalogue.add_known(entry.engine for entry in entries)
+        engines = {entry.engine for entry in entries}
+        await self._journal.recall_engines(engines)
+        self._versions.catalogue.add_known(engines)
         self._dispatcher.tell(ProfilesAdded(tuple(entries)))
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
@@ -144,7 +146,7 @@ class FleetServicer:
             self._hub.forget_engine(engine)
             await self._journal.set_description(engine, None)
             if not self._versions.catalogue.is_known(engine):
-                await self._journal.remove_engines([engine])
+                await self._journal.forget_engines([engine])
         return fleet_pb2.ForgetEngineResponse()
 
     def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:

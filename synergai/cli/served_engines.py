@@ -64,8 +64,8 @@ def forget(
 
     Workers whose engine differs from the one in service are not used for it (synergai workers shows
     which). This decides again which one is in service, such as after the workers that served it
-    were replaced. An engine that no connected worker can run any more is listed no longer. If it
-    has profiles, delete them as well ('synergai dictionary delete'), or a restart lists it again.
+    were replaced. An engine that no connected worker can run any more is listed no longer, until a
+    worker offers it again or the gateway is sent a profile of it. Its profiles are kept.
     """
     call_gateway(target, tls_ca, token_file, lambda client: client.forget(engine))
     typer.echo(f"the description of {engine} is forgotten")

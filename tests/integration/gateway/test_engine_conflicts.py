@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from gateway.server import Gateway
+from synergai.domain import EngineName
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tests.integration.gateway.conftest import NewAgent
     from tests.message_fields import RequestFactory
 
+ECHO = EngineName("echo")
 HONEST, ROGUE = "a" * 64, "b" * 64
 
 
@@ -113,6 +115,34 @@ async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
         assert gone.name not in set(gateway.app.catalogue.known_engines())
         recorded = await gateway.app.journal.engines()
         assert gone.name not in set[str](recorded)
+
+
+async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered_or_profiled(
+    config: GatewayConfig,
+) -> None:
+    async def forget(gateway: Gateway, caller: Caller) -> None:
+        await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))
+        assert not gateway.app.catalogue.is_known(ECHO)
+
+    async with Gateway(config) as gateway:
+        caller = Caller(gateway.address)
+        async with caller.channel:
+            await caller.profile()
+            await forget(gateway, caller)
+    async with Gateway(config) as gateway:
+        assert not gateway.app.catalogue.is_known(ECHO)
+        assert len(gateway.app.profiles.dictionary) == 1
+        async with FakeAgent(gateway.hub_address, "w1"):
+            while not gateway.app.catalogue.is_known(ECHO):  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.02)
+    async with Gateway(config) as gateway:
+        assert gateway.app.catalogue.is_known(ECHO)
+        caller = Caller(gateway.address)
+        async with caller.channel:
+            await forget(gateway, caller)
+            await caller.profile()
+    async with Gateway(config) as gateway:
+        assert gateway.app.catalogue.is_known(ECHO)
 
 
 async def test_agent_may_still_drop_sessions_of_a_forgotten_engine(

@@ -269,7 +269,7 @@ def copy_old_journal(version: int, directory: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "unloaded"),
-    [(1, set[str]()), *((version, {"digits"}) for version in (2, 3, 4, 6, 7))],
+    [(1, set[str]()), *((version, {"digits"}) for version in (2, 3, 4, 6, 7, 8))],
 )
 async def test_journal_of_an_earlier_version_is_upgraded(
     tmp_path: Path, version: int, unloaded: set[str]
@@ -365,6 +365,26 @@ async def test_removed_engines_are_unknown(tmp_path: Path) -> None:
     await journal.close()
 
 
+async def test_engine_is_forgotten_until_it_is_added_or_recalled(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    echo, digits = EngineName("echo"), EngineName("digits")
+    await journal.add_engines([echo, digits])
+    await journal.set_unloaded(echo, unloaded=True)
+    await journal.forget_engines([echo, digits])
+    await journal.close()
+    journal = Journal(tmp_path)
+    assert await journal.forgotten_engines() == {echo, digits}
+    assert await journal.engines() == set()
+    await journal.add_engines([echo])
+    assert await journal.forgotten_engines() == {digits}
+    assert await journal.engines() == {echo}
+    assert await journal.unloaded_engines() == set()
+    await journal.recall_engines([digits])
+    assert await journal.forgotten_engines() == set()
+    assert await journal.engines() == {echo}
+    await journal.close()
+
+
 async def test_unloaded_engine_is_recorded_until_it_is_loaded(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     await journal.add_engines([EngineName("echo")])
@@ -399,7 +419,7 @@ async def test_established_description_is_recorded_until_it_is_forgotten(
 
 @pytest.mark.parametrize(
     ("pragma", "text"),
-    [("user_version=9", "version 9"), ("application_id=7", "of another program")],
+    [("user_version=10", "version 10"), ("application_id=7", "of another program")],
 )
 async def test_journal_of_another_version_is_refused(
     tmp_path: Path, pragma: str, text: str
