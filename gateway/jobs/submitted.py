@@ -222,7 +222,7 @@ class SubmittedJobs:
         ]
 
     async def watch(self, caller: Caller, job_id: str) -> AsyncGenerator[JobStatus, None]:
-        """Yield the status of a job now and after every change, until it has ended.
+        """Yield the status of a job now, and again as it changes, until it has ended.
 
         Raises:
             JobNotFound: the id is unknown, or the job is not, or no longer, for the caller to see.

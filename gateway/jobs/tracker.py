@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.jobs.executions import Executions
 from synergai.domain import JobState
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
+
+PROGRESS_INTERVAL_S: Final = 0.1
+"""Minimum time between two statuses of a watched job that differ in its progress only.
+
+Each worker reports twenty times a second. With many workers on a job, a status for each report
+would take more of the gateway's time than the reports.
+"""
 
 
 class JobTracker:
@@ -119,19 +126,31 @@ class JobTracker:
         finally:
             self._watchers.discard(changed)
 
-    async def watch(self) -> AsyncGenerator[JobStatus, None]:
-        """Yield the status now and after every change, until the job has ended.
+    async def watch(
+        self, progress_interval_s: float = PROGRESS_INTERVAL_S
+    ) -> AsyncGenerator[JobStatus, None]:
+        """Yield the status now, at every change of state, and as queries complete, until the end.
 
         A slow consumer misses intermediate changes, never the latest one.
+
+        Args:
+            progress_interval_s: minimum time between statuses of the same state.
         """
+        loop = asyncio.get_running_loop()
         with self.watching() as changed:
             while True:
                 changed.clear()
                 status = self.snapshot()
+                progress_at = loop.time() + progress_interval_s
                 yield status
                 if status.state.ended:
                     return
                 await changed.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(progress_at):
+                        while self.state is status.state:
+                            changed.clear()
+                            await changed.wait()
 
     def _change(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the callers are in this class

@@ -77,7 +77,7 @@ class JobsServicer:
     async def watch(
         self, request: jobs_pb2.WatchRequest, _context: Context
     ) -> AsyncGenerator[jobs_pb2.Job, None]:
-        """Yield a job's status, and again at every change."""
+        """Yield a job's status now, and again as it changes."""
         async with aclosing(self._jobs.watch(current_caller(), request.job_id)) as statuses:
             async for status in statuses:
                 yield job_status_to_proto(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -146,18 +147,36 @@ def test_ended_job_has_nothing_to_expect() -> None:
     assert tracker.snapshot().expected_excess_s is None
 
 
+def record_progress(tracker: JobTracker, done: int) -> None:
+    """Record that the first `done` queries of a job have completed."""
+    execution = RecordedExecution(
+        worker_id=W1, configuration=Configuration(), first=0, count=done, seconds=1.0
+    )
+    tracker.record_execution(an_assignment(10), execution)
+
+
 async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
     tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
-    watch = tracker.watch()
+    watch = tracker.watch(progress_interval_s=0.0)
     assert (await anext(watch)).state is JobState.QUEUED
     for number in range(1, 4):
-        execution = RecordedExecution(
-            worker_id=W1, configuration=Configuration(), first=0, count=number, seconds=1.0
-        )
-        tracker.record_execution(an_assignment(10), execution)
+        record_progress(tracker, number)
     assert (await anext(watch)).queries_done == 3
     tracker.record_end(JobState.CANCELLED, 5.0)
     assert [status.state async for status in watch] == [JobState.CANCELLED]
+
+
+async def test_watcher_sees_progress_at_intervals_and_the_end_at_once() -> None:
+    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
+    watch = tracker.watch(progress_interval_s=3600.0)
+    await anext(watch)
+    following = asyncio.ensure_future(anext(watch))
+    for done in range(1, 4):
+        record_progress(tracker, done)
+        await asyncio.sleep(0)
+    assert not following.done()
+    tracker.record_end(JobState.CANCELLED, 5.0)
+    assert (await following).state is JobState.CANCELLED
 
 
 # --- conversion -------------------------------------------------------------------------------
