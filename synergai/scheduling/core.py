@@ -108,7 +108,7 @@ class SchedulerCore:
         queue = self._queue = wait_queue.queue
         probes = self._probes = Probes(estimator, settings.probe_queries)
         variants = self._variants = Variants(estimator, fleet, queue, settings)
-        view = self._view = View(queue, fleet, estimator, variants, settings)
+        view = self._view = View(queue, fleet, estimator, variants, loads, settings)
         leases = self._leases = Leases(
             fleet, wait_queue, estimator, view, variants, loads, settings, commands, epoch
         )

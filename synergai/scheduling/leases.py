@@ -356,7 +356,11 @@ class Leases:
             self._fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
                 needed = any(each.session == lease.session for each in worker.leases.values())
-                if not needed and not (stopped and lease.phase is Phase.SETUP):
+                if stopped and lease.phase is Phase.SETUP:
+                    self._leave_load(lease, worker)
+                elif not needed and not (
+                    stopped and self._loads.is_apart(worker.id, lease.session)
+                ):
                     self._loads.end(worker.id, lease.session)
                 self._estimator.invalidate_engine(worker, assignment.engine)
                 self._wait_queue.mark_drifted(assignment.engine, now)
@@ -369,6 +373,15 @@ class Leases:
             first = assignment.first + lease.done
             job.pending.add(first, first + lease.remaining)
             self._wait_queue.enqueue(job)
+
+    def _leave_load(self, lease: Lease, worker: WorkerRecord) -> None:
+        """Record that a worker goes on with the load that a stopped lease has begun."""
+        if lease.head_at is None or lease.estimate is None or not worker.worker.runs_beside_loads:
+            return
+        begun_s = 0.0  # of a load that it took over
+        if self._loads.is_apart(worker.id, lease.session):
+            begun_s = lease.estimate.setup_s - lease.assignment.setup_s
+        self._loads.goes_on(worker.id, lease.session, lease.head_at - begun_s, beside=True)
 
     def _set_expected_end(self, lease: Lease, at: float, now: float) -> None:
         """Set when the worker's head lease is expected to end."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Set
 
     from synergai.domain import EngineName, Session, WorkerId
+    from synergai.scheduling.state import WorkerRecord
 
 PATIENCE: Final = 3.0
 MARGIN_S: Final = 1.0
@@ -60,6 +61,9 @@ class Loads:
         # By engine, worker and session: when it is overdue.
         self._by_engine: dict[EngineName, dict[tuple[WorkerId, Session], float]] = {}
         self.engines: Set[EngineName] = self._by_engine.keys()
+        # By worker and session: since when a load goes on without an assignment, and whether also
+        # while the worker has others.
+        self._apart: dict[tuple[WorkerId, Session], tuple[float, bool]] = {}
         # By worker and session: when it may be loaded ahead again, and how long that was.
         self._failed: dict[tuple[WorkerId, Session], tuple[float, float]] = {}
         # By worker and session: when it may be told again.
@@ -94,8 +98,45 @@ class Loads:
             for (loading, _), overdue in loads.items()
         )
 
+    def goes_on(self, worker_id: WorkerId, session: Session, since: float, *, beside: bool) -> None:
+        """Record a load that goes on without an assignment.
+
+        Args:
+            worker_id: the worker.
+            session: what it loads.
+            since: when it began.
+            beside: it goes on while the worker has assignments, and not only while it has none.
+        """
+        if not self._apart.get((worker_id, session), (0.0, False))[1]:
+            self._apart[worker_id, session] = since, beside
+
+    def is_apart(self, worker_id: WorkerId, session: Session) -> bool:
+        """Return whether a load goes on without an assignment."""
+        return (worker_id, session) in self._apart
+
+    def left_s(self, worker: WorkerRecord, session: Session, seconds: float, now: float) -> float:
+        """Return what is left of a load when a worker turns to the next assignment.
+
+        All of it, unless it goes on already and is not overdue.
+
+        Args:
+            worker: the worker.
+            session: the session.
+            seconds: estimate of the whole load.
+            now: the instant of the event.
+        """
+        known = self._apart.get((worker.id, session))
+        if known is None or now > overdue_at(known[0], seconds):
+            return seconds
+        since, beside = known
+        if not beside:
+            since = now if worker.leases else max(since, worker.idle_since)
+        until = worker.free_at(now) if beside else now
+        return max(0.0, seconds - (until - since))
+
     def end(self, worker_id: WorkerId, session: Session) -> None:
         """Record that a load is over, or the assignment that needs it."""
+        self._apart.pop((worker_id, session), None)
         loads = self._by_engine.get(session.engine)
         if loads is not None and loads.pop((worker_id, session), None) is not None and not loads:
             del self._by_engine[session.engine]
@@ -149,6 +190,7 @@ class Loads:
             for loading, session in list(loads):
                 if loading == worker_id:
                     self.end(loading, session)
+        self._apart = {key: at for key, at in self._apart.items() if key[0] != worker_id}
         self._failed = {key: at for key, at in self._failed.items() if key[0] != worker_id}
         self._unloading = {key: at for key, at in self._unloading.items() if key[0] != worker_id}
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.loads import Loads
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
@@ -87,6 +88,7 @@ class View:
         fleet: Fleet,
         estimator: Estimator,
         variants: Variants,
+        loads: Loads,
         settings: SchedulingSettings,
     ) -> None:
         self.queue = queue
@@ -95,6 +97,7 @@ class View:
         self._fleet = fleet
         self._estimator = estimator
         self._variants = variants
+        self._loads = loads
         self.minimizes_energy = settings.objective == "energy"
 
     @property
@@ -156,11 +159,14 @@ class View:
         """Return the setup still to be paid if the job comes next on the worker."""
         if estimate.setup_s == 0.0:
             return 0.0
-        if worker.is_set_up_for(job, self.now) and not (
-            estimate.configuration.variant and worker.worker.keeps_sessions
-        ):  # it may have run in another variant
+        session = estimate.session
+        if worker.is_set_up_for(job, self.now) and (
+            not (session.configuration.variant and worker.worker.keeps_sessions)
+            # It may have run in another variant.
+            or any(lease.session == session for lease in worker.leases.values())
+        ):
             return 0.0
-        return estimate.setup_s
+        return self._loads.left_s(worker, session, estimate.setup_s, self.now)
 
     def best_estimate(self, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
         """Return the cost of the job in the worker's best configuration; None if it cannot run.

@@ -457,6 +457,9 @@ class WorkerRecord:
         elif lease.is_head and (head := self.head) is not None:
             head.become_head(now)
             self.head_ends_at = now + head.expected_s
+            if head.first_query_at is not None:  # which was reported before the end of this one
+                queries_s = head.expected_s - head.assignment.setup_s
+                self.head_ends_at = max(now, head.first_query_at + queries_s)
         self._sum_behind_head()
 
     def _sum_behind_head(self) -> None:

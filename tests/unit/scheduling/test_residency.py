@@ -165,6 +165,16 @@ class Fleet:
         self.handle(SessionLoaded(load.worker_id, load.session, 0.3))
         return load
 
+    def load_plain(self) -> Load:
+        """Return a load ahead, which has just begun, of an engine without variants."""
+        while not self.loading or self.loading[0].session.engine not in PLAIN:
+            if self.loading:
+                self.loaded()
+            else:
+                self.now += PLANNED_EVERY_S
+                self.handle(TimePassed())
+        return self.loading[0]
+
     def settle(self, limit: int = 100) -> list[Load]:
         """Complete everything, and return the loads ahead."""
         loads = []
@@ -199,6 +209,38 @@ def test_idle_workers_load_what_was_requested() -> None:
     assert len(workers) == len(loads)
     fleet.submit(PLAIN[1])
     assert fleet.running[0].assignment.setup_s == 0.0
+
+
+def test_job_whose_session_is_being_loaded_ahead_waits_for_the_rest_of_the_load() -> None:
+    fleet = Fleet(1, load_ahead="all")
+    load = fleet.load_plain()
+    number = PLAIN.index(load.session.engine)
+    fleet.now += 8.0
+    fleet.submit(load.session.engine, queries=100)
+    [dispatch] = fleet.running
+    assert dispatch.assignment.setup_s == pytest.approx(2.0 + number)
+    assert dispatch.assignment.estimate_s == pytest.approx(12.0 + number)
+
+
+def test_load_ahead_rests_while_the_worker_is_busy() -> None:
+    fleet = Fleet(1, load_ahead="all")
+    load = fleet.load_plain()
+    number = PLAIN.index(load.session.engine)
+    other = PLAIN[number - 1]
+    fleet.submit(other)
+    fleet.end_first()
+    fleet.now += 1.0
+    fleet.submit(load.session.engine, queries=100)
+    [dispatch] = fleet.running
+    assert dispatch.assignment.setup_s == pytest.approx(9.0 + number)
+
+
+def test_all_assignments_of_a_job_wait_for_one_load_of_their_variant() -> None:
+    fleet = Fleet(1)
+    job = Job(id=JobId("job"), engine=FAMILY, queries=100, arrival=0.0, variant="large")
+    fleet.handle(JobArrived(job, job.queries, ((40, 60),)))
+    assert [each.assignment.first for each in fleet.running] == [0, 60]
+    assert [each.assignment.setup_s for each in fleet.running] == pytest.approx([0.31, 0.0])
 
 
 def test_a_busy_worker_loads_nothing_ahead() -> None:
