@@ -396,7 +396,8 @@ class Inventory:
     def _write_cache(self) -> None:
         """Write the cache, without the entries of engines that are gone."""
         if not self._describing and self._described.keys() <= self._cache_keys.keys():
-            used = {key for name in self._described for key in self._cache_keys[name]}
+            present = self._described.keys() | self._found
+            used = {key for name in present for key in self._cache_keys.get(name, ())}
             self._known = {key: self._known[key] for key in used & self._known.keys()}
             self._faults = {key: self._faults[key] for key in used & self._faults.keys()}
         try:

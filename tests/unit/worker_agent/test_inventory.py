@@ -305,6 +305,30 @@ async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
     assert (found, inventory.is_settling) == ([], False)
 
 
+@pytest.mark.parametrize("others", [False, True])
+async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
+    models: Path, tmp_path: Path, *, others: bool
+) -> None:
+    async def inspect(definition: EngineDefinition) -> Description:
+        if definition.name == ONE:
+            (models / "one").rename(away)
+            raise LoadHung("it was not loaded within 60 s")
+        return await Loads()(definition)
+
+    if others:
+        put(models, "two", b"other")
+    away = models / ".one"
+    inventory = Inventory(models, tmp_path / "engines.json", inspect)
+    assert (await described(inventory))[ONE].pending
+    away.rename(models / "one")
+    found = await poll(inventory)
+    assert list(found) == [ONE]
+    [engine] = found.values()
+    assert engine is not None
+    assert "within 60 s; it is loaded again when its files change" in engine.fault
+    assert inventory.remembers_fault(ONE)
+
+
 async def test_cache_keeps_engines_that_are_not_described_yet(
     inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
 ) -> None:
