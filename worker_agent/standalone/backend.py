@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from worker_agent.ipc.frames import Tally
     from worker_agent.runner.interfaces import Failure
     from worker_agent.runner.runner import Runner
+
+    _LoadKey: TypeAlias = tuple[EngineName, int, tuple[EngineName, ...]]
 
 LOAD_TIMEOUT_S: Final = 300.0
 """Timeout of a load whose call has no deadline."""
@@ -156,6 +158,8 @@ class AgentBackend:
             EngineStatistics
         )
         self._unloaded: set[EngineName] = set()
+        # By engine to load, calls of `unload` before, and engines to put in service with it.
+        self._loads: dict[_LoadKey, asyncio.Task[None]] = {}
         # Calls of `unload` so far, and requests in flight, by engine.
         self._unloads: Counter[EngineName] = Counter()
         self._in_flight: Counter[EngineName] = Counter()
@@ -164,6 +168,13 @@ class AgentBackend:
     def drain(self) -> None:
         """Refuse new requests."""
         self._draining = True
+
+    async def close(self) -> None:
+        """Wait for no more loads."""
+        loads = list(self._loads.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
 
     def is_ready(self) -> bool:
         """Return whether requests are accepted."""
@@ -253,19 +264,22 @@ class AgentBackend:
             EngineUnusable: it is faulty, or was unloaded meanwhile.
             DeadlineExceeded: the budget ran out; loading continues.
         """
-        selected = self._selected(name)
+        selected = tuple(self._selected(name))
         usable = [each for each in selected if not self._engines[each].fault]
         engine = usable[-1] if usable else selected[-1]
+        key = engine, self._unloads[engine], selected
+        if (load := self._loads.get(key)) is None:
+            load = self._loads[key] = asyncio.create_task(self._put_in_service(engine, selected))
+            load.add_done_callback(partial(self._on_load_ended, key))
         timeout_s = LOAD_TIMEOUT_S if budget_s is None else budget_s
         try:
             async with asyncio.timeout(timeout_s):
-                await self._make_resident(engine)
+                await asyncio.shield(load)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"engine {name!r} is still being loaded after {timeout_s:.3g} s; "
                 "retry with a longer timeout"
             ) from None
-        self._unloaded.difference_update(selected)
 
     async def unload(self, name: str) -> None:
         """Take an engine ``NAME``, or ``NAME/N``, out of service, and unload it once idle.
@@ -277,6 +291,15 @@ class AgentBackend:
             self._unloaded.add(engine)
             self._unloads[engine] += 1
             self._retire_if_idle(engine)
+
+    async def _put_in_service(self, engine: EngineName, selected: Iterable[EngineName]) -> None:
+        await self._make_resident(engine)
+        self._unloaded.difference_update(selected)
+
+    def _on_load_ended(self, key: _LoadKey, load: asyncio.Task[None]) -> None:
+        del self._loads[key]
+        if not load.cancelled():
+            load.exception()  # avoids asyncio's warning if no caller is waiting
 
     async def _make_resident(self, name: EngineName) -> None:
         """Load an engine, and again if its files are replaced meanwhile."""

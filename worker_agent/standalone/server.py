@@ -74,3 +74,4 @@ class StandaloneServer:
         self._inference.stop_streams()
         if self._server is not None:
             await self._server.stop(_GRACE_S)
+        await self._backend.close()

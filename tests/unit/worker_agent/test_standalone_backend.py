@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from synergai.domain import Configuration, Engine, EngineName, Outcome, Session, TensorSpec
-from synergai.errors import EngineUnloaded, EngineUnusable
+from synergai.errors import DeadlineExceeded, EngineUnloaded, EngineUnusable
 from synergai.runtime.clock import Clock
 from worker_agent.ipc.frames import Tally
 from worker_agent.standalone.backend import AgentBackend, AgentRequest
@@ -147,4 +147,44 @@ async def test_load_fails_if_its_engine_is_unloaded_meanwhile() -> None:
         await loading
     with pytest.raises(EngineUnloaded):
         agent.begin()
+    assert agent.loads == {}
+
+
+async def test_engine_is_in_service_once_loaded_although_the_deadline_of_the_call_has_passed() -> (
+    None
+):
+    agent = Agent()
+    await agent.backend.unload(DIGITS)
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            await agent.backend.load(DIGITS, 0.0)
+    agent.loaded()
+    await turns()
+    assert agent.resident == [SESSION]
+    agent.begin()
+
+
+async def test_engine_that_is_unloaded_after_the_deadline_of_its_load_stays_unloaded() -> None:
+    agent = Agent()
+    await agent.backend.unload(DIGITS)
+    with pytest.raises(DeadlineExceeded):
+        await agent.backend.load(DIGITS, 0.0)
+    await agent.backend.unload(DIGITS)
+    loading = asyncio.create_task(agent.backend.load(DIGITS, None))
+    await turns()
+    await agent.backend.unload(DIGITS)
+    with pytest.raises(EngineUnusable, match="was unloaded meanwhile"):
+        await loading
+    assert (agent.loads, agent.resident) == ({}, [])
+    with pytest.raises(EngineUnloaded):
+        agent.begin()
+
+
+async def test_closing_ends_loads_whose_deadline_has_passed() -> None:
+    agent = Agent()
+    with pytest.raises(DeadlineExceeded):
+        await agent.backend.load(DIGITS, 0.0)
+    await agent.backend.close()
+    agent.retire(DIGITS)  # as closing the hosts cancels their loads
+    await turns()
     assert agent.loads == {}
