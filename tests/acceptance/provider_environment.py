@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.acceptance.scripts import run
+
 _ROOT: Final = Path(__file__).parents[2]
 
 
@@ -43,13 +45,6 @@ def install(folder: Path, package: str) -> Path:
 
 def run_script(python: Path, name: str, *arguments: str) -> list[dict[str, Any]]:
     """Run a script of this folder; return the JSON documents that it prints, one per line."""
-    done = subprocess.run(
-        [str(python), str(Path(__file__).with_name(name)), *arguments],
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    command = [str(python), str(Path(__file__).with_name(name)), *arguments]
+    output = run(command, {**os.environ, "PYTHONPATH": str(_ROOT)})
+    return [json.loads(line) for line in output.splitlines()]

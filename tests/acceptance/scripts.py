@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STOP_S = 30.0
+"""Time that an interrupted script has to stop its fleet and remove its files."""
 
 
 def run_script(name: str, *options: str) -> str:
     """Run a script, check that it succeeds, and return its output."""
-    command = [sys.executable, str(Path(__file__).with_name(name)), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return run([sys.executable, str(Path(__file__).with_name(name)), *options])
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Run the command of a script, check that it succeeds, and return its output.
+
+    Whatever ends the test, such as its time limit, ends the script and the processes of its group.
+    """
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as script:
+        try:
+            output, errors = script.communicate()
+        except BaseException:
+            script.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                script.communicate(timeout=STOP_S)
+            raise
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(script.pid, signal.SIGKILL)
+    print(output)
+    assert script.returncode == 0, output + errors
+    return output
