@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from gateway.fleet.worker import ConnectedWorker
+    from synergai.domain import JobId
+    from synergai.jobs import JobStatus
+    from synergai.scheduling.events import Assignment
+
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 
 
@@ -188,13 +193,28 @@ async def harness(journal: Journal) -> AsyncIterator[GatewayHarness]:
     harness.dispatcher.close()
 
 
-async def test_job_pauses_on_a_full_disk_while_requests_are_served(
-    harness: GatewayHarness, disk: Disk
-) -> None:
+async def start_job(harness: GatewayHarness) -> tuple[ConnectedWorker, JobStatus, Assignment]:
+    """Let the only worker run a job."""
     worker = harness.add_worker()
     job = await harness.jobs.submit(UNRESTRICTED, SPEC)
     await harness.flush_journal()
     [assignment] = harness.assignments(worker)
+    return worker, job, assignment
+
+
+async def resumed(harness: GatewayHarness, worker: ConnectedWorker, job_id: JobId) -> Assignment:
+    """Wait until a paused job goes on; return what its worker gets."""
+    async with asyncio.timeout(30):
+        while job_id in harness.jobs.pauses:
+            await harness.flush_journal()
+    [assignment] = harness.assignments(worker)
+    return assignment
+
+
+async def test_job_pauses_on_a_full_disk_while_requests_are_served(
+    harness: GatewayHarness, disk: Disk
+) -> None:
+    worker, job, assignment = await start_job(harness)
     report = hub_pb2.Progress(assignment_id=assignment.id, done=4)
     harness.intake.apply_progress(worker, report)
     await harness.flush_journal()
@@ -205,8 +225,7 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
     assert job.id in harness.jobs.pauses
     with pytest.raises(Overloaded, match="disk is full"):
         await harness.jobs.submit(UNRESTRICTED, SPEC)
-    stopped = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
-    harness.intake.apply_ended(worker, stopped)
+    harness.stop(worker, assignment, done=7)
     request = harness.begin_request()
     [served] = harness.assignments(worker)
     assert served.job_id != job.id
@@ -216,10 +235,7 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
     assert (status.state, status.queries_done) == (JobState.RUNNING, 4)
 
     disk.full = False
-    async with asyncio.timeout(30):
-        while job.id in harness.jobs.pauses:
-            await harness.flush_journal()
-    [again] = harness.assignments(worker)
+    again = await resumed(harness, worker, job.id)
     assert (again.job_id, again.first, again.count) == (job.id, 4, 6)
     harness.complete(worker, again, done=6)
     for _ in ("queries", "end"):
@@ -231,10 +247,7 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
 async def test_rest_of_a_stopped_assignment_is_taken_back_if_the_disk_is_full(
     harness: GatewayHarness, disk: Disk
 ) -> None:
-    worker = harness.add_worker()
-    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    await harness.flush_journal()
-    [assignment] = harness.assignments(worker)
+    worker, job, assignment = await start_job(harness)
     harness.begin_request()
     [served] = harness.assignments(worker)
     disk.full = True
@@ -248,29 +261,21 @@ async def test_rest_of_a_stopped_assignment_is_taken_back_if_the_disk_is_full(
     harness.stop(worker, rest, done=2)
 
     disk.full = False
-    async with asyncio.timeout(30):
-        while job.id in harness.jobs.pauses:
-            await harness.flush_journal()
-    [again] = harness.assignments(worker)
+    again = await resumed(harness, worker, job.id)
     assert (again.job_id, again.first, again.count) == (job.id, 0, 10)
 
 
 async def test_end_that_could_not_be_recorded_is_recorded_later(
     harness: GatewayHarness, disk: Disk
 ) -> None:
-    worker = harness.add_worker()
-    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    await harness.flush_journal()
-    [assignment] = harness.assignments(worker)
+    worker, job, assignment = await start_job(harness)
     disk.full = True
     with pytest.raises(StoreFull):
         await harness.jobs.cancel(UNRESTRICTED, job.id)
     assert (await harness.jobs.get(UNRESTRICTED, job.id)).state is JobState.RUNNING
     with pytest.raises(StoreFull):
         await harness.jobs.cancel(UNRESTRICTED, job.id)
-    report = hub_pb2.Progress(assignment_id=assignment.id)
-    stopped = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
-    harness.intake.apply_ended(worker, stopped)
+    harness.stop(worker, assignment)
     disk.full = False
     async with asyncio.timeout(30), aclosing(harness.jobs.watch(UNRESTRICTED, job.id)) as statuses:
         states = [status.state async for status in statuses]
@@ -280,17 +285,12 @@ async def test_end_that_could_not_be_recorded_is_recorded_later(
 async def test_paused_job_that_is_cancelled_before_it_resumes_ends_once(
     harness: GatewayHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = harness.add_worker()
-    job = await harness.jobs.submit(UNRESTRICTED, SPEC)
-    await harness.flush_journal()
-    [assignment] = harness.assignments(worker)
+    worker, job, assignment = await start_job(harness)
     harness.jobs.pauses.pause(job.id)  # and its worker still reports on it
     status = await harness.jobs.cancel(UNRESTRICTED, job.id)
     assert status.state is JobState.CANCELLED
     assert not len(harness.jobs.pauses)
-    report = hub_pb2.Progress(assignment_id=assignment.id)
-    stopped = hub_pb2.Ended(progress=report, outcome=hub_pb2.OUTCOME_STOPPED)
-    harness.intake.apply_ended(worker, stopped)
+    harness.stop(worker, assignment)
     harness.jobs.pauses._resume_some()
     await harness.flush_journal()
     assert not caplog.records

@@ -11,11 +11,11 @@ import worker_agent.hosts.ahead
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import ConfigurationUnusable, EngineUnusable
+from tests.loaded_host import LoadedHost
 from worker_agent.hosts.ahead import GivenUp, LoadAhead
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
-from worker_agent.ipc.frames import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -292,19 +292,8 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_loaded_ahe
 async def test_what_was_loaded_ahead_is_evicted_before_what_was_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    class Loaded(Host):
-        ready = Ready(
-            inputs=(),
-            outputs=(),
-            samples=0,
-            backend_start_s=0.0,
-            model_load_s=0.0,
-            data_preparation_s=0.0,
-        )
-        is_closed = was_suspended = False
-
-    async def start(*_: object, **__: object) -> Loaded:
-        return Loaded()
+    async def start(*_: object, **__: object) -> LoadedHost:
+        return LoadedHost()
 
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
     monkeypatch.setattr(HostProcess, "start", start)

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
+from tests.loaded_host import LoadedHost
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
-from worker_agent.ipc.frames import Ready
 from worker_agent.settings import AgentSettings
 from worker_agent.worker import Worker
 
@@ -31,25 +31,6 @@ ENGINE = Engine(
     outputs=(TensorSpec("y", "FP32", (1,)),),
 )
 SESSION = Session(ENGINE.name, Configuration(1))
-
-
-class Host:
-    """A host that has loaded its engine, without a process."""
-
-    pid = 0
-    is_idle = True
-    is_closed = was_suspended = False
-    ready = Ready(
-        inputs=(),
-        outputs=(),
-        samples=0,
-        backend_start_s=0.0,
-        model_load_s=0.0,
-        data_preparation_s=0.0,
-    )
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 class Starts:
@@ -74,7 +55,7 @@ class Starts:
 
     def complete(self) -> None:
         """Let the last one end."""
-        self.begun[-1].set_result(cast("HostProcess", Host()))
+        self.begun[-1].set_result(cast("HostProcess", LoadedHost()))
 
 
 async def turns(count: int) -> None:
