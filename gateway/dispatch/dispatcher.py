@@ -112,6 +112,7 @@ class Dispatcher:
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._delayed: list[Event] = []
         self._check_s = core.stuck_s * _CHECKS_OF_STUCK_S
         self._progress_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -156,12 +157,14 @@ class Dispatcher:
 
     def cancel(self, job_id: JobId) -> None:
         """Cancel a job before its next query; do nothing if it has ended."""
+        self.catch_up()
         if job_id in self._handlers:
             self._end_job(job_id, JobState.CANCELLED, self._clock.now())
             self._handle(JobCancelled(job_id))
 
     def fail(self, job_id: JobId, reason: str, fault: Fault = Fault.UNSPECIFIED) -> None:
         """Fail a job and stop it before its next query; do nothing if it has ended."""
+        self.catch_up()
         if job_id in self._handlers:
             self._end_job(job_id, JobState.FAILED, self._clock.now(), reason, fault)
             self._handle(JobCancelled(job_id))
@@ -171,6 +174,7 @@ class Dispatcher:
 
         Submit it again to continue, once it is not in flight any more.
         """
+        self.catch_up()
         if self._handlers.pop(job_id, None) is not None:
             self._handle(JobCancelled(job_id))
 
@@ -317,6 +321,22 @@ class Dispatcher:
         else:
             self._handle(event)
 
+    def tell_later(self, event: Event) -> None:
+        """Pass an event to the core once the responses at hand are sent, but before any other.
+
+        A unary call sends its response in the next turn of the event loop, a stream in the one
+        after that.
+        """
+        self._delayed.append(event)
+        if len(self._delayed) == 1:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self.catch_up)
+
+    def catch_up(self) -> None:
+        """Pass the delayed events to the core now."""
+        while self._delayed:
+            self._handle_now(self._delayed.pop(0))
+
     # --- internals --------------------------------------------------------------------------
 
     def _join(self, worker: ConnectedWorker) -> None:
@@ -337,6 +357,10 @@ class Dispatcher:
             self._handle(WorkerLeft(worker.id))
 
     def _handle(self, event: Event) -> None:
+        self.catch_up()
+        self._handle_now(event)
+
+    def _handle_now(self, event: Event) -> None:
         if self._closed:
             return
         now = self._clock.now()

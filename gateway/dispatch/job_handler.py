@@ -37,11 +37,13 @@ class JobHandler(Protocol):
         durable: results count only once the journal has recorded them.
         with_tensors: queries carry their tensors, and responses are wanted.
         inputs_follow: they are sent after the assignment, by the handler itself.
+        answered: its client has been answered, so that nothing waits for the end of the job.
     """
 
     durable: bool
     with_tensors: bool
     inputs_follow: bool
+    answered: bool
 
     def requests(self, first: int, count: int, /) -> Sequence[bytes]:
         """Return the serialized requests of `count` queries; none if they draw on samples."""

@@ -2,7 +2,8 @@
 
 What a report says is applied at once to the worker's assignments in flight, and its results go to
 the job's handler. The scheduling core is told by the dispatcher, for a durable job once the journal
-has recorded the results. It learns of a stopped assignment that leaves queries at once.
+has recorded the results, and for a request once its response is on the way. It learns of a stopped
+assignment that leaves queries at once.
 """
 
 from __future__ import annotations
@@ -148,6 +149,9 @@ class ReportIntake:
             progress.compute_s,
             progress.batch,
         )
+        if handler is not None and handler.answered:
+            self._dispatcher.tell_later(ended)
+            return
         # A worker may have nothing to run but the rest of a stopped assignment, so the rest does
         # not wait for the disk. If the results cannot be recorded, the job is paused.
         continues = (

@@ -74,6 +74,7 @@ class StreamedJob:
     durable = False
     with_tensors = True
     inputs_follow = False
+    answered = False
 
     def __init__(
         self,

@@ -128,6 +128,7 @@ class SubmittedJob:
     durable = True
     with_tensors = False
     inputs_follow = False
+    answered = False
 
     def __init__(
         self,

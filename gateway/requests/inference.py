@@ -48,17 +48,18 @@ class Request:
         dispatched_at: time of the first dispatch; None before it.
         estimate_s: estimated seconds from the last dispatch to completion, copies left out.
         accuracy: accuracy of the variant that has answered; 0 if its engine has none.
+        answered: it has succeeded, whatever becomes of the job.
         result: the serialised ``ModelInferResponse``, or the error for the client.
         usage: its tenant's usage, on which it is counted; None if its tenant has no limits.
     """
 
     __slots__ = (
+        "_answered_at",
         "_inference",
-        "_progress",
-        "_response",
         "_shedder",
         "_timings",
         "accuracy",
+        "answered",
         "data",
         "dispatched_at",
         "estimate_s",
@@ -84,8 +85,7 @@ class Request:
     ) -> None:
         self._inference = inference
         self._shedder = shedder
-        self._progress: AssignmentProgress | None = None
-        self._response: Buffer = b""
+        self._answered_at = 0.0
         self._timings = timings
         self.job = job
         self.data = data
@@ -94,6 +94,7 @@ class Request:
         self.dispatched_at: float | None = None
         self.estimate_s = 0.0
         self.accuracy = 0.0
+        self.answered = False
         self.result: asyncio.Future[Buffer] = inference.loop.create_future()
 
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
@@ -118,30 +119,30 @@ class Request:
         worker: ConnectedWorker,
         progress: AssignmentProgress,
         responses: Sequence[Buffer],
-        _now: float,
+        now: float,
     ) -> None:
-        """Keep the response until the scheduler ends the job."""
-        self._progress = progress
-        self._response = responses[0]
+        """Hand over the response, before the scheduler is told."""
+        if self.answered:
+            return
+        self.answered, self._answered_at = True, now
         configuration = progress.assignment.configuration
         if configuration.variant or self.job.variant:
             self.accuracy = self._inference.variants.accuracy(
                 self.job.engine, worker, configuration
             )
+        if not self.result.done():
+            self._respond(responses[0], progress, now)
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
-        """Complete the client's call with the response or an error."""
+        """Account for the request; if it was not answered, complete the client's call."""
         if self.dispatched_at is None:
             self._shedder.remove(self.job)
-        error = None
-        if state is not JobState.SUCCEEDED:
-            error = job_error(self.job.engine, state, reason, fault)
-        self._inference.release(self, error, now)
-        if self.result.done():
+        if self.answered:
+            self._inference.release(self, None, self._answered_at)
             return
-        if error is None:
-            self._respond(now)
-        else:
+        error = job_error(self.job.engine, state, reason, fault)
+        self._inference.release(self, error, now)
+        if not self.result.done():
             self.result.set_exception(error)
 
     def abandon(self) -> None:
@@ -149,34 +150,31 @@ class Request:
         self.result.cancel()
         self._inference.cancel(self.job.id)
 
-    def _respond(self, now: float) -> None:
-        """Hand over the response and account for its time."""
-        response = self._response
-        progress = self._progress
-        if progress is not None:
-            queue_s = progress.dispatched_at - self.job.arrival
-            worker_s = now - progress.dispatched_at
-            # Workers report their compute time themselves; bound it by the elapsed time.
-            compute_s = min(progress.compute_s, worker_s)
-            self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
-            configuration = progress.assignment.configuration
-            if variant := configuration.variant or self.job.variant:
-                statistics = self.metrics.variant(variant).statistics
-                statistics.record_success(queue_s, worker_s - compute_s, compute_s)
-            if self.job.variant and not configuration.variant:  # by a single file
-                named = versioned_variant(split_version(self.job.engine)[1], self.job.variant)
-                message = ModelInferResponse(model_version=named)
-                response = b"".join((response, message.SerializeToString()))
-            if self._timings:
-                assignment = progress.assignment
-                timings = serialised_timings(
-                    queue_s=queue_s,
-                    transfer_s=worker_s - compute_s,
-                    estimated_s=assignment.estimate_s,
-                    worker=assignment.worker_id,
-                    configuration=configuration,
-                )
-                response = b"".join((response, timings))
+    def _respond(self, response: Buffer, progress: AssignmentProgress, now: float) -> None:
+        """Complete the client's call with the response, and account for its time."""
+        assignment = progress.assignment
+        queue_s = progress.dispatched_at - self.job.arrival
+        worker_s = now - progress.dispatched_at
+        # Workers report their compute time themselves; bound it by the elapsed time.
+        compute_s = min(progress.compute_s, worker_s)
+        self.metrics.statistics.record_success(queue_s, worker_s - compute_s, compute_s)
+        configuration = assignment.configuration
+        if variant := configuration.variant or self.job.variant:
+            statistics = self.metrics.variant(variant).statistics
+            statistics.record_success(queue_s, worker_s - compute_s, compute_s)
+        if self.job.variant and not configuration.variant:  # by a single file
+            named = versioned_variant(split_version(self.job.engine)[1], self.job.variant)
+            message = ModelInferResponse(model_version=named)
+            response = b"".join((response, message.SerializeToString()))
+        if self._timings:
+            timings = serialised_timings(
+                queue_s=queue_s,
+                transfer_s=worker_s - compute_s,
+                estimated_s=assignment.estimate_s,
+                worker=assignment.worker_id,
+                configuration=configuration,
+            )
+            response = b"".join((response, timings))
         self.result.set_result(response)
 
 
@@ -239,6 +237,7 @@ class Inference:
             DeadlineExceeded: its deadline has passed.
             Overloaded: a limit is reached, or it would miss its deadline in the queue.
         """
+        self._dispatcher.catch_up()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
         message = header.message
         wanted = message.model_version

@@ -87,6 +87,7 @@ class _Copy:
     durable = False
     with_tensors = True
     inputs_follow = False
+    answered = False
 
     def __init__(self, request: bytes) -> None:
         self._request = request

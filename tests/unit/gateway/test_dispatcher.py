@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -50,9 +51,47 @@ async def test_request_is_dispatched_and_its_response_returned(harness: GatewayH
     assert not request.result.done()
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])
     assert await request.result == RESPONSE
+    harness.dispatcher.catch_up()
     assert harness.admission.requests == harness.admission.bytes == 0
     assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
     assert harness.metric("tenant_requests_total", tenant="default", outcome="ok") == 1
+
+
+async def test_response_is_handed_over_before_the_scheduler_is_told(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    request = harness.begin_request()
+    (assignment,) = harness.assignments(worker)
+    harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    assert request.result.done()
+    assert harness.admission.requests == 1
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert harness.admission.requests == 0
+
+
+async def test_answered_request_frees_its_worker_before_the_next_one_arrives(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    harness.begin_request()
+    (assignment,) = harness.assignments(worker)
+    harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    request = harness.begin_request()
+    assert [each.job_id for each in harness.assignments(worker)] == [request.job.id]
+
+
+async def test_request_that_is_abandoned_after_its_response_has_succeeded(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    request = harness.begin_request()
+    (assignment,) = harness.assignments(worker)
+    harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    request.abandon()
+    assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
+    assert harness.metric("requests_total", engine="echo", outcome="cancelled") == 0
 
 
 async def test_deadline_is_the_minimum_of_call_and_parameter(harness: GatewayHarness) -> None:
