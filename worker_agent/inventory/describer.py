@@ -1,0 +1,235 @@
+"""Description of engines: their tensors, digests and variants.
+
+The tensors of a model are determined by loading it once in an engine host. The result is cached in
+a small file, keyed by the digests of the loaded files, until the engine changes or is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from synergai.domain import Configuration, LeftOut, Session
+from synergai.errors import InvalidInput, SynergaiError
+from synergai.models.descriptions import (
+    Description,
+    LoadFault,
+    digests_of,
+    read_descriptions,
+    read_load_faults,
+    write_descriptions,
+)
+from synergai.models.warmup import ADVICE
+from synergai.protocol.converters import engine_from_proto, engine_to_proto
+from synergai.runtime.text import printable
+from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
+from worker_agent.hosts.memory import CrowdedOut
+from worker_agent.hosts.process import HostProcess
+from worker_agent.inventory.engines import Model, check_alike, described_engine, faulty_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Set
+    from pathlib import Path
+
+    from synergai.domain import Engine, EngineName
+    from synergai.models.directories import ModelDirectories
+    from synergai.models.directory import EngineDefinition
+    from worker_agent.hosts.memory import HostMemory
+
+    Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[Description]]
+
+_LOAD_TIMEOUT_S: Final = 60.0
+_WITHOUT_MODEL: Final = frozenset({"emulated"})
+"""Backends whose files differ between workers that serve the same engine: they hold times."""
+_TRY_AGAIN_S: Final = 24 * 3600.0
+_TRIED_AGAIN: Final = (
+    "it is loaded again when its files change, on request, a day later, or with another version of "
+    "the agent"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Describer:
+    """Describes engines from a cache, or by loading them.
+
+    Args:
+        inspect: describes a model by loading it; see `inspect_in_host`.
+        cache: cache file; created if missing.
+        agent_version: another version tries again to load what hung or crashed.
+        now: seconds since the epoch.
+    """
+
+    def __init__(
+        self, inspect: Inspect, cache: Path, agent_version: str, now: Callable[[], float]
+    ) -> None:
+        self._inspect = inspect
+        self._cache = cache
+        self._agent_version = agent_version
+        self._now = now
+        self._keys: dict[EngineName, set[str]] = {}
+        self._not_loaded: set[EngineName] = set()
+        # The content of the cache, and what was found out since.
+        self._known: dict[str, Description] = {}
+        self._faults: dict[str, LoadFault] = {}
+
+    def remembers_fault(self, name: EngineName) -> bool:
+        """Return whether an engine is faulty only because its load hung or crashed."""
+        return name in self._not_loaded
+
+    def read_cache(self) -> None:
+        """Read what commands have added to the cache."""
+        self._known = read_descriptions(self._cache) | self._known
+        self._faults = read_load_faults(self._cache) | self._faults
+
+    def write_cache(self) -> None:
+        """Write the cache."""
+        try:
+            write_descriptions(self._cache, self._known, self._faults)
+        except OSError as error:  # only costs time at the next start
+            _log.warning("cannot write %s: %s", self._cache, error.strerror)
+
+    def keep_only(self, described: Set[EngineName], found: Set[EngineName]) -> None:
+        """Drop the cache's entries of engines that are gone.
+
+        Args:
+            described: engines that are present. Until all have been described once, nothing is
+                dropped.
+            found: engines that are present and will be described later.
+        """
+        if described <= self._keys.keys():
+            used = {key for name in described | found for key in self._keys.get(name, ())}
+            self._known = {key: self._known[key] for key in used & self._known.keys()}
+            self._faults = {key: self._faults[key] for key in used & self._faults.keys()}
+
+    def forget_faults(self, names: Iterable[EngineName]) -> None:
+        """Forget that the loads of engines hung or crashed, also in the cache."""
+        for name in names:
+            for key in self._keys.get(name, ()):
+                self._faults.pop(key, None)
+        self.write_cache()  # so that it is not read from there
+
+    async def describe(self, definition: EngineDefinition) -> Engine:
+        """Describe an engine from the cache, or by loading it; a reason not to use it is its fault.
+
+        Raises:
+            CrowdedOut: it had no room beside other engines.
+        """
+        self._keys[definition.name] = set()
+        self._not_loaded.discard(definition.name)
+        left_out: list[LeftOut] = []
+        try:
+            if definition.variants:
+                models, left_out = await self._describe_variants(definition)
+            else:
+                models = [await self._describe_model(definition)]
+        except CrowdedOut:
+            raise
+        except SynergaiError as error:
+            if isinstance(error, (LoadHung, LoadCrashed)):
+                self._not_loaded.add(definition.name)
+            return faulty_engine(definition, str(error))
+        except OSError as error:
+            return faulty_engine(definition, f"{error.filename} cannot be read: {error.strerror}")
+        engine = described_engine(definition, models, left_out)
+        if engine.unverified:
+            _log.warning(
+                "engine %s is served unverified: %s; %s", engine.name, engine.unverified, ADVICE
+            )
+        try:
+            # A gateway would reject the whole worker because of one invalid engine.
+            return engine_from_proto(engine_to_proto(engine))
+        except InvalidInput as error:
+            return faulty_engine(definition, str(error))
+
+    async def _describe_variants(
+        self, definition: EngineDefinition
+    ) -> tuple[list[Model], list[LeftOut]]:
+        """Describe the variants of an engine, and say which cannot serve as it.
+
+        Raises:
+            CrowdedOut: one had no room beside other engines.
+            SynergaiError, OSError: none can serve as it.
+        """
+        found: list[Model] = []
+        left_out: list[LeftOut] = []
+        first_error: SynergaiError | OSError | None = None
+        for variant in definition.variants:
+            try:
+                model = await self._describe_model(definition.of_variant(variant.name))
+                if found:
+                    check_alike(model, found[0])
+            except CrowdedOut:
+                raise
+            except (SynergaiError, OSError) as error:
+                _log.warning(
+                    "variant %s of engine %s is not used: %s", variant.name, definition.name, error
+                )
+                left_out.append(LeftOut(variant.name, printable(str(error))))
+                first_error = first_error or error
+            else:
+                found.append(model)
+        if not found and first_error is not None:
+            raise first_error
+        return found, left_out
+
+    async def _describe_model(self, definition: EngineDefinition) -> Model:
+        """Describe an engine with a single model, or with one of its variants.
+
+        Raises:
+            CrowdedOut: it had no room beside other engines.
+            LoadHung: so did its load, or crashed its host, now or at an earlier start.
+            LoadCrashed: it crashed its host.
+            SynergaiError: it cannot be used.
+            OSError: its files cannot be read.
+        """
+        found = await asyncio.to_thread(digests_of, definition)
+        key = found.key
+        self._keys[definition.name].add(key)
+        description = self._known.get(key)
+        if description is None:
+            if (fault := self._fault(key)) is not None:
+                raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
+            try:
+                description = await self._inspect(definition)
+            except (LoadHung, LoadCrashed) as error:
+                self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
+                raise
+            self._known[key] = description
+            self._faults.pop(key, None)
+        digest = "" if definition.backend in _WITHOUT_MODEL else found.model
+        return Model(definition, description, digest, found.samples)
+
+    def _fault(self, key: str) -> str | None:
+        """Return the fault of a load that is not to be tried again yet; None if there is none."""
+        fault = self._faults.get(key)
+        if fault is None or fault.version != self._agent_version:
+            return None
+        return None if self._now() - fault.at >= _TRY_AGAIN_S else fault.fault
+
+
+async def inspect_in_host(
+    models: ModelDirectories, memory: HostMemory | None, definition: EngineDefinition
+) -> Description:
+    """Describe a model by loading it in an engine host.
+
+    Args:
+        models: where the engine is.
+        memory: counts and limits the memory of the agent's hosts.
+        definition: an engine with a single model, or with one of its variants.
+
+    Raises:
+        CrowdedOut: it had no room beside other engines.
+        SynergaiError: it cannot be loaded.
+    """
+    variant = definition.variant and f", variant {definition.variant}"
+    _log.info("inspecting engine %s%s", definition.name, variant)
+    session = Session(definition.name, Configuration(1, variant=definition.variant))
+    directory = await asyncio.to_thread(models.of, definition.name)
+    host = await HostProcess.start(
+        directory, session, memory=memory, load_timeout_s=_LOAD_TIMEOUT_S
+    )
+    await host.close()
+    ready = host.ready
+    return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
