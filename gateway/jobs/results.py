@@ -82,24 +82,28 @@ class JobResults:
                     f"the cursor {cursor:,} is beyond the {len(opened.log):,} results of job "
                     f"{job_id}"
                 )
+            tracker = job.tracker if follow and job is not None else None
+            rate = self._jobs.progress_rate
+            time = asyncio.get_running_loop().time
+            next_at = time()
             with ExitStack() as stack:
-                changed = None
-                if follow and job is not None:
-                    changed = stack.enter_context(job.tracker.watching())
+                changed = asyncio.Event()
+                if tracker is not None:
+                    changed = stack.enter_context(tracker.watching(rate))
                 while True:
-                    if changed is not None:
-                        changed.clear()
-                    ended = job is None or job.tracker.state.ended
+                    changed.clear()
+                    state = None if tracker is None else tracker.state
                     found = await asyncio.to_thread(
                         opened.log.read, cursor, _BATCH_RESULTS, BATCH_BYTES
                     )
                     check_visible(caller, status)
                     if found:
                         cursor += len(found)
+                        next_at = time() + rate.interval_s
                         yield Batch(found, cursor)
-                    elif ended or changed is None:
+                    elif tracker is None or state is None or state.ended:
                         return
                     else:
-                        await changed.wait()
+                        await tracker.next_change(changed, state, next_at)
         finally:
             await self._store.release(opened)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.jobs.own_inputs_job import OwnInputsJob
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
+from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening, UnopenedJob
 from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted_job import SubmittedJob, new_job_record, record_job_end, scheduler_job
@@ -67,6 +68,7 @@ class SubmittedJobs:
 
     Attributes:
         pauses: the jobs that wait until the journal can be written.
+        progress_rate: spaces updates to the clients that wait for jobs.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class SubmittedJobs:
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
+        self.progress_rate = ProgressRate()
 
     async def restore(self) -> int:
         """Resume the unfinished jobs in the journal; return their number."""
@@ -232,7 +235,7 @@ class SubmittedJobs:
         if job is None:
             yield await self.get(caller, job_id)
             return
-        async with aclosing(job.tracker.watch()) as statuses:
+        async with aclosing(job.tracker.watch(self.progress_rate)) as statuses:
             async for status in statuses:
                 check_visible(caller, status)
                 yield status

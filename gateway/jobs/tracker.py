@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gateway.jobs.executions import Executions
 from synergai.domain import JobState
@@ -14,18 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
     from gateway.jobs.executions import RecordedExecution
+    from gateway.jobs.progress_rate import ProgressRate
     from gateway.jobs.record import JobRecord
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
-
-PROGRESS_INTERVAL_S: Final = 0.1
-"""Minimum time between two statuses of a watched job that differ in its progress only.
-
-Each worker reports twenty times a second. With many workers on a job, a status for each report
-would take more of the gateway's time than the reports.
-"""
 
 
 class JobTracker:
@@ -117,40 +111,51 @@ class JobTracker:
         return self._executions.failures
 
     @contextmanager
-    def watching(self) -> Iterator[asyncio.Event]:
-        """Yield an event that is set after every change."""
+    def watching(self, rate: ProgressRate) -> Iterator[asyncio.Event]:
+        """Yield an event that is set after every change; count as a watcher of `rate` meanwhile."""
         changed = asyncio.Event()
         self._watchers.add(changed)
         try:
-            yield changed
+            with rate.watching():
+                yield changed
         finally:
             self._watchers.discard(changed)
 
-    async def watch(
-        self, progress_interval_s: float = PROGRESS_INTERVAL_S
-    ) -> AsyncGenerator[JobStatus, None]:
+    async def watch(self, rate: ProgressRate) -> AsyncGenerator[JobStatus, None]:
         """Yield the status now, at every change of state, and as queries complete, until the end.
 
         A slow consumer misses intermediate changes, never the latest one.
 
         Args:
-            progress_interval_s: minimum time between statuses of the same state.
+            rate: spaces statuses of the same state.
         """
         loop = asyncio.get_running_loop()
-        with self.watching() as changed:
+        with self.watching(rate) as changed:
             while True:
                 changed.clear()
                 status = self.snapshot()
-                progress_at = loop.time() + progress_interval_s
+                progress_at = loop.time() + rate.interval_s
                 yield status
                 if status.state.ended:
                     return
-                await changed.wait()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout_at(progress_at):
-                        while self.state is status.state:
-                            changed.clear()
-                            await changed.wait()
+                await self.next_change(changed, status.state, progress_at)
+
+    async def next_change(
+        self, changed: asyncio.Event, state: JobState, progress_at: float
+    ) -> None:
+        """Wait for a change that is not seen yet.
+
+        Args:
+            changed: of `watching`.
+            state: last state seen; another one ends the wait at once.
+            progress_at: time of the event loop until which other changes wait.
+        """
+        await changed.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(progress_at):
+                while self.state is state:
+                    changed.clear()
+                    await changed.wait()
 
     def _change(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the callers are in this class

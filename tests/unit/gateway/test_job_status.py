@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.jobs.executions import RecordedExecution
+from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.record import JobRecord
 from gateway.jobs.tracker import JobTracker
 from synergai.domain import (
@@ -157,7 +158,7 @@ def record_progress(tracker: JobTracker, done: int) -> None:
 
 async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
     tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
-    watch = tracker.watch(progress_interval_s=0.0)
+    watch = tracker.watch(ProgressRate(min_interval_s=0.0))
     assert (await anext(watch)).state is JobState.QUEUED
     for number in range(1, 4):
         record_progress(tracker, number)
@@ -168,7 +169,7 @@ async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
 
 async def test_watcher_sees_progress_at_intervals_and_the_end_at_once() -> None:
     tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
-    watch = tracker.watch(progress_interval_s=3600.0)
+    watch = tracker.watch(ProgressRate(min_interval_s=3600.0))
     await anext(watch)
     following = asyncio.ensure_future(anext(watch))
     for done in range(1, 4):
@@ -177,6 +178,18 @@ async def test_watcher_sees_progress_at_intervals_and_the_end_at_once() -> None:
     assert not following.done()
     tracker.record_end(JobState.CANCELLED, 5.0)
     assert (await following).state is JobState.CANCELLED
+
+
+async def test_more_watchers_see_progress_less_often() -> None:
+    tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
+    rate = ProgressRate(min_interval_s=0.1, max_per_s=20.0)
+    watches = [tracker.watch(rate) for _ in range(5)]
+    for number, watch in enumerate(watches, 1):
+        await anext(watch)
+        assert rate.interval_s == max(0.1, number / 20)
+    for watch in watches:
+        await watch.aclose()
+    assert rate.interval_s == 0.1
 
 
 # --- conversion -------------------------------------------------------------------------------

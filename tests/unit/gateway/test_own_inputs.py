@@ -19,6 +19,7 @@ from gateway.fleet.worker import RunAssignment, SendInputs
 from gateway.jobs import own_inputs, own_inputs_job, reopening, uploads
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.own_inputs_job import OwnInputsJob
+from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.read_ahead import AHEAD_BYTES
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
@@ -245,6 +246,28 @@ async def test_inputs_are_sent_and_results_stored_before_they_count(
     assert (harness.own.answered, harness.own.failed) == (2, 1)
     with pytest.raises(InvalidInput, match="beyond"):
         await harness.read(status.id, 4)
+
+
+async def test_follower_gets_results_at_intervals_and_the_last_ones_at_once(
+    harness: OwnDataHarness,
+) -> None:
+    harness.jobs.progress_rate = ProgressRate(min_interval_s=3600.0)
+    worker = harness.add_worker()
+    await harness.upload(3)
+    status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+    [assignment], _ = await harness.next_orders(worker)
+    batches = harness.results.read(UNRESTRICTED, status.id, 0, follow=True)
+    async with asyncio.timeout(30), aclosing(batches):
+        harness.report(worker, assignment, 1)
+        assert len((await anext(batches)).results) == 1
+        following = asyncio.ensure_future(anext(batches))
+        harness.report(worker, assignment, 2, responses=1)
+        for _ in range(3):
+            await harness.flush_journal()
+        assert not following.done()
+        harness.report(worker, assignment, 3, responses=1, outcome=hub_pb2.OUTCOME_COMPLETED)
+        assert len((await following).results) == 2
+        assert [batch async for batch in batches] == []
 
 
 async def test_worker_has_few_inputs_at_a_time(
