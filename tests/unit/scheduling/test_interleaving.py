@@ -542,6 +542,8 @@ def test_job_that_yielded_to_requests_is_expected_at_the_end_of_its_load(policy:
         [request] = dispatched(commands)
         assert stopped(commands) == [job.id]
         commands = core.handle(AssignmentEnded(job.id, 0, Outcome.STOPPED), now + 0.01)
+        expected_at = core.expected_completion(JobId("job"), now + 0.01)
+        assert expected_at == pytest.approx(ends_at, abs=0.02)
         # It is assigned while the request still runs.
         [job] = dispatched(commands + core.handle(TimePassed(), now + 0.09))
         assert job.setup_s == pytest.approx(max(0.0, SETUP_S - (now + 0.1)), abs=0.02)

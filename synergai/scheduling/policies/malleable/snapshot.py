@@ -63,7 +63,7 @@ class Snapshot:
                     saved_row.append(0.0)
                     rates_row.append(0.0)
                     continue
-                setup_s, saved_s = _setup(job, worker, estimate, view.now)
+                setup_s, saved_s = _setup(job, worker, estimate, view)
                 per_query_s = view.per_query_s(job, worker, estimate)
                 setup_row.append(setup_s)
                 saved_row.append(saved_s)
@@ -118,12 +118,12 @@ class Snapshot:
 
 
 def _setup(
-    job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float
+    job: JobRecord, worker: WorkerRecord, estimate: Estimate, view: View
 ) -> tuple[float, float]:
     """Return the setup of the job on the worker, and the part saved if the job continues there."""
-    if not worker.is_set_up_for(job, now):
-        return estimate.setup_s, 0.0
-    to_pay_s = 0.0 if worker.head is None else setup_left_s(worker.head, now)
+    if not worker.is_set_up_for(job, view.now):
+        return view.setup_s(job, worker, estimate), 0.0
+    to_pay_s = 0.0 if worker.head is None else setup_left_s(worker.head, view.now)
     setup_s = max(estimate.setup_s, to_pay_s)
     return setup_s, setup_s - to_pay_s
 
