@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from synergai.scheduling.policy import SIMILAR
 from synergai.scheduling.state import MAX_REQUESTS, Phase
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ MARGIN: Final = 0.05
 
 PROBE_S: Final = 10.0
 """Time to allow a request whose engine is unprofiled, with loading it."""
-SIMILAR: Final = 1.25
-"""Workers that would answer a request within this multiple of the least time take turns."""
 
 
 class Interruption(NamedTuple):

@@ -54,6 +54,8 @@ class Expect(Struct, frozen=True):
 Decision: TypeAlias = Assign | Preempt | Expect
 
 
+SIMILAR: Final = 1.25
+"""Workers are as good for a request that would answer it within this multiple of the least time."""
 ENERGY_SLACK: Final = 0.7
 """Fraction of the time to the deadline that an energy-saving configuration may use."""
 
@@ -215,7 +217,8 @@ class View:
         """Return the workers that can run the job's pending queries, best first.
 
         The best is the earliest to complete; with the objective ``energy``, the one with the least
-        joules per query among those that meet the deadline.
+        joules per query among those that meet the deadline. Of idle workers that would complete a
+        request about equally soon, it is the one that has the most accurate variant loaded.
         """
         engine = job.job.engine
         found: list[Candidate] = []
@@ -235,7 +238,20 @@ class View:
             return _by_energy(found, job.job.deadline)
         if len(found) > 1:
             found.sort(key=_by_completion)
+            if job.is_request and engine in self._variants.engines:
+                self._prefer_loaded(job, found)
         return found
+
+    def _prefer_loaded(self, job: JobRecord, found: list[Candidate]) -> None:
+        """Put the idle worker first that lacks least of the variants that a request may use."""
+        first = found[0]
+        if first.worker.leases or not self._variants.lack(job, first.worker, self.now):
+            return
+        limit = self.now + SIMILAR * (first.completes_at - self.now)
+        similar = [c for c in found if c.completes_at <= limit and not c.worker.leases]
+        best = min(similar, key=lambda c: self._variants.lack(job, c.worker, self.now))
+        found.remove(best)
+        found.insert(0, best)
 
     def cost_bounds(self, workers: Sequence[WorkerRecord]) -> LeastCosts:
         """Return the least setup and least seconds per query of `workers`, by engine."""

@@ -143,6 +143,19 @@ class Variants:
         order = dict.fromkeys((0, at, at + 1, at - 1))
         return [estimates[front.places[n]] for n in order if 0 <= n < len(front.places)]
 
+    def lack(self, job: JobRecord, worker: WorkerRecord, now: float) -> float:
+        """Return the relative accuracy that a request misses by what a worker has not loaded."""
+        front = self._fronts.of(
+            job.job.engine, worker, job.limit, now, batched=job.job.with_tensors
+        )
+        if front is None:
+            return 0.0
+        best = front.values[-1]
+        for place, value in zip(reversed(front.places), reversed(front.values), strict=True):
+            if front.estimates[place].session in worker.sessions:
+                return best - value
+        return best
+
     # --- choice -------------------------------------------------------------------------
 
     def choose(

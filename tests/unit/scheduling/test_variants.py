@@ -85,6 +85,11 @@ class Fleet:
         for number in range(workers):
             self.join(number)
 
+    def add(self, number: int, resident: tuple[str, ...]) -> None:
+        """Add a worker with other variants loaded."""
+        self._resident = resident
+        self.join(number)
+
     def join(self, number: int) -> list[Command]:
         """Add a worker, and return the commands."""
         worker = Worker(
@@ -307,6 +312,33 @@ def test_a_variant_that_is_not_loaded_is_not_waited_for() -> None:
     fleet.submit(qos=0.5)
     assert variants_of(fleet.running) == ["medium"]
     assert fleet.running[0].setup_s == 0.0
+
+
+@pytest.mark.parametrize("policy", ["malleable", "synergai", "edf", "fifo"])
+def test_of_idle_workers_that_are_about_as_fast_the_one_with_the_best_variant_loaded_answers(
+    policy: str,
+) -> None:
+    fleet = Fleet(policy=policy)
+    for _ in range(3):  # which show that a query takes a bit longer there than in the profile
+        fleet.submit()
+        fleet.end_after(fleet.running[0], 0.201, 0.2)
+    fleet.add(1, resident=("small",))
+    fleet.submit()
+    fleet.submit()
+    answering = [(each.worker_id, each.configuration.variant) for each in fleet.running]
+    assert answering == [("worker-0", "large"), ("worker-1", "small")]
+
+
+def test_of_idle_workers_the_fast_one_answers_although_a_slow_one_has_a_better_variant_loaded() -> (
+    None
+):
+    fleet = Fleet()
+    for _ in range(30):
+        fleet.submit()
+        fleet.end_after(fleet.running[0], 0.4, 0.4)
+    fleet.add(1, resident=("small",))
+    fleet.submit()
+    assert [each.worker_id for each in fleet.running] == ["worker-1"]
 
 
 def test_a_broken_variant_leaves_the_others_in_service() -> None:
