@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker, Order
     from gateway.hub.connections import AgentConnection, AgentConnections
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Reports
     from synergai.protocol.work_transport import WorkTransport
     from synergai.runtime.clock import Clock
 
@@ -76,7 +77,7 @@ class WorkStreams:
             Unavailable: the connection id is unknown.
         """
         connection, worker, orders = self._open(connection_id)
-        transport.on_message = partial(self._on_message, worker)
+        transport.listen(_decode, partial(self._on_reports, worker))
         transport.max_bytes = self._max_message_bytes
         transport.closed.add_done_callback(orders.close_with)
         orders.on_error = transport.close
@@ -143,16 +144,19 @@ class WorkStreams:
         return True
 
     def _send(self, orders: Sequence[Order], transport: WorkTransport) -> None:
-        for parts in pack_orders(orders, self._clock.now(), self._batch_bytes):
-            transport.send(parts)
+        for message in pack_orders(orders, self._clock.now(), self._batch_bytes):
+            transport.send_message(message)
 
     # --- reports ----------------------------------------------------------------------------
 
-    def _on_message(self, worker: ConnectedWorker, data: Buffer) -> None:
-        try:
-            reports = decode_reports(data)
-        except DecodeError:
-            raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None
+    def _on_reports(self, worker: ConnectedWorker, reports: Reports) -> None:
         worker.last_seen_at = self._clock.now()
         self._intake.apply(worker, reports)
         worker.orders.recheck()
+
+
+def _decode(data: Buffer) -> Reports:
+    try:
+        return decode_reports(data)
+    except DecodeError:
+        raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None

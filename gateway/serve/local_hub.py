@@ -7,6 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from synergai.errors import SynergaiError, Unavailable
+from synergai.protocol.work_messages import decode_orders
 from synergai.protocol.work_transport import WorkPipe, open_pipe
 from synergai.v1 import hub_pb2
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.hub.hub import Hub
     from gateway.hub.work_streams import WorkStreams
     from gateway.server import Gateway
-    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Orders
 
 
 class LocalHub:
@@ -93,14 +94,11 @@ class LocalConnection:
         await self._requests.put(hub_pb2.AgentControl.FromString(data))
 
     async def open_work(
-        self, registered: hub_pb2.Registered, on_message: Callable[[Buffer], None]
+        self, registered: hub_pb2.Registered, on_orders: Callable[[Orders], None]
     ) -> WorkPipe:
         """Open a pipe for work."""
-
-        def on_report(_data: Buffer) -> None:
-            """Drop a message; the gateway installs its receiver before there can be any."""
-
-        agent_end, gateway_end = open_pipe(on_message, on_report)
+        agent_end, gateway_end = open_pipe()
+        agent_end.listen(decode_orders, on_orders)
         self._work_streams.serve(registered.session, gateway_end)
         self._on_joined()
         return agent_end

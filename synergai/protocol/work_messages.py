@@ -38,7 +38,9 @@ _PROGRESS: Final = Ended.PROGRESS_FIELD_NUMBER
 
 
 class Orders(Struct, frozen=True):
-    """A decoded ``WorkOrders``.
+    """A ``WorkOrders`` with its tensors apart.
+
+    In orders to be sent, no message contains the tensors that accompany it.
 
     Attributes:
         assignments: assignments, each with its serialised requests.
@@ -46,13 +48,28 @@ class Orders(Struct, frozen=True):
         inputs: next inputs of assignments, serialised.
     """
 
-    assignments: Sequence[tuple[Assignment, Sequence[Buffer]]]
-    stops: Sequence[int]
+    assignments: Sequence[tuple[Assignment, Sequence[Buffer]]] = ()
+    stops: Sequence[int] = ()
     inputs: Sequence[tuple[Inputs, Sequence[Buffer]]] = ()
+
+    def encode(self) -> list[Buffer]:
+        """Return the parts of the serialised ``WorkOrders``."""
+        parts: list[Buffer] = []
+        for assignment, requests in self.assignments:
+            content = [assignment.SerializeToString(), *_fields(_REQUESTS, requests)]
+            parts += _field(_ASSIGNMENTS, content)
+        for message, inputs in self.inputs:
+            content = [message.SerializeToString(), *_fields(_INPUTS_OF_ASSIGNMENT, inputs)]
+            parts += _field(_INPUTS, content)
+        if self.stops:
+            parts.append(WorkOrders(stops=self.stops).SerializeToString())
+        return parts
 
 
 class Reports(Struct, frozen=True):
-    """A decoded ``WorkReports``.
+    """A ``WorkReports`` with its tensors apart.
+
+    In reports to be sent, no message contains the tensors that accompany it.
 
     Attributes:
         started: assignments whose first query runs.
@@ -60,64 +77,39 @@ class Reports(Struct, frozen=True):
         ended: final reports, each with its serialised responses.
     """
 
-    started: Sequence[Started]
-    progress: Sequence[tuple[Progress, Sequence[Buffer]]]
-    ended: Sequence[tuple[Ended, Sequence[Buffer]]]
+    started: Sequence[Started] = ()
+    progress: Sequence[tuple[Progress, Sequence[Buffer]]] = ()
+    ended: Sequence[tuple[Ended, Sequence[Buffer]]] = ()
+
+    @property
+    def response_bytes(self) -> int:
+        """Total size of the responses."""
+        reports = (*self.progress, *self.ended)
+        return sum(len(response) for _, responses in reports for response in responses)
+
+    def encode(self) -> list[Buffer]:
+        """Return the parts of the serialised ``WorkReports``."""
+        parts: list[Buffer] = []
+        if self.started:
+            parts.append(WorkReports(started=self.started).SerializeToString())
+        for progress, responses in self.progress:
+            parts += _field(_PROGRESS_REPORTS, _with_responses(progress, responses))
+        for ended, responses in self.ended:
+            last = _field(_PROGRESS, _with_responses(ended.progress, responses))
+            rest = Ended()
+            rest.CopyFrom(ended)
+            rest.ClearField("progress")
+            parts += _field(_ENDED_REPORTS, [*last, rest.SerializeToString()])
+        return parts
 
 
-def encode_assignment(assignment: bytes, requests: Sequence[Buffer]) -> list[Buffer]:
-    """Encode a ``WorkOrders`` with one assignment.
-
-    Args:
-        assignment: the serialised ``Assignment``; its ``requests`` must be empty.
-        requests: serialised requests of the assignment.
-
-    Returns:
-        The parts of the serialised message.
-    """
-    return _field(_ASSIGNMENTS, [assignment, *_fields(_REQUESTS, requests)])
-
-
-def encode_inputs(message: Inputs, inputs: Sequence[Buffer]) -> list[Buffer]:
-    """Encode a ``WorkOrders`` with the next inputs of one assignment.
-
-    Args:
-        message: the message; its ``inputs`` must be empty.
-        inputs: the serialised inputs.
-
-    Returns:
-        The parts of the serialised message.
-    """
-    content = [message.SerializeToString(), *_fields(_INPUTS_OF_ASSIGNMENT, inputs)]
-    return _field(_INPUTS, content)
-
-
-def encode_progress(progress: Progress, responses: Sequence[Buffer]) -> list[Buffer]:
-    """Encode a ``WorkReports`` with one progress report.
-
-    Args:
-        progress: the report; its ``responses`` must be empty.
-        responses: serialised responses of the report.
-
-    Returns:
-        The parts of the serialised message.
-    """
-    return _field(_PROGRESS_REPORTS, _with_responses(progress, responses))
-
-
-def encode_ended(ended: Ended, progress: Progress, responses: Sequence[Buffer]) -> list[Buffer]:
-    """Encode a ``WorkReports`` with one final report.
-
-    Args:
-        ended: the report; its ``progress`` must be unset.
-        progress: the last progress of the assignment; its ``responses`` must be empty.
-        responses: serialised responses of that progress.
-
-    Returns:
-        The parts of the serialised message.
-    """
-    last = _field(_PROGRESS, _with_responses(progress, responses))
-    return _field(_ENDED_REPORTS, [*last, ended.SerializeToString()])
+def merge_reports(reports: Sequence[Reports]) -> Reports:
+    """Return one message with the contents of several, in order."""
+    return Reports(
+        [started for each in reports for started in each.started],
+        [progress for each in reports for progress in each.progress],
+        [ended for each in reports for ended in each.ended],
+    )
 
 
 def decode_orders(data: Buffer) -> Orders:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_transport import MessageT, WorkMessage
 
 _LENGTH_BYTES: Final = 4
 _BUFFER_BYTES: Final = 64 << 10
@@ -64,7 +65,17 @@ class WorkSocket(asyncio.BufferedProtocol):
         self._large_bytes = 0
         self._large_received = 0
 
+    def listen(
+        self, decode: Callable[[Buffer], MessageT], on_message: Callable[[MessageT], None]
+    ) -> None:
+        """Pass further messages, decoded, to `on_message`."""
+        self.on_message = lambda data: on_message(decode(data))
+
     # --- sending ----------------------------------------------------------------------------
+
+    def send_message(self, message: WorkMessage) -> None:
+        """Serialise and send `message`; do nothing if the socket is finished or closed."""
+        self.send(message.encode())
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send `parts` as one message; do nothing if the socket is finished or closed."""

@@ -1,13 +1,13 @@
 """Transport of the messages of a work stream, and its in-process form.
 
-Between processes a work stream runs over a ``WorkSocket``; between a gateway and an agent in one
-process, over a `WorkPipe`.
+Between processes a work stream runs over a ``WorkSocket``, which serialises the messages; between a
+gateway and an agent in one process, over a `WorkPipe`, which passes them on as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from synergai.errors import SynergaiError
 
@@ -16,23 +16,41 @@ if TYPE_CHECKING:
 
     from synergai.protocol.request_codec import Buffer
 
+MessageT = TypeVar("MessageT")
+
+
+class WorkMessage(Protocol):
+    """A message; neither end modifies it, or what it refers to, once it is sent."""
+
+    def encode(self) -> Sequence[Buffer]:
+        """Return the parts of the serialised message."""
+
 
 class WorkTransport(Protocol):
     """One end of a work stream.
 
     Attributes:
-        on_message: called with each message: bytes, or a view that may be kept. A `SynergaiError`
-            raised by it closes the transport.
         max_bytes: size limit of received messages.
         closed: done when the transport is closed; holds the error unless it was closed orderly.
     """
 
-    on_message: Callable[[Buffer], None]
     max_bytes: int
     closed: asyncio.Future[None]
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Send `parts` as one message; do nothing if it is finished or closed.
+    def listen(
+        self, decode: Callable[[Buffer], MessageT], on_message: Callable[[MessageT], None]
+    ) -> None:
+        """Pass received messages to `on_message`.
+
+        A `SynergaiError` raised by either function closes the transport.
+
+        Args:
+            decode: parses a serialised message: bytes, or a view that may be kept.
+            on_message: receives the messages.
+        """
+
+    def send_message(self, message: WorkMessage) -> None:
+        """Send `message`; do nothing if the transport is finished or closed.
 
         The peer answers in a later turn of the event loop: the dispatcher sends orders while it
         executes the core's commands.
@@ -62,22 +80,31 @@ def set_closed(closed: asyncio.Future[None], error: SynergaiError | None) -> Non
 class WorkPipe:
     """One end of a work stream within a process; implements `WorkTransport`.
 
-    Sending a message calls the other end's `on_message`, so there is nothing to wait for, and the
-    size limit has no use. Created by `open_pipe`.
+    Sending a message calls the other end's receiver, so there is nothing to wait for, and the size
+    limit has no use. Created by `open_pipe`.
     """
 
-    def __init__(self, on_message: Callable[[Buffer], None]) -> None:
-        self.on_message = on_message
+    def __init__(self) -> None:
+        # Each end receives what the other one sends, whose type a pipe does not know.
+        self._on_message: Callable[[Any], None] = _drop
         self.max_bytes = 0
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.peer: WorkPipe
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        """Pass `parts`, joined, to the other end."""
+    def listen(
+        self,
+        decode: Callable[[Buffer], MessageT],  # noqa: ARG002 - nothing is serialised
+        on_message: Callable[[MessageT], None],
+    ) -> None:
+        """Pass messages to `on_message` from now on."""
+        self._on_message = on_message
+
+    def send_message(self, message: WorkMessage) -> None:
+        """Pass `message` to the other end, which drops it if it does not listen yet."""
         if self.closed.done():
             return
         try:
-            self.peer.on_message(b"".join(parts))
+            self.peer._on_message(message)  # noqa: SLF001 - of the same class
         except SynergaiError as error:
             self.peer.close(error)
 
@@ -98,10 +125,12 @@ class WorkPipe:
         set_closed(self.closed, error)
 
 
-def open_pipe(
-    on_message: Callable[[Buffer], None], peer_on_message: Callable[[Buffer], None]
-) -> tuple[WorkPipe, WorkPipe]:
-    """Return the two ends of a new pipe, which call `on_message` and `peer_on_message`."""
-    one, other = WorkPipe(on_message), WorkPipe(peer_on_message)
+def _drop(_message: object) -> None:
+    """Receive a message before anything listens."""
+
+
+def open_pipe() -> tuple[WorkPipe, WorkPipe]:
+    """Return the two ends of a new pipe."""
+    one, other = WorkPipe(), WorkPipe()
     one.peer, other.peer = other, one
     return one, other

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.protocol import converters
-from synergai.protocol.work_messages import encode_ended, encode_progress
+from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.input_queue import InputQueue
 from worker_agent.ipc.frames import Tally
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from worker_agent.runner.runner import Runner
 
 _MAX_DETAIL: Final = 1000
-_COMPLETED: Final = hub_pb2.Ended(outcome=hub_pb2.OUTCOME_COMPLETED)
 
 
 class Assignments:
@@ -35,7 +34,7 @@ class Assignments:
 
     Args:
         runner: runs the work items.
-        queue: receives serialised ``WorkReports``.
+        queue: receives the reports.
         configurations: configurations available on this worker.
         read_input: returns the request for the input of an engine at a URL; blocks, and raises
             `InvalidInput` if it cannot be read.
@@ -45,7 +44,7 @@ class Assignments:
     def __init__(
         self,
         runner: Runner,
-        queue: MergingSendQueue,
+        queue: MergingSendQueue[Reports],
         configurations: Sequence[Configuration],
         read_input: Callable[[EngineName, str], bytes],
         clock: Callable[[], float] = time.monotonic,
@@ -136,7 +135,7 @@ class _AssignmentReporter:
     """Sends the reports of one assignment; implements `WorkHandler`."""
 
     def __init__(
-        self, assignment_id: int, queue: MergingSendQueue, on_ended: Callable[[int], None]
+        self, assignment_id: int, queue: MergingSendQueue[Reports], on_ended: Callable[[int], None]
     ) -> None:
         self._id = assignment_id
         self._queue = queue
@@ -151,11 +150,11 @@ class _AssignmentReporter:
     def on_started(self, setup_s: float) -> None:
         """Report that the setup is complete."""
         started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
-        self._queue.put(hub_pb2.WorkReports(started=[started]).SerializeToString())
+        self._queue.put(Reports(started=(started,)))
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Report progress and the responses since the previous report."""
-        self._queue.put(b"".join(encode_progress(self._progress(tally), responses)))
+        self._queue.put(Reports(progress=((self._progress(tally), responses),)))
 
     def on_ended(
         self,
@@ -166,14 +165,13 @@ class _AssignmentReporter:
         detail: str = "",
     ) -> None:
         """Report the outcome."""
-        ended = _COMPLETED
-        if outcome is not Outcome.COMPLETED:
-            ended = hub_pb2.Ended(
-                outcome=hub_pb2.Outcome.ValueType(outcome.value),
-                fault=hub_pb2.Fault.ValueType(fault.value),
-                detail=detail,
-            )
-        self._queue.put(b"".join(encode_ended(ended, self._progress(tally), responses)))
+        ended = hub_pb2.Ended(
+            outcome=hub_pb2.Outcome.ValueType(outcome.value),
+            fault=hub_pb2.Fault.ValueType(fault.value),
+            detail=detail,
+            progress=self._progress(tally),
+        )
+        self._queue.put(Reports(ended=((ended, responses),)))
         self._on_ended(self._id)
 
     def _progress(self, tally: Tally) -> hub_pb2.Progress:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Orders
     from synergai.protocol.work_transport import WorkTransport
     from synergai.v1 import hub_pb2
 
@@ -35,14 +35,14 @@ class HubConnection(Protocol):
         """Send a serialised ``AgentControl``; block forever once the stream has ended."""
 
     async def open_work(
-        self, registered: hub_pb2.Registered, on_message: Callable[[Buffer], None]
+        self, registered: hub_pb2.Registered, on_orders: Callable[[Orders], None]
     ) -> WorkTransport:
         """Open the work stream of a registration.
 
         Args:
             registered: the gateway's reply to the registration.
-            on_message: called with each serialised ``WorkOrders``. A `SynergaiError` raised by it
-                closes the stream.
+            on_orders: called with the orders of each message. A `SynergaiError` raised by it closes
+                the stream.
 
         Raises:
             Unavailable: the stream cannot be opened.

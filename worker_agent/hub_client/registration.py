@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import converters
 from synergai.protocol.hub import GATEWAY_LOST_AFTER
+from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.send_queue import MergingSendQueue
-from worker_agent.hub_client.work_channel import WorkChannel, decoding
+from worker_agent.hub_client.send_queue import MERGED_REPORTS, MergingSendQueue
+from worker_agent.hub_client.work_channel import WorkChannel
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _REGISTER_TIMEOUT_S: Final = 10.0
 _FLUSH_TIMEOUT_S: Final = 2.0
-_NO_REPORTS: Final = hub_pb2.WorkReports().SerializeToString()
+_NO_REPORTS: Final = Reports()
 
 _log = logging.getLogger(__name__)
 
@@ -98,8 +99,8 @@ class Registration:
         self._registered: hub_pb2.Registered
         self._sequence = 0
         self._acknowledged = 0
-        self.control_queue = MergingSendQueue(merge=False)
-        self._work_queue = MergingSendQueue(merge=True)
+        self.control_queue = MergingSendQueue[bytes]()
+        self._work_queue = MergingSendQueue(MERGED_REPORTS)
         self._assignments = Assignments(
             runner, self._work_queue, configurations, handler.read_input
         )
@@ -141,7 +142,7 @@ class Registration:
 
     async def _serve_work(self) -> NoReturn:
         transport = await self._connection.open_work(
-            self._registered, decoding(self._assignments.handle_orders)
+            self._registered, self._assignments.handle_orders
         )
         self._work = work = WorkChannel(transport)
         await _run_until_one_ends(work.receive(), self._work_queue.send_all(work.write))

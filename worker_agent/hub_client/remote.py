@@ -18,11 +18,13 @@ from synergai.protocol.writes import keep_status
 from synergai.runtime.addresses import is_loopback
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.identity import NO_CREDENTIALS
+from worker_agent.hub_client.work_channel import read_orders
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Orders
     from worker_agent.hub_client.identity import Credentials, WorkerIdentity
 
 _SOCKET_TIMEOUT_S: Final = 10.0
@@ -184,7 +186,7 @@ class RemoteConnection:
             await asyncio.Event().wait()
 
     async def open_work(
-        self, registered: hub_pb2.Registered, on_message: Callable[[Buffer], None]
+        self, registered: hub_pb2.Registered, on_orders: Callable[[Orders], None]
     ) -> WorkSocket:
         """Open a work socket to the port that the gateway has announced."""
         if not registered.work_port:
@@ -193,7 +195,7 @@ class RemoteConnection:
             self._host,
             registered.work_port,
             registered.session,
-            on_message,
+            on_orders,
             tls=self._tls,
             max_message_bytes=self._max_message_bytes,
             timeout_s=_SOCKET_TIMEOUT_S,
@@ -222,7 +224,7 @@ async def open_work_socket(
     host: str,
     port: int,
     connection_id: str,
-    on_message: Callable[[Buffer], None],
+    on_orders: Callable[[Orders], None],
     *,
     tls: ssl.SSLContext | None,
     max_message_bytes: int,
@@ -234,7 +236,7 @@ async def open_work_socket(
         host: host of the gateway.
         port: port of its work sockets.
         connection_id: id of the registration.
-        on_message: called with each serialised ``WorkOrders``.
+        on_orders: called with the orders of each message.
         tls: context to verify the gateway and to present a certificate; None for plaintext.
         max_message_bytes: size limit of received messages.
         timeout_s: timeout of connecting, TLS handshake included, in seconds.
@@ -242,6 +244,10 @@ async def open_work_socket(
     Raises:
         Unavailable: the port cannot be reached, or the TLS handshake failed.
     """
+
+    def on_message(data: Buffer) -> None:
+        on_orders(read_orders(data))
+
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):

@@ -11,25 +11,23 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.work_messages import decode_orders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.work_messages import Orders
+    from synergai.protocol.work_messages import Orders, Reports
     from synergai.protocol.work_transport import WorkTransport
 
 
 class WorkChannel:
-    """An open work stream.
+    """An open work stream; orders arrive by callback.
 
     Args:
-        transport: what carries it; received messages are passed to `decoding`.
+        transport: what carries it.
     """
 
     def __init__(self, transport: WorkTransport) -> None:
         self._transport = transport
 
     async def receive(self) -> NoReturn:
-        """Wait for the end of the stream; orders arrive by callback.
+        """Wait for the end of the stream.
 
         Raises:
             SynergaiError: always; the reason why the stream ended.
@@ -37,9 +35,9 @@ class WorkChannel:
         await asyncio.shield(self._transport.closed)
         raise Unavailable("the gateway closed the connection")
 
-    async def write(self, data: bytes) -> None:
-        """Send serialised ``WorkReports``; block forever once the stream has ended."""
-        self._transport.send((data,))
+    async def write(self, reports: Reports) -> None:
+        """Send reports; block forever once the stream has ended."""
+        self._transport.send_message(reports)
         await self._transport.drain()
         if self._transport.closed.done():
             await asyncio.Event().wait()  # `receive` raises the reason
@@ -54,18 +52,13 @@ class WorkChannel:
         self._transport.close()
 
 
-def decoding(on_orders: Callable[[Orders], None]) -> Callable[[Buffer], None]:
-    """Return a receiver of messages that passes their orders to `on_orders`.
+def read_orders(data: Buffer) -> Orders:
+    """Decode a serialised ``WorkOrders``.
 
-    Raises (on receiving):
-        InvalidInput: the message cannot be parsed.
+    Raises:
+        InvalidInput: it cannot be parsed.
     """
-
-    def on_message(data: Buffer) -> None:
-        try:
-            orders = decode_orders(data)
-        except DecodeError:
-            raise InvalidInput("the gateway sent data that is not a WorkOrders message") from None
-        on_orders(orders)
-
-    return on_message
+    try:
+        return decode_orders(data)
+    except DecodeError:
+        raise InvalidInput("the gateway sent data that is not a WorkOrders message") from None

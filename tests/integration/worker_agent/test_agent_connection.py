@@ -16,7 +16,7 @@ from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.remote import RemoteHub, open_work_socket
-from worker_agent.hub_client.work_channel import WorkChannel, decoding
+from worker_agent.hub_client.work_channel import WorkChannel
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
             "127.0.0.1",
             port,
             "session",
-            decoding(lambda _: None),
+            lambda _: None,
             tls=None,
             max_message_bytes=100,
             timeout_s=5.0,

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.serve.local_hub import LocalHub
 from synergai.errors import Unavailable
+from synergai.protocol.work_messages import Orders, Reports, decode_reports
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from gateway.serve.local_hub import LocalConnection
     from gateway.server import Gateway
-    from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_transport import WorkPipe
 
 HEARTBEAT = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat(sequence=7))
@@ -135,14 +135,15 @@ async def test_connection_lost_while_the_gateway_stops_is_not_reported() -> None
 
 async def test_work_is_served_over_a_pipe() -> None:
     fake = FakeHub()
-    orders: list[Buffer] = []
-    reports: list[Buffer] = []
+    orders: list[Orders] = []
+    reports: list[Reports] = []
     async with open_hub(fake).connect() as connection:
         registered = hub_pb2.Registered(session="s1")
         agent_end = await connection.open_work(registered, orders.append)
         gateway_end = fake.pipes["s1"]
-        agent_end.send([b"too early"])
-        gateway_end.on_message = reports.append
-        gateway_end.send([b"order"])
-        agent_end.send([b"report"])
-    assert (orders, reports) == ([b"order"], [b"report"])
+        agent_end.send_message(Reports())  # too early
+        gateway_end.listen(decode_reports, reports.append)
+        gateway_end.send_message(Orders(stops=[1]))
+        agent_end.send_message(Reports(started=[hub_pb2.Started()]))
+    assert orders == [Orders(stops=[1])]
+    assert reports == [Reports(started=[hub_pb2.Started()])]

@@ -11,14 +11,11 @@ import pytest
 from gateway.fleet.worker import Order, RunAssignment, StopAssignment
 from gateway.hub.work_streams import WorkStreams
 from synergai.domain import AssignmentId, BatchTimes, Configuration, JobId
-from synergai.protocol.work_messages import decode_orders
 from synergai.scheduling.events import Assignment
 from tests.unit.gateway.conftest import ECHO, make_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Orders
 
 
 class FakeTransport:
@@ -28,8 +25,10 @@ class FakeTransport:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.sent: list[list[int]] = []
 
-    def send(self, parts: Sequence[Buffer]) -> None:
-        orders = decode_orders(b"".join(parts))
+    def listen(self, _decode: object, _on_message: object) -> None:
+        """Nothing is received."""
+
+    def send_message(self, orders: Orders) -> None:
         self.sent.append([*(order.id for order, _ in orders.assignments), *orders.stops])
 
     async def drain(self) -> None:
@@ -121,10 +120,10 @@ async def test_orders_that_concern_an_assignment_follow_it(setup: Setup) -> None
 async def test_failure_to_send_ends_the_stream_and_not_what_the_dispatcher_does(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_parts: object) -> None:
+    def fail(_message: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(setup.transport, "send", fail)
+    monkeypatch.setattr(setup.transport, "send_message", fail)
     setup.worker.orders.put(setup.order(1))
     assert "cannot send to worker" in caplog.text
     for _ in range(5):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from synergai.protocol.request_codec import field_prefix
 from synergai.protocol.work_messages import (
+    Orders,
+    Reports,
     decode_orders,
     decode_reports,
-    encode_assignment,
-    encode_ended,
-    encode_progress,
+    merge_reports,
 )
 from synergai.v1.hub_pb2 import (
     OUTCOME_STOPPED,
@@ -63,12 +63,7 @@ def plain(
 @given(st.lists(st.tuples(numbers, tensors), max_size=3), st.lists(numbers, max_size=3))
 def test_orders_round_trip(assignments: list[tuple[int, list[bytes]]], stops: list[int]) -> None:
     given = [(Assignment(id=i, engine="digits", count=1), requests) for i, requests in assignments]
-    parts = [
-        part
-        for assignment, requests in given
-        for part in encode_assignment(assignment.SerializeToString(), requests)
-    ]
-    data = b"".join([*parts, WorkOrders(stops=stops).SerializeToString()])
+    data = b"".join(Orders(given, stops).encode())
     assert [[*a.requests] for a in WorkOrders.FromString(data).assignments] == [r for _, r in given]
     orders = decode_orders(data)
     assert plain(orders.assignments) == given
@@ -78,24 +73,18 @@ def test_orders_round_trip(assignments: list[tuple[int, list[bytes]]], stops: li
 @given(st.lists(st.tuples(numbers, tensors), max_size=3), st.lists(numbers, max_size=2))
 def test_reports_round_trip(reports: list[tuple[int, list[bytes]]], started: list[int]) -> None:
     progress = [(Progress(assignment_id=i, done=3), responses) for i, responses in reports]
-    ended = Ended(outcome=OUTCOME_STOPPED, detail="as told")
-    data = b"".join(
-        [
-            *(part for report in progress for part in encode_progress(*report)),
-            *(part for report in progress for part in encode_ended(ended, *report)),
-            WorkReports(started=[Started(assignment_id=i) for i in started]).SerializeToString(),
-        ]
-    )
+    ends = [
+        (Ended(progress=report, outcome=OUTCOME_STOPPED, detail="as told"), responses)
+        for report, responses in progress
+    ]
+    starts = [Started(assignment_id=i) for i in started]
+    data = b"".join(Reports(starts, progress, ends).encode())
     whole = WorkReports.FromString(data)
     assert [[*each.responses] for each in whole.progress] == [r for _, r in progress]
     assert [[*each.progress.responses] for each in whole.ended] == [r for _, r in progress]
     opened = decode_reports(data)
     assert [each.assignment_id for each in opened.started] == started
     assert plain(opened.progress) == progress
-    ends = [
-        (Ended(progress=report, outcome=ended.outcome, detail=ended.detail), responses)
-        for report, responses in progress
-    ]
     assert plain(opened.ended) == ends
 
 
@@ -113,16 +102,15 @@ def test_repeated_progress_fields_of_a_final_report_are_merged() -> None:
 
 
 def test_large_tensors_stay_views_of_the_received_bytes() -> None:
-    orders = decode_orders(
-        b"".join(encode_assignment(Assignment(id=1).SerializeToString(), [bytes(LARGE)]))
-    )
+    orders = decode_orders(b"".join(Orders([(Assignment(id=1), [bytes(LARGE)])]).encode()))
     ((_, (request,)),) = orders.assignments
     assert isinstance(request, memoryview)
 
 
 @given(st.binary(min_size=1, max_size=40), st.sampled_from([b"", bytes(LARGE)]))
 def test_any_bytes_are_decoded_or_raise_decode_error(noise: bytes, tensor: bytes) -> None:
-    head = b"".join(encode_progress(Progress(assignment_id=1), [tensor])) if tensor else b""
+    reports = Reports(progress=[(Progress(assignment_id=1), [tensor])] if tensor else [])
+    head = b"".join(reports.encode())
     for open_message in (decode_orders, decode_reports):
         try:
             open_message(head + noise)
@@ -131,6 +119,14 @@ def test_any_bytes_are_decoded_or_raise_decode_error(noise: bytes, tensor: bytes
 
 
 def test_truncated_message_raises_decode_error() -> None:
-    data = b"".join(encode_ended(Ended(), Progress(assignment_id=1), [bytes(LARGE)]))
+    ended = Ended(progress=Progress(assignment_id=1))
+    data = b"".join(Reports(ended=[(ended, [bytes(LARGE)])]).encode())
     with pytest.raises(DecodeError):
         decode_reports(data[:-1])
+
+
+def test_merged_reports_are_those_of_one_message() -> None:
+    starts, progress = [Started(assignment_id=1)], [(Progress(assignment_id=2), [b"a"])]
+    ended = [(Ended(progress=Progress(assignment_id=2, done=2)), [b"b"])]
+    messages = [Reports(starts, progress), Reports(), Reports(ended=ended)]
+    assert merge_reports(messages) == Reports(starts, progress, ended)

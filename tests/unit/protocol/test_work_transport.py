@@ -7,40 +7,53 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol.work_transport import open_pipe
+from synergai.protocol.work_messages import Orders, Reports, decode_orders, decode_reports
+from synergai.protocol.work_transport import WorkPipe, open_pipe
 
 if TYPE_CHECKING:
-    from synergai.protocol.request_codec import Buffer
+    from collections.abc import Callable
+
+ORDERS, REPORTS = Orders(stops=[7]), Reports()
 
 
-def ignore(_message: Buffer) -> None:
+def listening(
+    here: Callable[[Reports], None], there: Callable[[Orders], None]
+) -> tuple[WorkPipe, WorkPipe]:
+    """Return the gateway's and the agent's end of a pipe."""
+    one, other = open_pipe()
+    one.listen(decode_reports, here)
+    other.listen(decode_orders, there)
+    return one, other
+
+
+def ignore(_message: object) -> None:
     """Receive messages that do not matter."""
 
 
-async def test_message_arrives_whole_at_the_other_end() -> None:
-    here: list[Buffer] = []
-    there: list[Buffer] = []
-    one, other = open_pipe(here.append, there.append)
-    one.send([b"a", memoryview(b"b")])
-    one.send([])
+async def test_message_arrives_as_it_is_at_the_other_end() -> None:
+    here: list[Reports] = []
+    there: list[Orders] = []
+    one, other = listening(here.append, there.append)
+    one.send_message(ORDERS)
     await one.drain()
-    other.send([b"c"])
-    assert (here, there) == ([b"c"], [b"ab", b""])
+    other.send_message(REPORTS)
+    assert here[0] is REPORTS
+    assert there[0] is ORDERS
     assert not one.closed.done()
     assert not other.closed.done()
 
 
 async def test_receiver_that_is_set_later_gets_the_messages_from_then_on() -> None:
-    one, other = open_pipe(ignore, ignore)
-    received: list[Buffer] = []
-    one.send([b"lost"])
-    other.on_message = received.append
-    one.send([b"kept"])
-    assert received == [b"kept"]
+    one, other = open_pipe()
+    received: list[Orders] = []
+    one.send_message(Orders())
+    other.listen(decode_orders, received.append)
+    one.send_message(ORDERS)
+    assert received == [ORDERS]
 
 
 async def test_error_is_the_reason_only_at_the_end_that_closes() -> None:
-    one, other = open_pipe(ignore, ignore)
+    one, other = open_pipe()
     one.close(Unavailable("the gateway is stopping"))
     with pytest.raises(Unavailable, match="the gateway is stopping"):
         await one.closed
@@ -48,7 +61,7 @@ async def test_error_is_the_reason_only_at_the_end_that_closes() -> None:
 
 
 async def test_first_reason_to_close_is_kept() -> None:
-    one, other = open_pipe(ignore, ignore)
+    one, other = open_pipe()
     one.close()
     one.close(Unavailable("too late"))
     other.close(Unavailable("too late"))
@@ -57,40 +70,40 @@ async def test_first_reason_to_close_is_kept() -> None:
 
 
 async def test_finishing_closes_both_ends_orderly() -> None:
-    one, other = open_pipe(ignore, ignore)
+    one, other = open_pipe()
     one.finish()
     await one.closed
     await other.closed
 
 
 async def test_receiver_that_raises_closes_the_pipe_with_its_error() -> None:
-    def refuse(_message: Buffer) -> None:
+    def refuse(_message: object) -> None:
         raise InvalidInput("no such order")
 
-    one, other = open_pipe(ignore, refuse)
-    one.send([b"order"])
+    one, other = listening(ignore, refuse)
+    one.send_message(ORDERS)
     await one.closed
     with pytest.raises(InvalidInput, match="no such order"):
         await other.closed
 
 
 async def test_error_that_is_no_fault_of_the_message_reaches_the_sender() -> None:
-    def fail(_message: Buffer) -> None:
+    def fail(_message: object) -> None:
         raise ZeroDivisionError
 
-    one, other = open_pipe(ignore, fail)
+    one, other = listening(ignore, fail)
     with pytest.raises(ZeroDivisionError):
-        one.send([b"order"])
+        one.send_message(ORDERS)
     assert not one.closed.done()
     assert not other.closed.done()
 
 
 @pytest.mark.parametrize("closing_end", [0, 1])
 async def test_nothing_is_sent_once_either_end_is_closed(closing_end: int) -> None:
-    received: list[Buffer] = []
-    ends = open_pipe(received.append, received.append)
+    received: list[object] = []
+    ends = listening(received.append, received.append)
     ends[closing_end].close()
     for end in ends:
-        end.send([b"late"])
+        end.send_message(ORDERS)
         await end.drain()
     assert received == []
