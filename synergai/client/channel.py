@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 
+from synergai.client.forks import check_not_forked
 from synergai.errors import Cancelled, DeadlineExceeded, NotSupported, SynergaiError, Unavailable
 from synergai.protocol.bearer_token import authorized
 from synergai.protocol.call_errors import error_from_call
@@ -39,6 +40,9 @@ class GatewayChannel:
         attempts: maximum number of attempts of an idempotent call; 1 disables retries.
         credentials: TLS credentials; None for plaintext.
         metadata: credentials of the client, which each call presents.
+
+    Raises:
+        NotSupported: the process was forked from one that has used a client.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class GatewayChannel:
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
     ) -> None:
+        check_not_forked()
         self.target = target
         self._attempts = attempts
         self._channel = open_channel(target, channel_options(max_message_bytes), credentials)
@@ -183,11 +188,13 @@ class GatewayChannel:
             call.cancel()
 
     def ensure_open(self) -> None:
-        """Check that the client has not been closed.
+        """Check that the client can be used.
 
         Raises:
             Cancelled: it has been closed.
+            NotSupported: it was opened by a process that this one was forked from.
         """
+        check_not_forked()
         if self._closed:
             raise Cancelled("the client is closed")
 

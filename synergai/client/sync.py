@@ -20,7 +20,8 @@ from collections.abc import AsyncIterable, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from synergai.client.client import Client
-from synergai.errors import InvalidInput
+from synergai.client.forks import check_not_forked, is_forked
+from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ class SyncClient:
 
     Raises:
         InvalidInput: an argument is not valid, or it is used inside a running event loop.
+        NotSupported: the process was forked from one that has used a client.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -74,7 +76,8 @@ class SyncClient:
         trace: TracebackType | None,
     ) -> None:
         self._is_open = False
-        shared_loop().run(self._client.__aexit__(kind, error, trace))
+        if not is_forked():
+            shared_loop().run(self._client.__aexit__(kind, error, trace))
 
     @property
     def _loop(self) -> LoopThread:
@@ -342,10 +345,12 @@ class LoopThread:
 
         Raises:
             InvalidInput: the calling thread runs an event loop.
+            NotSupported: the process was forked from one that has used a client.
         """
         try:
+            check_not_forked()
             _check_no_running_loop()
-        except InvalidInput:
+        except SynergaiError:
             call.close()
             raise
         future = asyncio.run_coroutine_threadsafe(call, self._loop)
