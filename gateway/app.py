@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gateway.audit.log import AuditLog
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
+    from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.versions import Versions
     from gateway.hub.hub import Hub
     from gateway.hub.model_control import ModelControl
@@ -62,6 +63,7 @@ class App:
     quotas: TenantQuotas
     journal: Journal
     profiles: ProfileService
+    served_profiles: ServedProfiles
     catalogue: Catalogue
     versions: Versions
     rollouts: Rollouts

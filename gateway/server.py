@@ -329,6 +329,7 @@ class Gateway:
                 app.dispatcher,
                 app.versions,
                 app.profiles,
+                app.served_profiles,
                 app.hub,
                 app.journal,
                 app.clock,

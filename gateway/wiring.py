@@ -23,6 +23,7 @@ from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.distrust import Distrust
+from gateway.fleet.served_profiles import ServedProfiles
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.version_policy import PolicyFile
 from gateway.fleet.versions import Versions
@@ -56,7 +57,7 @@ from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
+from synergai.scheduling.events import ProfilesRemoved
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -109,7 +110,13 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     data = DataStore(config.state / DIRECTORY, lambda: clock.to_unix(clock.now()))
     await data.load()
     stack.push_async_callback(data.close)
-    dispatcher = Dispatcher(core, journal, clock, on_learned=profiles.record, recorder=recorder)
+    connections = AgentConnections(metrics)
+    served_profiles = ServedProfiles(
+        profiles, lambda: (worker for _, worker in connections.registered())
+    )
+    dispatcher = Dispatcher(
+        core, journal, clock, on_learned=served_profiles.learned, recorder=recorder
+    )
     stack.callback(dispatcher.close)
     budget_bytes = config.data_budget or None
     input_uploads = InputUploads(
@@ -146,13 +153,12 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         budget_bytes=budget_bytes,
     )
     _keep_running(retention.run(), stack)
-    _keep_running(profiles.watch(partial(_tell_changes, dispatcher)), stack)
+    _keep_running(profiles.watch(partial(_tell_changes, dispatcher, served_profiles)), stack)
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     rollouts = Rollouts(versions, model_control, policies)
     stack.push_async_callback(rollouts.close)
     rules = WorkerRules(config.state, revocations=revocations)
     stack.push_async_callback(rules.close)
-    connections = AgentConnections(metrics)
     store = _store(config, stack)
     versions.stored = store.versions_of
     store.follow(versions.on_stored_changed)
@@ -168,6 +174,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         work_streams,
         dispatcher,
         catalogue,
+        served_profiles,
         model_control,
         clock,
         rules=rules,
@@ -217,6 +224,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         quotas=quotas,
         journal=journal,
         profiles=profiles,
+        served_profiles=served_profiles,
         catalogue=catalogue,
         versions=versions,
         rollouts=rollouts,
@@ -353,9 +361,11 @@ def _readmit(ejection: Ejection, verifier: Verifier | None, worker_ids: set[Work
     ejection.readmitted(worker_ids)
 
 
-def _tell_changes(dispatcher: Dispatcher, changes: ProfileChanges) -> None:
+def _tell_changes(
+    dispatcher: Dispatcher, served_profiles: ServedProfiles, changes: ProfileChanges
+) -> None:
     """Pass changes of the dictionary's file to the core."""
     if changes.removed:
         dispatcher.tell(ProfilesRemoved(tuple(changes.removed)))
-    if changes.put:
-        dispatcher.tell(ProfilesAdded(tuple(changes.put)))
+    for event in served_profiles.put(changes.put):
+        dispatcher.tell(event)

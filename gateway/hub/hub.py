@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.distrust import Distrust
+    from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
     from gateway.hub.model_control import ModelControl
@@ -77,6 +78,7 @@ class Hub:
         work_streams: server of the work streams.
         dispatcher: receives the state changes of workers.
         catalogue: receives their engines.
+        profiles: receives their engines, too, whose profiles depend on the model files.
         model_control: receives their session changes.
         clock: source of receive times.
         rules: which workers may join, and what they may serve.
@@ -96,6 +98,7 @@ class Hub:
         work_streams: WorkStreams,
         dispatcher: Dispatcher,
         catalogue: Catalogue,
+        profiles: ServedProfiles,
         model_control: ModelControl,
         clock: Clock,
         *,
@@ -110,6 +113,7 @@ class Hub:
         self._work_streams = work_streams
         self._dispatcher = dispatcher
         self._catalogue = catalogue
+        self._profiles = profiles
         self._model_control = model_control
         self._clock = clock
         self._rules = rules
@@ -368,6 +372,8 @@ class Hub:
             _log_left_out(worker, engine)
             _log_other_samples(worker, engine)
             worker.engines[engine.name] = engine
+            for event in self._profiles.engine_changed(worker, engine):
+                self._dispatcher.tell(event)
             self._dispatcher.tell(worker.engines_changed(), source=worker)
             self._dispatcher.log_unprofiled(worker, [engine.name])
 

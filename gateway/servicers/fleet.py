@@ -18,7 +18,6 @@ from synergai.protocol.converters import (
     session_to_proto,
     unusable_session_to_proto,
 )
-from synergai.scheduling.events import ProfilesAdded
 from synergai.v1 import fleet_pb2
 from synergai.versions import is_selected
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
+    from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.hub import Hub
@@ -45,6 +45,7 @@ class FleetServicer:
         dispatcher: knows the workers.
         versions: the engines.
         profiles: the dictionary.
+        served: decides which entries of it are used.
         hub: connects the workers.
         journal: records what engines are.
         clock: the gateway's clock.
@@ -57,6 +58,7 @@ class FleetServicer:
         dispatcher: Dispatcher,
         versions: Versions,
         profiles: ProfileService,
+        served: ServedProfiles,
         hub: Hub,
         journal: Journal,
         clock: Clock,
@@ -66,6 +68,7 @@ class FleetServicer:
         self._dispatcher = dispatcher
         self._versions = versions
         self._profiles = profiles
+        self._served = served
         self._hub = hub
         self._journal = journal
         self._clock = clock
@@ -114,8 +117,8 @@ class FleetServicer:
         caller = current_caller()
         return fleet_pb2.Dictionary(
             entries=[
-                profile_entry_to_proto(self._profiles.dated(entry))
-                for entry in self._profiles.dictionary
+                profile_entry_to_proto(entry)
+                for entry in self._profiles.entries()
                 if is_selected(entry.engine, request.engine)
                 and request.worker_class in ("", entry.worker_class)
                 and caller.may(Role.OBSERVE, engine=entry.engine)
@@ -134,7 +137,8 @@ class FleetServicer:
         engines = {entry.engine for entry in entries}
         await self._journal.recall_engines(engines)
         self._versions.catalogue.add_known(engines)
-        self._dispatcher.tell(ProfilesAdded(tuple(entries)))
+        for event in self._served.put(entries):
+            self._dispatcher.tell(event)
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
     async def forget_engine(
@@ -203,7 +207,7 @@ class FleetServicer:
             joules=worker.power.joules,
             profiles=[
                 fleet_pb2.WorkerProfile(
-                    entry=profile_entry_to_proto(self._profiles.dated(entry)), pace=pace
+                    entry=profile_entry_to_proto(self._profiles.completed(entry)), pace=pace
                 )
                 for entry, pace in self._dispatcher.profiles(worker)
                 if visible(entry.engine)

@@ -18,7 +18,7 @@ from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible, find_im
 from synergai.profiles.store import DictionaryDamaged, DictionaryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from synergai.domain import Configuration, EngineName, WorkerClass
@@ -44,6 +44,13 @@ class _Look(NamedTuple):
 
     keys: set[Key]
     put: list[ProfileEntry]
+
+
+class _Observed(NamedTuple):
+    """What the core does not know of an entry that it has observed."""
+
+    at: str
+    digest: str
 
 
 T = TypeVar("T")
@@ -92,6 +99,8 @@ class ProfileService:
 
     Attributes:
         dictionary: the dictionary, shared with the scheduling core, which updates it.
+        set_aside: entries of the file that are not used now; another one may be used in the place
+            of each.
 
     Raises:
         InvalidInput: on construction, if the file is not a dictionary of this version.
@@ -104,10 +113,11 @@ class ProfileService:
         self._upgrade()
         self._write_lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
-        self._observed_at: dict[Key, str] = {}
+        self._observed: dict[Key, _Observed] = {}
+        self.set_aside: dict[Key, ProfileEntry] = {}
         self._path = path
         stored = self._store.load()
-        self._stored = {_key(entry) for entry in stored}
+        self._stored = {key_of(entry) for entry in stored}
         """Keys of the file's entries, when this process last read or wrote it."""
         self._deleted: set[Key] = set()
         """Keys that have disappeared from the file, which is not reported yet."""
@@ -125,10 +135,15 @@ class ProfileService:
         """
         check_plausible(entries)
         await self._in_thread(partial(self._store.put_all, entries, max_entries=MAX_ENTRIES))
-        self._stored.update(map(_key, entries))
+        self._stored.update(map(key_of, entries))
 
-    def record(self, entry: ProfileEntry) -> None:
-        """Write an entry observed by the core in the background, with the current date."""
+    def record(self, entry: ProfileEntry, digest: str = "") -> None:
+        """Write an entry observed by the core in the background, with the current date.
+
+        Args:
+            entry: the entry.
+            digest: SHA-256 of the model file that was observed; empty if not known.
+        """
         _log.info(
             "observed %s on %s with %s: %s queries/s",
             entry.engine,
@@ -137,17 +152,27 @@ class ProfileService:
             f"{entry.qps:,.1f}",
         )
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._observed_at[_key(entry)] = at
-        dated = replace(entry, measured_at=at)
-        task = asyncio.create_task(self._store_observed(dated))
+        self._observed[key_of(entry)] = _Observed(at, digest)
+        task = asyncio.create_task(self._store_observed(self.completed(entry)))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    def dated(self, entry: ProfileEntry) -> ProfileEntry:
-        """Return an entry of the core, which has no date if it was observed, with its date."""
-        if entry.label != OBSERVED:
+    def completed(self, entry: ProfileEntry) -> ProfileEntry:
+        """Return an entry of the core with the date and model file that it lacks if observed."""
+        known = self._observed.get(key_of(entry)) if entry.label == OBSERVED else None
+        if known is None:
             return entry
-        return replace(entry, measured_at=self._observed_at.get(_key(entry), entry.measured_at))
+        return replace(entry, measured_at=known.at, digest=known.digest)
+
+    def entries(self) -> Iterator[ProfileEntry]:
+        """Return the entries in use, and those set aside in whose place there is no other."""
+        used = set()
+        for entry in self.dictionary:
+            used.add(key_of(entry))
+            yield self.completed(entry)
+        for key, entry in self.set_aside.items():
+            if key not in used:
+                yield entry
 
     async def watch(
         self,
@@ -199,7 +224,7 @@ class ProfileService:
             self._warn_of_size(len(entries))
             return None
         put = [entry for entry in self._plausible(entries) if not self._is_known(entry)]
-        return _Look({_key(entry) for entry in entries}, put)
+        return _Look({key_of(entry) for entry in entries}, put)
 
     def _take_changes(self, look: _Look) -> ProfileChanges:
         """Note the entries of the file; return how they differ from those in memory."""
@@ -207,10 +232,11 @@ class ProfileService:
         self._deleted |= self._stored
         self._deleted -= look.keys
         self._stored = look.keys
-        removed = []
-        for engine, worker_class, configuration in self._deleted:
-            if known := self.dictionary.row(engine, worker_class).get(configuration):
-                removed.append(known)
+        removed = [
+            known
+            for key in self._deleted
+            if self.set_aside.pop(key, None) is None and (known := self._in_use(key)) is not None
+        ]
         return ProfileChanges(look.put, removed)
 
     def _upgrade(self) -> None:
@@ -248,10 +274,18 @@ class ProfileService:
         )
 
     def _is_known(self, entry: ProfileEntry) -> bool:
-        row = self.dictionary.row(entry.engine, entry.worker_class)
-        known = row.get(entry.configuration)
-        # Only the file has the date of an observed entry.
-        return known is not None and replace(known, measured_at=entry.measured_at) == entry
+        key = key_of(entry)
+        if self.set_aside.get(key) == entry:
+            return True
+        known = self._in_use(key)
+        # Only the file has the date of an observed entry, and its model file.
+        return known is not None and entry == replace(
+            known, measured_at=entry.measured_at, digest=known.digest or entry.digest
+        )
+
+    def _in_use(self, key: Key) -> ProfileEntry | None:
+        engine, worker_class, configuration = key
+        return self.dictionary.row(engine, worker_class).get(configuration)
 
     async def close(self) -> None:
         """Wait for pending reads and writes, and close the file."""
@@ -275,10 +309,11 @@ class ProfileService:
     async def _store_observed(self, entry: ProfileEntry) -> None:
         try:
             await self._in_thread(partial(self._store.put_observed, entry))
-            self._stored.add(_key(entry))
+            self._stored.add(key_of(entry))
         except SynergaiError as error:
             _log.warning("cannot store an observed profile, keeping it in memory only: %s", error)
 
 
-def _key(entry: ProfileEntry) -> Key:
+def key_of(entry: ProfileEntry) -> Key:
+    """Return what identifies an entry in the dictionary."""
     return entry.engine, entry.worker_class, entry.configuration

@@ -320,13 +320,14 @@ class Caller:
         self.jobs = jobs_pb2_grpc.JobsStub(self.channel)
         self.fleet = fleet_pb2_grpc.FleetStub(self.channel)
 
-    async def profile(self, qps: float = 1000.0) -> None:
+    async def profile(self, qps: float = 1000.0, digest: str = "") -> None:
         """Add a profile of the engine, so that the gateway does not measure it first."""
         entry = common_pb2.ProfileEntry(
             engine=ECHO,
             worker_class="test",
             configuration=common_pb2.Configuration(threads=1),
             qps=qps,
+            digest=digest,
         )
         await self.fleet.PutDictionary(fleet_pb2.Dictionary(entries=[entry]))
 

@@ -53,9 +53,9 @@ async def test_observed_entry_of_the_core_is_shown_with_its_date(tmp_path: Path)
     profiles = ProfileService(tmp_path / "dictionary.db")
     observed = make_entry(29.0, "observed")
     profiles.record(observed)
-    assert datetime.fromisoformat(profiles.dated(observed).measured_at).tzinfo is not None
+    assert datetime.fromisoformat(profiles.completed(observed).measured_at).tzinfo is not None
     measured = make_entry(29.0)
-    assert profiles.dated(measured) == measured
+    assert profiles.completed(measured) == measured
     await profiles.close()
 
 
