@@ -75,7 +75,8 @@ def profile(
 async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) -> None:
     """Run the steps that need the fleet and print the report."""
     definition = ModelDirectory(models).get(DIGITS_ENGINE)
-    jobs = plan(load_dictionary(dictionary), ENGINES, demo_fleet.FAST)
+    profiles = load_dictionary(dictionary)
+    jobs = plan(profiles, ENGINES, demo_fleet.FAST)
     async with Client(fleet.address) as client:
         with step("4. Photographs, the digits test set and a dozen jobs"):
             requests = await traffic.send_photographs(
@@ -122,6 +123,8 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
         f"LoadGen: Result is : {summary['validity']}, {summary['qps']:.1f} queries per second, "
         f"{loadgen['violations']} of {loadgen['queries']} beyond {loadgen['qos_ms']:g} ms"
     )
+    if disturbance := report.disturbance(profiles):
+        console.print(f"[yellow]{disturbance}[/]")
     console.print(f"Files: {run}")
 
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from synergai.profiles.dictionary import DISTURBED
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from demo.plan import PlannedJob
     from demo.traffic import RequestResults
     from synergai.jobs import JobStatus
+    from synergai.profiles.dictionary import ProfileEntry
 
 
 _COLUMNS: Final = (
@@ -63,6 +66,19 @@ def estimate_error(results: Sequence[JobStatus]) -> float:
         abs(r.estimated_s - r.actual_s) / r.actual_s
         for r in results
         if r.estimated_s is not None and r.actual_s
+    )
+
+
+def disturbance(entries: Iterable[ProfileEntry]) -> str:
+    """Return which profiles other processes disturbed, and what that means; empty if none."""
+    disturbed = [
+        f"{entry.engine} on {entry.worker_class}" for entry in entries if entry.label == DISTURBED
+    ]
+    if not disturbed:
+        return ""
+    return (
+        f"Other processes were busy while {', '.join(disturbed)} was profiled, so estimates are "
+        "less exact, and jobs may be late; run the demo again on an idle machine."
     )
 
 

@@ -1,11 +1,14 @@
-"""The demo's own model directory."""
+"""The demo's model directory and report."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import demo.__main__ as demo
+from demo import report
+from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.models.directory import ModelDirectory
+from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,3 +27,18 @@ def test_demo_shares_built_engines_and_leaves_the_users_own_out(
     found = ModelDirectory(tmp_path / "own").engines()
     assert {each.name for each in found} == set(demo.ENGINES)
     assert all(each.file.stat().st_nlink == 2 for each in found)
+
+
+def test_report_names_the_profiles_that_other_processes_disturbed() -> None:
+    calm, disturbed = (
+        ProfileEntry(
+            engine=EngineName("digits"),
+            worker_class=WorkerClass(name),
+            configuration=Configuration(1),
+            qps=100.0,
+            label=label,
+        )
+        for name, label in (("cloud", MEASURED), ("edge", DISTURBED))
+    )
+    assert report.disturbance([calm]) == ""
+    assert "while digits on edge was profiled" in report.disturbance([calm, disturbed])
