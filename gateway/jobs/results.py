@@ -99,7 +99,7 @@ class JobResults:
                     check_visible(caller, status)
                     if found:
                         cursor += len(found)
-                        next_at = time() + rate.interval_s
+                        next_at = time() + rate.interval_s()
                         yield Batch(found, cursor)
                     elif tracker is None or state is None or state.ended:
                         return

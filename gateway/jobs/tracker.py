@@ -134,7 +134,7 @@ class JobTracker:
             while True:
                 changed.clear()
                 status = self.snapshot()
-                progress_at = loop.time() + rate.interval_s
+                progress_at = loop.time() + rate.interval_s(len(status.executions))
                 yield status
                 if status.state.ended:
                     return

@@ -186,10 +186,41 @@ async def test_more_watchers_see_progress_less_often() -> None:
     watches = [tracker.watch(rate) for _ in range(5)]
     for number, watch in enumerate(watches, 1):
         await anext(watch)
-        assert rate.interval_s == max(0.1, number / 20)
+        assert rate.interval_s() == pytest.approx(max(0.1, number / 20))
     for watch in watches:
         await watch.aclose()
-    assert rate.interval_s == 0.1
+    assert rate.interval_s() == 0.1
+
+
+async def test_large_statuses_are_sent_less_often() -> None:
+    rate = ProgressRate(min_interval_s=0.1, max_per_s=20.0)
+    with rate.watching():
+        assert rate.interval_s(executions=100) == 0.1
+        assert rate.interval_s(executions=15_000) == 1.5
+
+
+async def test_watcher_waits_longer_after_a_status_with_many_executions() -> None:
+    many = tuple(
+        RecordedExecution(
+            worker_id=WorkerId(f"w{number % 2}"),
+            configuration=Configuration(),
+            first=number,
+            count=1,
+            seconds=1.0,
+        )
+        for number in range(10_000)
+    )
+    spec = JobSpec(engine=EngineName("echo"), queries=20_000)
+    tracker = JobTracker(a_record(executions=many, spec=spec), Clock(), lambda _job, _now: None)
+    watch = tracker.watch(ProgressRate(min_interval_s=0.0))
+    assert len((await anext(watch)).executions) == 10_000
+    following = asyncio.ensure_future(anext(watch))
+    for done in range(1, 4):
+        record_progress(tracker, done)
+        await asyncio.sleep(0)
+    assert not following.done()
+    tracker.record_end(JobState.CANCELLED, 5.0)
+    assert (await following).state is JobState.CANCELLED
 
 
 # --- conversion -------------------------------------------------------------------------------
