@@ -1,8 +1,7 @@
-"""Conversion of plain Python values to the arrays that an engine takes."""
+"""Conversion of values to the arrays that an engine takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,8 @@ from synergai.errors import InvalidInput
 from synergai.protocol.arrays import DTYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, NDArray
 
     from synergai.domain import Engine, TensorSpec
@@ -18,18 +19,10 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 
-def needs_casting(inputs: object) -> bool:
-    """Return whether any input is a list or a scalar instead of an array."""
-    return isinstance(inputs, Mapping) and any(
-        not isinstance(value, np.ndarray) for value in inputs.values()
-    )
-
-
 def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Array]:
-    """Convert lists and scalars to the dtypes of the engine's inputs; keep arrays as they are.
+    """Convert values to the dtypes of the engine's inputs; arrays that have them are not copied.
 
-    Bytes are passed on as encoded images if the engine decodes them. A value with one dimension
-    less than the input gains a leading batch dimension of 1; a scalar becomes a single element.
+    Bytes are passed on as encoded images if the engine decodes them. Otherwise see `cast_value`.
 
     Raises:
         InvalidInput: a value names no input, is ragged, or would be changed by the conversion
@@ -38,9 +31,6 @@ def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Ar
     specs = {spec.name: spec for spec in engine.inputs}
     arrays: dict[str, Array] = {}
     for name, value in inputs.items():
-        if isinstance(value, np.ndarray):
-            arrays[name] = value
-            continue
         spec = specs.get(name)
         if spec is None:
             raise InvalidInput(
@@ -50,7 +40,7 @@ def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Ar
             if engine.preprocess and _is_encoded(value):
                 arrays[name] = np.atleast_1d(_texts(value))
             else:
-                arrays[name] = _with_batch(_cast(value, spec.datatype), spec)
+                arrays[name] = cast_value(value, spec)
         except InvalidInput as error:
             raise InvalidInput(f"input {name!r}: {error}") from None
     return arrays
@@ -114,13 +104,15 @@ def _changed(array: Array, cast: Array) -> NDArray[np.bool_]:
 
 
 def _is_encoded(value: ArrayLike) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "OS"
     return isinstance(value, bytes) or (
         isinstance(value, list | tuple) and all(isinstance(element, bytes) for element in value)
     )
 
 
 def _texts(value: ArrayLike) -> Array:
-    array = np.asarray(value, object)
+    array: Array = np.asarray(value, object)
     for element in array.flat:
         if not isinstance(element, bytes | str):
             raise InvalidInput(f"BYTES takes texts or bytes, not {element!r}")

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from synergai.client.requests import Parameters
     from synergai.client.streaming import Inputs, ManyInputs
+    from synergai.oip import inference_pb2
     from synergai.profiles.dictionary import ProfileEntry
 
 _INSPECTION_S: Final = 90.0
@@ -175,8 +176,9 @@ class Client(JobOperations, EngineOperations):
 
         Args:
             engine: name of the engine.
-            inputs: a value per input of the engine. Arrays must have exactly the input's dtype and
-                shape; lists and scalars are converted if that loses nothing.
+            inputs: a value per input of the engine. Arrays of another dtype, lists and scalars are
+                converted if nothing is lost but the rounding of floating-point numbers, and gain
+                the leading dimension of 1 if they lack it.
             deadline: seconds until the result is worthless; the query is then cancelled.
             priority: 0 (default) to 9 (most urgent).
             outputs: names of the requested outputs; all if empty.
@@ -209,7 +211,7 @@ class Client(JobOperations, EngineOperations):
                 return parse_response(await self._shared_stream.infer(request, remaining))
             except InvalidInput:
                 # The engine may have been replaced by one with other inputs.
-                self._descriptions.forget(engine)
+                self._inputs.forget(engine)
                 raise
 
     @overload
@@ -288,11 +290,15 @@ class Client(JobOperations, EngineOperations):
         build_request = request_builder(
             engine, outputs, priority, timeout, parameters, min_accuracy
         )
-        outcomes = stream_queries(
-            self._channel, self._inputs.cast_each(engine, inputs), build_request, window
-        )
+
+        async def make_request(item: Inputs) -> inference_pb2.ModelInferRequest:
+            return build_request(await self._inputs.cast(engine, item))
+
+        outcomes = stream_queries(self._channel, inputs, make_request, window)
         try:
             async for outcome in outcomes:
+                if isinstance(outcome, InvalidInput):
+                    self._inputs.forget(engine)
                 if isinstance(outcome, SynergaiError) and not return_exceptions:
                     raise outcome
                 yield outcome

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from synergai.client.deadlines import to_microseconds
 from synergai.client.streaming import iterate
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
-from synergai.errors import DeadlineExceeded, InvalidInput
+from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
 from synergai.versions import parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from synergai.client.descriptions import EngineDescriptions
     from synergai.client.streaming import Inputs, ManyInputs
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class InputConverter:
-    """Converts plain values to the arrays that an engine takes.
+    """Converts values to the arrays that an engine takes.
 
     Args:
         descriptions: the engines' inputs, which are asked for once.
@@ -32,7 +33,10 @@ class InputConverter:
         self._descriptions = descriptions
 
     async def cast(self, engine: str, inputs: Inputs, within_s: float | None = None) -> Inputs:
-        """Convert lists and scalars to the dtypes of the engine's inputs; keep arrays as they are.
+        """Convert values to the dtypes of the engine's inputs; see `cast_inputs`.
+
+        Arrays are passed on as they are if the engine's description cannot be read, so that the
+        query itself says why.
 
         Args:
             engine: name of the engine.
@@ -44,11 +48,30 @@ class InputConverter:
             SynergaiError: the engine's description cannot be read.
         """
         # Imported late: submitting and watching jobs needs no NumPy.
-        from synergai.client.casting import cast_inputs, needs_casting
+        import numpy as np
 
-        if not needs_casting(inputs):
-            return inputs
-        return cast_inputs(inputs, await self._descriptions.get(engine, within_s))
+        from synergai.client.casting import cast_inputs
+
+        if not isinstance(inputs, Mapping):
+            return inputs  # type: ignore[unreachable]  # refused when the request is built
+        try:
+            description = await self._descriptions.get(engine, within_s)
+        except (DeadlineExceeded, Unavailable):
+            raise
+        except SynergaiError:
+            if all(isinstance(value, np.ndarray) for value in inputs.values()):
+                return inputs
+            raise
+        try:
+            return cast_inputs(inputs, description)
+        except InvalidInput:
+            # The engine may have been replaced by one with other inputs.
+            self.forget(engine)
+            raise
+
+    def forget(self, engine: str) -> None:
+        """Ask for the engine's description again next time."""
+        self._descriptions.forget(engine)
 
     async def cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
         """Yield the inputs of many queries as `cast` returns them."""

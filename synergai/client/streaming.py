@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         AsyncIterator,
+        Awaitable,
         Callable,
         Iterable,
         Mapping,
@@ -86,15 +87,15 @@ async def iterate(items: ManyInputs) -> AsyncIterator[Inputs]:
 async def stream_queries(
     channel: GatewayChannel,
     inputs: ManyInputs,
-    build_request: Callable[[Inputs], Request],
+    make_request: Callable[[Inputs], Awaitable[Request]],
     window: int,
 ) -> AsyncGenerator[InferResult | SynergaiError, None]:
     """Yield the result or error of each query, in the order of `inputs`.
 
     Args:
         channel: the gateway's.
-        inputs: one mapping of input arrays per query.
-        build_request: makes a request from a query's inputs.
+        inputs: one mapping of inputs per query.
+        make_request: makes a request from a query's inputs; the query fails if these are invalid.
         window: maximum number of queries in flight.
 
     Yields:
@@ -106,12 +107,16 @@ async def stream_queries(
     """
     slots = asyncio.Semaphore(window)
     # In the order of the inputs; bounded by the slots. None follows the end of the call.
-    replies: asyncio.Queue[asyncio.Future[Reply] | None] = asyncio.Queue()
+    replies: asyncio.Queue[asyncio.Future[Reply] | InvalidInput | None] = asyncio.Queue()
 
     async def requests() -> AsyncIterator[Request]:
         async for item in iterate(inputs):
             await slots.acquire()
-            request = build_request(item)
+            try:
+                request = await make_request(item)
+            except InvalidInput as error:
+                replies.put_nowait(error)
+                continue
             replies.put_nowait(multiplexer.expect(request))
             yield request
 
@@ -119,6 +124,10 @@ async def stream_queries(
     multiplexer.reader.add_done_callback(lambda _: replies.put_nowait(None))
     try:
         while (reply := await replies.get()) is not None:
+            if isinstance(reply, InvalidInput):
+                slots.release()
+                yield reply
+                continue
             message = await reply
             if message is None:
                 break

@@ -69,6 +69,24 @@ async def test_inputs_that_are_not_a_mapping_are_rejected(
         await client.infer("identity", cast("Mapping[str, ArrayLike]", inputs))
 
 
+async def test_arrays_of_another_dtype_are_converted(
+    client: synergai.Client, gateway: FakeGateway
+) -> None:
+    doubles = {"x": np.array([1, 2.5])}
+    results = [await client.infer("identity", doubles)]
+    results += [result async for result in client.stream("identity", [doubles])]
+    for result in results:
+        assert result["y"].dtype == np.float32
+        assert result["y"].tolist() == [1, 2.5]
+    assert len(gateway.metadata_within) == 1, "the engine is described once"
+
+
+async def test_array_that_does_not_fit_is_refused_like_a_list(client: synergai.Client) -> None:
+    for value in (np.array([1e300]), [1e300]):
+        with pytest.raises(synergai.InvalidInput, match=r"1e\+300 cannot be represented as FP32"):
+            await client.infer("identity", {"x": value})
+
+
 async def test_unknown_engine_is_not_found(client: synergai.Client) -> None:
     with pytest.raises(synergai.NotFound, match="no worker serves engine 'nothing'"):
         await client.infer("nothing", x(1))
@@ -298,6 +316,16 @@ async def test_stream_can_yield_errors_in_place(client: synergai.Client) -> None
     stream = client.stream("identity", [x(1), x(-1), x(2)], return_exceptions=True)
     answers = [answer async for answer in stream]
     assert isinstance(answers[1], synergai.Overloaded)
+    assert [a["y"].item() for a in answers if isinstance(a, synergai.InferResult)] == [1, 2]
+
+
+async def test_input_of_a_stream_that_cannot_be_converted_fails_in_place(
+    client: synergai.Client,
+) -> None:
+    inputs = [x(1), {"x": np.array([1e300])}, x(2)]
+    stream = client.stream("identity", inputs, window=1, return_exceptions=True)
+    answers = [answer async for answer in stream]
+    assert isinstance(answers[1], synergai.InvalidInput)
     assert [a["y"].item() for a in answers if isinstance(a, synergai.InferResult)] == [1, 2]
 
 

@@ -39,9 +39,10 @@ async def test_values_come_from_files(
 ) -> None:
     numbers = np.array([3, 4], np.float32)
     np.save(tmp_path / "x.npy", numbers)
+    np.save(tmp_path / "doubles.npy", np.array([3.0, 4.0]))
     np.savez(tmp_path / "all.npz", x=numbers)
     (tmp_path / "x.json").write_text("[3, 4]")
-    for value in ("x=@x.npy", "@all.npz", "@x.json"):
+    for value in ("x=@x.npy", "@doubles.npy", "@all.npz", "@x.json"):
         text = value.replace("@", f"@{tmp_path}/")
         ran = await run("infer", "identity", "--input", text, "--target", gateway.address)
         assert (ran.code, ran.err) == (0, "")

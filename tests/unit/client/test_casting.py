@@ -1,4 +1,4 @@
-"""Rules for converting lists and scalars to an engine's inputs."""
+"""Rules for converting values to an engine's inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.client.casting import cast_inputs, cast_value, needs_casting
+from synergai.client.casting import cast_inputs, cast_value
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.protocol.arrays import DTYPES, datatype_of
@@ -102,10 +102,37 @@ def test_shape_is_otherwise_left_to_the_gateway_to_check() -> None:
     assert cast([1, 2], an_engine("FP32", 4, 2)).shape == (2,)
 
 
-def test_arrays_are_passed_on_as_they_are() -> None:
-    array = np.zeros(3, np.float64)
-    assert not needs_casting({"x": array})
+def test_arrays_of_the_engines_dtype_are_passed_on_as_they_are() -> None:
+    array = np.zeros(3, np.float32)
     assert cast(array, an_engine("FP32", -1)) is array
+
+
+@pytest.mark.parametrize(
+    ("array", "datatype"),
+    [
+        (np.zeros((2, 3)), "FP32"),
+        (np.ones(3, np.int32), "INT64"),
+        (np.ones(3, ">f4"), "FP32"),
+        (np.array([True, False]), "UINT8"),
+    ],
+)
+def test_arrays_of_another_dtype_are_converted_like_lists(
+    array: NDArray[np.generic], datatype: str
+) -> None:
+    converted = cast(array, an_engine(datatype, *array.shape))
+    assert converted.dtype == DTYPES[datatype]
+    assert converted.tolist() == array.tolist()
+
+
+def test_element_of_an_array_that_does_not_fit_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"input 'x': 16777217 cannot be represented as FP32"):
+        cast(np.array([1, 2**24 + 1]), an_engine("FP32", -1))
+
+
+def test_arrays_of_encoded_images_are_passed_on_where_the_engine_decodes_them() -> None:
+    images = np.array([b"\xff\xd8", b"\x89PNG"], object)
+    engine = an_engine("FP32", -1, 224, 224, 3, preprocess="imagenet")
+    assert cast(images, engine) is images
 
 
 def test_texts_become_an_array_of_objects() -> None:

@@ -160,11 +160,15 @@ async def test_stream_that_ends_early_is_unavailable() -> None:
 # --- a stream of many queries -----------------------------------------------------------------
 
 
+async def an_empty_request(_: object) -> oip.ModelInferRequest:
+    return oip.ModelInferRequest()
+
+
 async def collect(call: FakeCall, queries: int) -> list[InferResult | SynergaiError]:
     results = stream_queries(
         channel_with(call),
         [{} for _ in range(queries)],
-        lambda _: oip.ModelInferRequest(),
+        an_empty_request,
         window=queries,
     )
     return [result async for result in results]
