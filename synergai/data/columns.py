@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from synergai.errors import InvalidInput
+from synergai.protocol.validation import shape_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -50,7 +51,8 @@ def count_rows(shapes: Mapping[str, tuple[int, ...]], engine: Engine) -> int | N
         engine: the engine.
 
     Raises:
-        InvalidInput: an array has too many or too few dimensions, or not as many rows as another.
+        InvalidInput: an array suits its input neither as a whole nor in rows, or its number of rows
+            differs from that of another.
     """
     counts: dict[str, int | None] = {}
     for spec in engine.inputs:
@@ -64,11 +66,12 @@ def count_rows(shapes: Mapping[str, tuple[int, ...]], engine: Engine) -> int | N
 
 def _rows_of(shape: tuple[int, ...], spec: TensorSpec) -> int | None:
     """Return the number of inputs along the first dimension; None if the array is one input."""
-    extra = len(shape) - len(spec.shape)
     batched = spec.shape[:1] in {(-1,), (1,)}
-    if extra == 1 or (extra == 0 and batched):
+    # One input may lack the leading dimension of 1.
+    wanted = (spec.shape, spec.shape[1:]) if batched else (spec.shape,)
+    if shape and any(shape_matches(shape[1:], each) for each in wanted):
         return shape[0]
-    if (extra == 0) or (extra == -1 and batched):
+    if shape_matches(shape, wanted[-1]):
         return None
     raise InvalidInput(
         f"an array of shape {list(shape)} does not suit input {spec.name!r} of shape "

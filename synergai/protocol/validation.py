@@ -184,7 +184,7 @@ def _check_shape(
             f"input {tensor.name!r} must be {spec.datatype}, not {tensor.datatype or 'untyped'}"
         )
     shape = tuple(tensor.shape)
-    if not _shape_matches(shape, spec.shape):
+    if not shape_matches(shape, spec.shape):
         raise InvalidInput(
             f"input {tensor.name!r} must have shape {_format_shape(spec.shape)}, "
             f"not {_format_shape(shape)}{_shape_hint(shape, spec.shape)}"
@@ -196,7 +196,7 @@ def _shape_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """Return what to change about a shape that does not match, where that is not obvious."""
     if len(shape) == len(wanted) and 0 in shape:
         return f": dimension {shape.index(0)} is 0, and every dimension must be at least 1"
-    if wanted[:1] in {(-1,), (1,)} and _shape_matches((1, *shape), wanted):
+    if wanted[:1] in {(-1,), (1,)} and shape_matches((1, *shape), wanted):
         return f": add the batch dimension, shape {_format_shape((1, *shape))}"
     return ""
 
@@ -204,7 +204,7 @@ def _shape_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
 def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:
     """Check the number of encoded images in `tensor` against `spec`, and return it."""
     shape = tuple(tensor.shape)
-    if len(shape) != 1 or not _shape_matches(shape, spec.shape[:1]) or shape[0] > MAX_IMAGES:
+    if len(shape) != 1 or not shape_matches(shape, spec.shape[:1]) or shape[0] > MAX_IMAGES:
         raise InvalidInput(
             f"input {tensor.name!r} accepts encoded images as BYTES of shape "
             f"{_format_shape(spec.shape[:1])}, at most {MAX_IMAGES} of them, "
@@ -213,7 +213,8 @@ def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) 
     return shape[0]
 
 
-def _shape_matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+def shape_matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Return whether a tensor of shape `shape` suits an input; -1 in `wanted` is any size."""
     if len(shape) != len(wanted):
         return False
     if shape == wanted:

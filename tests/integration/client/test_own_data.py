@@ -50,6 +50,15 @@ async def test_rows_of_an_array_are_inputs(gateway: FakeGateway) -> None:
         assert (await job.status()).spec.queries == 3
 
 
+async def test_array_whose_rows_do_not_suit_the_engine_is_refused_before_the_upload(
+    gateway: FakeGateway,
+) -> None:
+    async with synergai.Client(gateway.address) as client:
+        with pytest.raises(InvalidInput, match=r"shape \[3, 0\] does not suit input 'x'"):
+            await client.submit("identity", inputs=np.zeros((3, 0)))
+    assert gateway.uploads == {}
+
+
 async def test_asynchronous_iterables_are_uploaded(gateway: FakeGateway) -> None:
     async def numbers() -> AsyncIterator[list[float]]:
         for number in range(5):

@@ -266,6 +266,9 @@ def test_damaged_file_fails_alone(name: str, content: bytes, expected: str, tmp_
     [
         (np.zeros((2, 3, 4, 5)), "does not suit input 'x'"),
         (np.zeros(()), "does not suit input 'x'"),
+        (np.zeros((3, 5)), "does not suit input 'x'"),
+        (np.zeros((3, 1, 5)), "does not suit input 'x'"),
+        (np.zeros(5), "does not suit input 'x'"),
         (np.asfortranarray(np.zeros((3, 2))), "Fortran order"),
         (np.array([{}]), "Python objects"),
     ],
