@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,6 +19,7 @@ from synergai.cli.options import (
     TokenFile,
 )
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
+from synergai.client.deadlines import Budget
 from synergai.client.target import DEFAULT_TARGET
 from synergai.errors import InvalidInput
 
@@ -114,7 +114,7 @@ def infer(
         raise InvalidInput(f"--save: {save} must end in .npz, or in .npy for a single output")
 
     async def query(client: Client) -> tuple[Engine, InferResult]:
-        began = time.monotonic()
+        budget = Budget(deadline_s)
         description = await client.engine(
             f"{engine}/{version}" if version else engine, deadline=deadline_s
         )
@@ -128,11 +128,10 @@ def infer(
                 "name a .npz file, or choose one by --output"
             )
         values = parse_inputs(inputs or (), description)
-        left_s = None if deadline_s is None else deadline_s - (time.monotonic() - began)
         result = await client.infer(
             engine,
             values,
-            deadline=left_s,
+            deadline=budget.left(),
             priority=priority,
             outputs=requested,
             version=version,

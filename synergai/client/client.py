@@ -20,14 +20,13 @@ Its stubs are imported by the first call that needs them: a process that has imp
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from msgspec.structs import replace
 
 from synergai.client.channel import GatewayChannel
-from synergai.client.deadlines import normalize_deadline
+from synergai.client.deadlines import Budget, normalize_deadline
 from synergai.client.descriptions import EngineDescriptions
 from synergai.client.engine_operations import EngineOperations
 from synergai.client.fleet import WorkerStatus, worker_from_proto
@@ -202,10 +201,9 @@ class Client(JobOperations, EngineOperations):
         build_request = request_builder(engine, outputs, priority, None, parameters, min_accuracy)
         _ = self._channel.oip  # raises NotSupported before the request is built
         timeout = normalize_deadline(deadline)
-        expires_at = None if timeout is None else time.monotonic() + timeout
+        budget = Budget(timeout)
         inputs = await self._inputs.cast(engine, inputs, timeout)
-        left = None if expires_at is None else max(0.0, expires_at - time.monotonic())
-        async with self._slots.acquire(priority, left) as remaining:
+        async with self._slots.acquire(priority, budget.left()) as remaining:
             request = build_request(inputs)
             try:
                 return parse_response(await self._shared_stream.infer(request, remaining))

@@ -34,6 +34,30 @@ def normalize_deadline(seconds: float | None) -> float | None:
     return seconds
 
 
+class Budget:
+    """Time that several calls share.
+
+    Args:
+        seconds: from now; None means no limit.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._ends_at = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Return the seconds that are left; None without a limit.
+
+        Raises:
+            DeadlineExceeded: there are none.
+        """
+        if self._ends_at is None:
+            return None
+        seconds = self._ends_at - time.monotonic()
+        if seconds <= 0:
+            raise DeadlineExceeded("no response before the deadline")
+        return seconds
+
+
 def seconds_until(instant: datetime) -> float:
     """Return the seconds from now to an instant; one without a zone is in local time.
 

@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.infer import app, print_outputs, summary
+from synergai.client.deadlines import normalize_deadline
 from synergai.client.streaming import InferResult
 from synergai.domain import Engine, EngineName, TensorSpec
-from synergai.errors import InvalidInput
+from synergai.errors import DeadlineExceeded, InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -100,7 +101,7 @@ def test_query_has_what_the_description_leaves_of_the_deadline(
         return asyncio.run(query(Client()))
 
     monkeypatch.setattr("synergai.cli.infer.call_gateway", call)
-    monkeypatch.setattr("synergai.cli.infer.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("synergai.client.deadlines.time", SimpleNamespace(monotonic=lambda: now))
     for options in (["--deadline", "10s"], []):
         result = CliRunner().invoke(app, ["digits", "--input", "[1]", *options])
         assert result.exception is None
@@ -130,3 +131,29 @@ def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_values_have_the_digits_of_their_precision() -> None:
     [*_, values] = summary("p", np.array([0.1, 1 / 3, 2], np.float32))
     assert values == "0.1, 0.33333334, 2.0"
+
+
+def test_deadline_that_passes_while_the_engine_is_described_is_a_missing_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(
+        "synergai.client.deadlines.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
+
+    class SlowGateway:
+        async def engine(self, _name: str, *, deadline: float) -> Engine:
+            clock.now += deadline
+            return an_engine()
+
+        async def infer(self, *_: Any, deadline: float | None, **__: Any) -> InferResult:
+            normalize_deadline(deadline)
+            raise AssertionError
+
+    def call(*arguments: Any) -> Any:
+        return asyncio.run(arguments[-1](SlowGateway()))
+
+    monkeypatch.setattr("synergai.cli.infer.call_gateway", call)
+    ran = CliRunner().invoke(app, ["digits", "--input", "1", "--deadline", "50ms"])
+    assert isinstance(ran.exception, DeadlineExceeded)
+    assert str(ran.exception) == "no response before the deadline"
