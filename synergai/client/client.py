@@ -180,7 +180,7 @@ class Client(JobOperations, EngineOperations):
                 the leading dimension of 1 if they lack it.
             deadline: seconds until the result is worthless; the query is then cancelled.
             priority: 0 (default) to 9 (most urgent).
-            outputs: names of the requested outputs; all if empty.
+            outputs: names of the requested outputs, or a single name; all if empty.
             version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
                 without ``NAME/N``, the gateway's choice.
             min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
@@ -267,7 +267,7 @@ class Client(JobOperations, EngineOperations):
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
             deadline: seconds for each query, from its arrival at the gateway.
             priority: 0 (default) to 9 (most urgent).
-            outputs: names of the requested outputs; all if empty.
+            outputs: names of the requested outputs, or a single name; all if empty.
             version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
                 without ``NAME/N``, the gateway's choice.
             min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.

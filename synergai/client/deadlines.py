@@ -25,10 +25,16 @@ def normalize_deadline(seconds: float | None) -> float | None:
         DeadlineExceeded: it has passed, as a remaining budget may have.
         InvalidInput: it is not a number.
     """
-    if seconds is None or seconds > _NO_LIMIT_S:
+    if seconds is None:
         return None
-    if math.isnan(seconds):
-        raise InvalidInput("a deadline must be a number of seconds, not nan")
+    try:
+        is_far, is_number = seconds > _NO_LIMIT_S, not math.isnan(seconds)
+    except TypeError:
+        is_far = is_number = False
+    if not is_number:
+        raise InvalidInput(f"a deadline must be a number of seconds, not {seconds!r}")
+    if is_far:
+        return None
     if seconds <= 0:
         raise DeadlineExceeded(f"a deadline must be more than 0 seconds from now, not {seconds:g}")
     return seconds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from synergai.client.deadlines import seconds_until
 from synergai.client.jobs import JobHandle
-from synergai.client.requests import job_spec, request_builder, with_version
+from synergai.client.requests import job_spec, output_names, request_builder, with_version
 from synergai.client.streaming import JobRun
 from synergai.domain import JobId, JobSpec, JobState
 from synergai.errors import InvalidInput
@@ -93,7 +93,8 @@ class JobOperations(ABC):
             min_accuracy: lowest accuracy, 0 to 1, of the variants that queries may use.
             idempotency_key: submitting again with the same key and specification returns the
                 same job, and continues the upload of its inputs; a random key if empty.
-            outputs: names of the requested outputs; all if empty. Only with `inputs`.
+            outputs: names of the requested outputs, or a single name; all if empty. Only
+                with `inputs`.
             max_failures: inputs that may fail before the job does; None for all. Only with
                 `inputs`.
             on_progress: called with the progress of the upload, on the event loop.
@@ -144,7 +145,7 @@ class JobOperations(ABC):
             await self.engine(with_version(engine, version)),
             inputs,
             spec,
-            outputs=outputs,
+            outputs=output_names(outputs),
             idempotency_key=key,
             max_input_bytes=self.max_input_bytes,
             patience=self._patience,

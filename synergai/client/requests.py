@@ -102,6 +102,7 @@ def request_builder(
         DeadlineExceeded: the deadline has passed.
     """
     name, _, version = engine.partition("/")
+    outputs = output_names(outputs)
     merged: dict[str, Any] = dict(parameters or {})
     if validate_accuracy(min_accuracy, "min_accuracy"):
         merged["synergai_min_accuracy"] = float(min_accuracy)
@@ -124,6 +125,11 @@ def request_builder(
         )
 
     return build_request
+
+
+def output_names(outputs: Sequence[str]) -> Sequence[str]:
+    """Return the names of the requested outputs, which may be a single name."""
+    return (outputs,) if isinstance(outputs, str) else outputs
 
 
 def with_version(engine: str, version: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from contextlib import aclosing
 from typing import TYPE_CHECKING, cast
 
@@ -135,6 +136,25 @@ async def test_nan_deadline_is_rejected_without_a_call(
     with pytest.raises(synergai.InvalidInput, match="nan"):
         await client.load("identity", deadline=math.nan)
     assert gateway.requests == []
+
+
+@pytest.mark.parametrize("deadline", ["5s", "5", [5.0]])
+async def test_deadline_that_is_no_number_is_rejected_without_a_call(
+    client: synergai.Client, gateway: FakeGateway, deadline: object
+) -> None:
+    expected = re.escape(f"a deadline must be a number of seconds, not {deadline!r}")
+    with pytest.raises(synergai.InvalidInput, match=expected):
+        await client.infer("identity", x(1), deadline=cast("float", deadline))
+    assert gateway.requests == []
+
+
+async def test_single_output_needs_no_list(client: synergai.Client, gateway: FakeGateway) -> None:
+    await client.infer("identity", x(1), outputs="yes")
+    async for _ in client.stream("identity", [x(1)], outputs="yes"):
+        pass
+    assert [[each.name for each in r.outputs] for r in gateway.requests] == [["yes"], ["yes"]]
+    with pytest.raises(synergai.InvalidInput, match="has no output 'yes'"):
+        await client.submit("identity", inputs=np.zeros((1, 1)), outputs="yes")
 
 
 async def test_cancelling_a_task_cancels_only_its_query(
