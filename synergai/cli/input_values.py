@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-import numpy as np
+from numpy.lib.format import MAGIC_PREFIX, read_array
 
 from synergai.errors import InvalidInput
 
@@ -116,10 +117,10 @@ def _read(path: Path, engine: Engine) -> Any:
         raise InvalidInput(f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB")
     try:
         if suffix == ".npy":
-            return np.load(path, allow_pickle=False)
+            with path.open("rb") as file:
+                return _array(file, "it")
         if suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                return dict(archive)
+            return _archive(path)
         if suffix == ".json":
             return json.loads(path.read_text("utf-8"))
         if suffix in _IMAGES:
@@ -131,6 +132,41 @@ def _read(path: Path, engine: Engine) -> Any:
     except Exception as error:
         raise InvalidInput(f"{path} is not a readable {suffix} file: {error}") from error
     raise InvalidInput(f"{path}: not a .npy, .npz, .json, .jpg or .png file")
+
+
+def _array(file: IO[bytes], what: str) -> Any:
+    """Return the array in a file in NumPy's format; `what` names the file in errors.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+        raise ValueError(f"{what} is not an array in NumPy's format")
+    file.seek(0)
+    try:
+        return read_array(file, allow_pickle=False)
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            reason = "has Python objects, which are not read; save numbers or texts"
+        else:
+            reason = "ends before its array does, or is damaged"
+        raise ValueError(f"{what} {reason}") from error
+
+
+def _archive(path: Path) -> dict[str, Any]:
+    """Return the arrays of a .npz file by name.
+
+    Raises:
+        ValueError: a member is no array.
+        BadZipFile: it is not an archive.
+    """
+    arrays: dict[str, Any] = {}
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            name = member.removesuffix(".npy")
+            with archive.open(member) as file:
+                arrays[name] = _array(file, f"its {name!r}")
+    return arrays
 
 
 def _image(path: Path, engine: Engine) -> bytes:
