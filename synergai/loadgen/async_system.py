@@ -156,7 +156,7 @@ class AsyncSystem:
             failure = error
             # A lost worker fails its queries; a lost gateway ends the run.
             if isinstance(error, Unavailable) and not await self._client.ready():
-                self._counter.error = error
+                self._counter.fail(error)
         self._counter.record_end(since, failure)
         if not self._completed:
             self._loop.call_soon(self._complete)

@@ -21,7 +21,7 @@ class QueryCounter:
         qos_s: latency in seconds beyond which a query is a violation; None for no limit.
 
     Attributes:
-        error: the error that ends the run, once there is one.
+        error: the first error that ends the run, once there is one; see `fail`.
         done: number of ended queries.
     """
 
@@ -29,6 +29,11 @@ class QueryCounter:
         self.error: SynergaiError | None = None
         self._qos_s = math.inf if qos_s is None else qos_s
         self.reset()
+
+    def fail(self, error: SynergaiError) -> None:
+        """End the run; of several errors, the first one counts."""
+        if self.error is None:
+            self.error = error
 
     def reset(self) -> None:
         """Restart all counts, at the end of the warm-up."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from synergai.client.client import Client
-from synergai.errors import SynergaiError, Unavailable
+from synergai.errors import InternalError, SynergaiError, Unavailable
 from synergai.loadgen.accuracy_log import ACCURACY_FILE
 from synergai.loadgen.async_system import AsyncSystem
 from synergai.loadgen.completion import SampleCompleter
@@ -170,10 +170,13 @@ def _watch(
     report: Callable[[Message], None],
 ) -> None:
     """Report progress until the test ends; exit the process on an error or timeout."""
-    while test.is_alive():
+    ended = False
+    while not ended:
         test.join(REPORT_INTERVAL_S)
+        # Read before the error, which the test sets before it ends.
+        ended = not test.is_alive()
         error = counter.error
-        if error is None and counter.stalled_s() > query_timeout:
+        if error is None and not ended and counter.stalled_s() > query_timeout:
             error = Unavailable(f"no response for {query_timeout:g} s")
         if error is not None:
             report(
@@ -204,7 +207,10 @@ def _run_test(
             unload=system.unload,
         )
     except SynergaiError as error:  # the warm-up failed, or a sample cannot be read
-        counter.error = error
+        counter.fail(error)
+    except BaseException as error:
+        counter.fail(InternalError(f"the test failed: {error!r}"))
+        raise  # the log of the process gets the traceback
 
 
 if __name__ == "__main__":

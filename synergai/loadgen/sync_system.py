@@ -117,7 +117,7 @@ class SyncSystem:
                 encoded = self._encode(int(request_id), response)
                 self._completer.complete([(ids[request_id].pop(), encoded)])
         except SynergaiError as error:
-            counter.error = error
+            counter.fail(error)
 
     def _encode(self, index: int, response: Response) -> bytes:
         if isinstance(response, SynergaiError) or not self._completer.logs_responses:
