@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sized
+from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.client.deadlines import seconds_until
@@ -217,4 +218,10 @@ class JobOperations(ABC):
         spec = job_spec(
             engine, queries, qos=qos, priority=priority, tenant=tenant, min_accuracy=min_accuracy
         )
-        return JobRun(channel, spec, self._inputs.cast_each(engine, inputs), build_request)
+        return JobRun(
+            channel,
+            spec,
+            self._inputs.cast_each(engine, inputs),
+            build_request,
+            on_invalid=partial(self._inputs.forget, engine),
+        )

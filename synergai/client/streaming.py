@@ -169,11 +169,13 @@ class JobRun:
         spec: JobSpec,
         inputs: ManyInputs,
         build_request: Callable[[Inputs], Request],
+        on_invalid: Callable[[], object],
     ) -> None:
         self._channel = channel
         self._spec = spec
         self._inputs = inputs
         self._build_request = build_request
+        self._on_invalid = on_invalid
 
     async def __aenter__(self) -> Self:
         self._call = DuplexCall(self._channel, self._channel.jobs.Run(), self._requests())
@@ -199,11 +201,15 @@ class JobRun:
         Raises:
             SynergaiError: the job did not succeed, or its call failed.
         """
-        async for message in self._messages:
-            if message.HasField("job"):
-                self.status = job_status_from_proto(message.job)
-            else:
-                yield message.result.index, _parse_result(message.result.response)
+        try:
+            async for message in self._messages:
+                if message.HasField("job"):
+                    self.status = job_status_from_proto(message.job)
+                else:
+                    yield message.result.index, _parse_result(message.result.response)
+        except InvalidInput:
+            self._on_invalid()
+            raise
         if not self.status.state.ended:
             raise Unavailable(f"{self._channel.target} ended the call before the end of the job")
         self.status.raise_unless_succeeded()

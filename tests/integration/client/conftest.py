@@ -19,6 +19,7 @@ from synergai.errors import (
     EngineNotFound,
     EngineUnusable,
     IdempotencyConflict,
+    InvalidInput,
     JobNotFound,
     NotFound,
     Overloaded,
@@ -36,6 +37,9 @@ from tests.inference_messages import build_response, read_inputs
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
+    from typing import Any
+
+    from numpy.typing import NDArray
 
     Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | SynergaiError | None]
     WaitForExit: TypeAlias = Callable[[asyncio.subprocess.Process], Awaitable["CommandResult"]]
@@ -62,6 +66,7 @@ class FakeGateway:
         max_in_flight: highest number of queries in flight on one stream.
         uploads: inputs by upload.
         version: version of the engines that metadata name.
+        datatype: datatype of the input of ``identity``.
         metadata_within: seconds that the calls for metadata wait at most; None for no limit.
         refused_from: position of the first input that the next uploads fail at, if any.
     """
@@ -71,6 +76,7 @@ class FakeGateway:
         self.backwards = 1
         self.requests: list[oip.ModelInferRequest] = []
         self.version = "1"
+        self.datatype = "FP32"
         self.metadata_within: list[float | None] = []
         self.unary: list[oip.ModelInferRequest] = []
         self.cancelled: list[str] = []
@@ -149,7 +155,7 @@ class FakeGateway:
             name=request.name,
             versions=[self.version],
             platform="none",
-            inputs=[tensor(name="x", datatype="FP32", shape=[-1])],
+            inputs=[tensor(name="x", datatype=self.datatype, shape=[-1])],
             outputs=[tensor(name="y", datatype="FP32", shape=[-1])],
         )
 
@@ -181,7 +187,7 @@ class FakeGateway:
         self.requests.append(request)
         match request.model_name:
             case "identity":
-                outputs = {"y": read_inputs(request)["x"]}
+                outputs = {"y": self._x(request)}
                 if np.isnan(outputs["y"]).any():
                     raise EngineUnusable("NaN is not supported")
                 return build_response("identity", outputs, version="1", request_id=request.id)
@@ -193,6 +199,16 @@ class FakeGateway:
             case "stuck":
                 await self._stall()
         raise EngineNotFound(request.model_name)
+
+    def _x(self, request: oip.ModelInferRequest) -> NDArray[Any]:
+        """Return the input of ``identity``.
+
+        Raises:
+            InvalidInput: it has another datatype.
+        """
+        if (datatype := request.inputs[0].datatype) != self.datatype:
+            raise InvalidInput(f"x must be {self.datatype}, not {datatype}")
+        return read_inputs(request)["x"]
 
     async def _stall(self) -> None:
         self.stalled += 1

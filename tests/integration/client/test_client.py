@@ -522,6 +522,28 @@ async def test_query_waits_for_the_description_of_its_engine_up_to_its_own_deadl
     assert gateway.metadata_within == [None], "an inspection may take a minute"
 
 
+@pytest.mark.parametrize("call", ["infer", "stream", "run"])
+async def test_inputs_follow_a_replaced_engine_after_one_failure(
+    client: synergai.Client, gateway: FakeGateway, call: str
+) -> None:
+    async def ask() -> None:
+        query = {"x": [1.0]}
+        if call == "infer":
+            await client.infer("identity", query)
+        elif call == "stream":
+            async with aclosing(client.stream("identity", [query])) as results:
+                assert [result["y"].tolist() async for result in results] == [[1]]
+        else:
+            async with client.run("identity", [query]) as run:
+                await run.results()
+
+    await ask()
+    gateway.datatype = "INT64"
+    with pytest.raises(synergai.InvalidInput, match="must be INT64"):
+        await ask()
+    await ask()
+
+
 async def test_description_waits_for_the_longest_inspection(
     client: synergai.Client, gateway: FakeGateway
 ) -> None:
