@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 _REPORT_EVERY: Final = 1000
 """Files listed between updates of the progress."""
+_UPLOADING: Final = "while uploading"
+"""Where inputs failed that were not sent to a worker."""
 
 
 @dataclass
@@ -187,7 +189,7 @@ class OwnDataJob:
 
     async def _print_accepted(self, job: JobHandle, *, as_json: bool) -> None:
         status = await print_accepted(job, as_json=as_json, results=self.output or "DIR")
-        self.unusable.print()
+        self.unusable.print(where=_UPLOADING)
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
@@ -231,7 +233,9 @@ class OwnDataJob:
         elif status.queries_done:
             command = f"synergai jobs results {status.id} --output DIR"
             typer.echo(f"fetch the results{errors}{',' if errors else ''} with '{command}'")
-        listed.print()
+        # Without a directory, those that failed at a worker are known from the results only.
+        is_partial = directory is None and status.failures > listed.count
+        listed.print(where=_UPLOADING if is_partial else "")
 
 
 def _upload_key(command: str, engine: Engine) -> str:

@@ -14,7 +14,7 @@ from synergai.cli.infer import summary, tensor_as_json
 from synergai.cli.output import print_json
 from synergai.cli.progress import count_progress
 from synergai.data.result_directory import Marker, ResultDirectory
-from synergai.runtime.text import printable
+from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -63,11 +63,15 @@ class FailureList:
         """Return the listed inputs as objects."""
         return [{"index": i, "name": name, "reason": text} for i, name, text in self.first]
 
-    def print(self) -> None:
-        """Print the failed inputs on standard error; nothing without any."""
+    def print(self, *, where: str = "") -> None:
+        """Print the failed inputs on standard error; nothing without any.
+
+        Args:
+            where: in which step they were found, unless the list has those of all steps.
+        """
         if self.count:
-            inputs = "input" if self.count == 1 else "inputs"
-            typer.echo(f"{self.count:,} {inputs} failed:", err=True)
+            found = f", found {where}" if where else ""
+            typer.echo(f"{counted(self.count, 'input')} failed{found}:", err=True)
         for line in self.lines():
             typer.echo(f"  {printable(line)}", err=True)
 
