@@ -191,6 +191,7 @@ class OwnDataJob:
         status = await print_accepted(job, as_json=as_json, results=self.output or "DIR")
         self.unusable.print(where=_UPLOADING)
         if status.state is JobState.REJECTED:
+            self._print_key_hint()
             status.raise_unless_succeeded()
 
     async def _wait(self, job: JobHandle, directory: ResultDirectory | None) -> JobStatus:
@@ -225,7 +226,14 @@ class OwnDataJob:
             if directory is not None:
                 facts |= {"directory": str(directory.path), "results": directory.total}
             print_json(facts | {"failed_inputs": listed.as_json()})
-            return
+        else:
+            self._print_text(status, directory, listed)
+        if status.state is not JobState.SUCCEEDED:
+            self._print_key_hint()
+
+    def _print_text(
+        self, status: JobStatus, directory: ResultDirectory | None, listed: FailureList
+    ) -> None:
         print_status(status, as_json=False)
         errors = f", {status.failures:,} of which are errors" if status.failures else ""
         if directory is not None:
@@ -236,6 +244,13 @@ class OwnDataJob:
         # Without a directory, those that failed at a worker are known from the results only.
         is_partial = directory is None and status.failures > listed.count
         listed.print(where=_UPLOADING if is_partial else "")
+
+    def _print_key_hint(self) -> None:
+        options = "--key and --output" if self.output else "--key"
+        typer.echo(
+            f"the same command finds this job again; to run a new one, give another {options}",
+            err=True,
+        )
 
 
 def _upload_key(command: str, engine: Engine) -> str:

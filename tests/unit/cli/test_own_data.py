@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from synergai.cli.own_data import OwnDataJob
+from synergai.data.result_directory import ResultDirectory
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.jobs import JobStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from synergai.client.client import Client
 
 
@@ -58,3 +61,28 @@ def test_without_a_directory_the_listed_failures_are_those_found_while_uploading
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [title, "  photos/empty.jpg: the file is empty"]
     assert f"fetch the results, {failures} of which are errors, with" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("state", "printed"),
+    [
+        (JobState.CANCELLED, "to run a new one, give another --key\n"),
+        (JobState.FAILED, "to run a new one, give another --key\n"),
+        (JobState.SUCCEEDED, ""),
+    ],
+)
+def test_after_a_job_without_success_the_command_says_how_to_run_a_new_one(
+    capsys: pytest.CaptureFixture[str], state: JobState, printed: str
+) -> None:
+    a_command()._print_end(a_status(state), None, as_json=False)
+    found = capsys.readouterr().err
+    assert found.endswith(printed)
+    assert bool(found) == bool(printed)
+
+
+def test_a_new_job_needs_another_directory_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with ResultDirectory(tmp_path) as directory:
+        a_command(output=tmp_path)._print_end(a_status(JobState.CANCELLED), directory, as_json=True)
+    assert capsys.readouterr().err.endswith("to run a new one, give another --key and --output\n")
