@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from synergai.data.locations import Location
+    from synergai.data.manifests import ManifestEntry
     from synergai.domain import Engine
 
 _IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
@@ -128,8 +129,8 @@ class Inventory:
         """
         for pattern in self._patterns:
             if _is_manifest(pattern):
-                for path, name in read_manifest(pattern):
-                    self._add_listed(path, name)
+                for entry in read_manifest(pattern):
+                    self._add_listed(entry, pattern)
                     yield
                 continue
             for location in find(pattern):
@@ -154,15 +155,16 @@ class Inventory:
                 raise InvalidInput(self._first_reason)
             raise InvalidInput(f"{where}: no file can be used, such as {self._first_reason}")
 
-    def _add_listed(self, path: str, name: str) -> None:
+    def _add_listed(self, listed: ManifestEntry, manifest: str) -> None:
         try:
-            location = locate(path)
+            location = locate(listed.path)
         except (OSError, ValueError) as error:
-            self._append(
-                _Entry(os.fsencode(path), name, 1, False, False, -1, "", unusable(error).reason)
-            )
+            # A text that was not meant as a manifest is read as one, too.
+            reason = f"{unusable(error).reason} (line {listed.line} of manifest {manifest})"
+            path = os.fsencode(listed.path)
+            self._append(_Entry(path, listed.name, 1, False, False, -1, "", reason))
             return
-        self._add_file(location, name)
+        self._add_file(location, listed.name)
 
     def _suits(self, path: str) -> bool:
         """Return whether a file that was not named is an input, by its suffix."""

@@ -31,10 +31,12 @@ class ManifestEntry(NamedTuple):
     Attributes:
         path: path or URL of the file, ready to be opened.
         name: the input's name; as the manifest has the path, unless it names the input.
+        line: its number, from 1.
     """
 
     path: str
     name: str
+    line: int
 
 
 def read_manifest(path: str) -> Iterator[ManifestEntry]:
@@ -49,10 +51,10 @@ def read_manifest(path: str) -> Iterator[ManifestEntry]:
         # File names need not be UTF-8; `os.fsencode` restores these bytes.
         lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         try:
-            for listed, name in read(path, lines):
+            for number, listed, name in read(path, lines):
                 if "\0" in listed:
                     raise InvalidInput(f"{path}: a path has a zero byte; is it a manifest?")
-                yield ManifestEntry(_resolve(listed, path), name or listed)
+                yield ManifestEntry(_resolve(listed, path), name or listed, number)
         except csv.Error as error:
             raise InvalidInput(f"{path}: {error}") from None
 
@@ -65,14 +67,14 @@ def _resolve(listed: str, manifest: str) -> str:
     return str(Path(manifest).parent / listed)
 
 
-def _read_text(_path: str, lines: IO[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
+def _read_text(_path: str, lines: IO[str]) -> Iterator[tuple[int, str, str]]:
+    for number, line in enumerate(lines, 1):
         text = line.strip()
         if text and not text.startswith("#"):
-            yield text, ""
+            yield number, text, ""
 
 
-def _read_csv(path: str, lines: IO[str]) -> Iterator[tuple[str, str]]:
+def _read_csv(path: str, lines: IO[str]) -> Iterator[tuple[int, str, str]]:
     rows = csv.reader(lines)
     header = [cell.strip().lower() for cell in next(rows, [])]
     paths = [header.index(key) for key in _PATH_KEYS if key in header]
@@ -88,10 +90,10 @@ def _read_csv(path: str, lines: IO[str]) -> Iterator[tuple[str, str]]:
             continue
         if len(row) <= max(paths[0], *names, 0) or not row[paths[0]].strip():
             raise InvalidInput(f"{path}, line {rows.line_num}: it has no path")
-        yield row[paths[0]].strip(), row[names[0]].strip() if names else ""
+        yield rows.line_num, row[paths[0]].strip(), row[names[0]].strip() if names else ""
 
 
-def _read_json_lines(path: str, lines: IO[str]) -> Iterator[tuple[str, str]]:
+def _read_json_lines(path: str, lines: IO[str]) -> Iterator[tuple[int, str, str]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -106,4 +108,4 @@ def _read_json_lines(path: str, lines: IO[str]) -> Iterator[tuple[str, str]]:
             raise InvalidInput(
                 f'{path}, line {number}: write a string, or an object such as {{"path": "a.jpg"}}'
             )
-        yield listed, name
+        yield number, listed, name

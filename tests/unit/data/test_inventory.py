@@ -327,7 +327,20 @@ def test_manifest_may_name_inputs_and_list_files_that_are_missing(tmp_path: Path
     (tmp_path / "list.csv").write_text("name,path\nfirst,a.jpg\nsecond,absent.jpg\nfirst,a.jpg\n")
     found = read(tmp_path / "list.csv", engine=IMAGES)
     assert [item.name for item in found] == ["first", "second", "first~2"]
-    assert reason(found[1]) == "there is no such file"
+    assert reason(found[1]) == f"there is no such file (line 3 of manifest {tmp_path}/list.csv)"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("notes.txt", "# notes\n\ndog\n"), ("l.csv", "path\n\ndog\n"), ("l.jsonl", '\n\n"dog"')],
+)
+def test_missing_file_names_the_manifest_and_its_line(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=rf"dog: there is no such file \(line 3 of .*{name}\)"):
+        read(path, engine=an_engine(TensorSpec("text", "BYTES", (1,))))
 
 
 @pytest.mark.parametrize(
