@@ -63,8 +63,8 @@ def infer(
             "--input",
             "-i",
             metavar="[NAME=]VALUE",
-            help="An input's value: @FILE (.npy, .npz, .json, .jpg, .png), a JSON literal, or text."
-            " NAME is optional for an engine with one input.",
+            help="An input's value: @FILE (.npy, .npz, .json, .jpg, .png, or .txt for a text), a"
+            " JSON literal, or text. NAME is optional for an engine with one input.",
         ),
     ] = None,
     outputs: Annotated[

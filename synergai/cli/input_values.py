@@ -1,7 +1,8 @@
 """Parsing of inference inputs given on the command line.
 
 ``NAME=VALUE`` sets one input, and ``VALUE`` alone the engine's only input. A value is
-``@FILE`` (.npy, .npz, .json, or an encoded image), a JSON number, list or text, or plain text.
+``@FILE`` (.npy, .npz, .json, an encoded image, or .txt for a text), a JSON number, list or text, or
+plain text.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ def _parse(text: str, names: list[str], engine: Engine) -> dict[str, Any]:
         name, rest = "", text
     datatypes = {spec.name: spec.datatype for spec in engine.inputs}
     datatype = datatypes.get(name or names[0], "")
-    value = _read(Path(rest[1:]), engine) if rest.startswith("@") else _literal(rest, datatype)
+    if rest.startswith("@"):
+        value = _read(Path(rest[1:]), engine, datatype)
+    else:
+        value = _literal(rest, datatype)
     if isinstance(value, dict) and (not name or rest.startswith("@")):
         return _choose(value, name)
     if name:
@@ -109,7 +113,7 @@ def _shortened(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
 
 
-def _read(path: Path, engine: Engine) -> Any:
+def _read(path: Path, engine: Engine, datatype: str) -> Any:
     suffix = path.suffix.lower()
     if not path.is_file():
         raise InvalidInput(f"{path}: {'not a regular' if path.exists() else 'no such'} file")
@@ -125,13 +129,16 @@ def _read(path: Path, engine: Engine) -> Any:
             return json.loads(path.read_text("utf-8"))
         if suffix in _IMAGES:
             return _image(path, engine)
+        if suffix == ".txt" and datatype == "BYTES":
+            return path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror or error}") from error
     except InvalidInput:
         raise
     except Exception as error:
         raise InvalidInput(f"{path} is not a readable {suffix} file: {error}") from error
-    raise InvalidInput(f"{path}: not a .npy, .npz, .json, .jpg or .png file")
+    text = ", .txt" if datatype == "BYTES" else ""
+    raise InvalidInput(f"{path}: not a .npy, .npz, .json{text}, .jpg or .png file")
 
 
 def _array(file: IO[bytes], what: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from synergai.cli.input_values import parse_inputs
 from synergai.domain import Engine, EngineName, TensorSpec
@@ -76,3 +77,14 @@ def test_arrays_are_read_from_files_in_any_order(tmp_path: Path) -> None:
     for name in ("x.npy", "x.npz"):
         [value] = parse_inputs([f"@{tmp_path / name}"], ENGINE).values()
         np.testing.assert_array_equal(value, matrix)
+
+
+@pytest.mark.parametrize("option", ["@{path}", "x=@{path}"])
+def test_text_file_is_the_value_of_an_input_of_texts_only(tmp_path: Path, option: str) -> None:
+    texts = replace(ENGINE, inputs=(TensorSpec("x", "BYTES", (1,)),))
+    path = tmp_path / "notes.txt"
+    path.write_bytes("dög\n".encode())
+    text = option.format(path=path)
+    assert parse_inputs([text], texts) == {"x": "dög\n".encode()}
+    with pytest.raises(InvalidInput, match=r"txt: not a \.npy"):
+        parse_inputs([text], ENGINE)

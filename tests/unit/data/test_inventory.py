@@ -334,9 +334,7 @@ def test_manifest_may_name_inputs_and_list_files_that_are_missing(tmp_path: Path
     ("name", "text"),
     [("notes.txt", "# notes\n\ndog\n"), ("l.csv", "path\n\ndog\n"), ("l.jsonl", '\n\n"dog"')],
 )
-def test_missing_file_names_the_manifest_and_its_line(
-    name: str, text: str, tmp_path: Path
-) -> None:
+def test_missing_file_names_the_manifest_and_its_line(name: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(InvalidInput, match=rf"dog: there is no such file \(line 3 of .*{name}\)"):
