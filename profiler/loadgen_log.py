@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from profiler.single_stream import SingleStreamResult
 from synergai.errors import InternalError
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 DETAIL_FILE: Final = "mlperf_log_detail.txt"
 _MARK: Final = ":::MLLOG "
+_LEAST_QUERIES: Final = re.compile(r"Need to process at least (\d+) queries")
 
 
 def read_detail_log(path: Path) -> SingleStreamResult:
@@ -39,11 +42,26 @@ def parse_detail_log(text: str) -> SingleStreamResult:
         if line.startswith(_MARK):
             entry = json.loads(line.removeprefix(_MARK))
             found[entry["key"]] = entry["value"]
+    validity = str(found["result_validity"])
     return SingleStreamResult(
-        validity=str(found["result_validity"]),
+        validity=validity,
         queries=int(found["result_query_count"]),
         qps=float(found["result_qps_without_loadgen_overhead"]),
         latency_p50_s=float(found["result_50.00_percentile_latency_ns"]) / 1e9,
         latency_p90_s=float(found["result_90.00_percentile_latency_ns"]) / 1e9,
         latency_p99_s=float(found["result_99.00_percentile_latency_ns"]) / 1e9,
+        invalid_because="" if validity == "VALID" else _unmet_rule(found),
     )
+
+
+def _unmet_rule(found: dict[str, Any]) -> str:
+    """Return the rule of LoadGen that a run does not meet, and what to do."""
+    if not found.get("early_stopping_met", True):
+        least = _LEAST_QUERIES.search(str(found.get("early_stopping_result", "")))
+        return (
+            f"there were {counted(int(found['result_query_count']), 'query')}, and LoadGen's early "
+            f"stopping needs {least[1] if least else 'more'}: raise --queries or --min-duration"
+        )
+    if not found.get("result_min_duration_met", True):
+        return "LoadGen had no queries left before the minimum duration: measure it again"
+    return "its log has the reason"

@@ -39,9 +39,8 @@ def measurement_record(measurement: Measurement) -> dict[str, object]:
 
 def disturbance_text(measurement: Measurement) -> str:
     """Return how much of the machine other processes took during a measurement."""
-    entry = measurement.entry
     return (
-        f"{entry.engine}, {entry.configuration}: disturbed, other processes took "
+        f"{_name(measurement)}: disturbed, other processes took "
         f"{measurement.background:.1%} of the machine's CPU time"
     )
 
@@ -58,8 +57,9 @@ def print_measurements(measurements: Sequence[Measurement]) -> None:
         [column.name for column in shown],
         ([column.text(measurement) for column in shown] for measurement in measurements),
     )
-    for text in filter(None, map(provider_text, measurements)):
-        typer.echo(text)
+    for remark in (provider_text, _invalid_text):
+        for text in filter(None, map(remark, measurements)):
+            typer.echo(text)
 
 
 def provider_text(measurement: Measurement) -> str:
@@ -72,8 +72,19 @@ def provider_text(measurement: Measurement) -> str:
             f"T_pre {format_seconds(measurement.entry.t_pre_s)} with a filled cache, "
             f"{format_seconds(measurement.first_load_s)} before"
         )
-    name = f"{measurement.entry.engine}, {measurement.entry.configuration}"
-    return f"{name}: {'; '.join(texts)}" if texts else ""
+    return f"{_name(measurement)}: {'; '.join(texts)}" if texts else ""
+
+
+def _invalid_text(measurement: Measurement) -> str:
+    """Return why LoadGen calls the latencies of a measurement invalid; empty if it does not."""
+    reason = measurement.single_stream.invalid_because
+    return (
+        f"{_name(measurement)}: the latencies are invalid for LoadGen: {reason}" if reason else ""
+    )
+
+
+def _name(measurement: Measurement) -> str:
+    return f"{measurement.entry.engine}, {measurement.entry.configuration}"
 
 
 class _Column(NamedTuple):

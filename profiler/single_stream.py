@@ -31,6 +31,7 @@ class SingleStreamResult:
         latency_p50_s: median latency, from issue to completion.
         latency_p90_s: 90th percentile of the latency.
         latency_p99_s: 99th percentile of the latency.
+        invalid_because: the rule that was not met, and what to do; empty if it is valid.
     """
 
     validity: str
@@ -39,6 +40,7 @@ class SingleStreamResult:
     latency_p50_s: float
     latency_p90_s: float
     latency_p99_s: float
+    invalid_because: str = ""
 
 
 def time_queries(

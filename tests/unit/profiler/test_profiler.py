@@ -291,3 +291,23 @@ def test_lists_are_comma_separated() -> None:
 def test_setting_out_of_range_is_rejected(option: str, value: str) -> None:
     with pytest.raises(InvalidSettings, match=f"--{option.replace('_', '-')}"):
         ProfilerSettings.load({option: value})
+
+
+def test_invalid_log_says_which_rule_was_not_met_and_what_to_do() -> None:
+    early = (
+        ':::MLLOG {"key": "early_stopping_met", "value": false}\n'
+        ':::MLLOG {"key": "early_stopping_result", "value": " * Only processed 11 queries.  '
+        '* Need to process at least 64 queries for early stopping."}\n'
+    )
+    short = ':::MLLOG {"key": "result_min_duration_met", "value": false}\n'
+    invalid = LOG.replace('"VALID"', '"INVALID"')
+
+    assert parse_detail_log(LOG).invalid_because == ""
+    assert parse_detail_log(invalid + early).invalid_because == (
+        "there were 239 queries, and LoadGen's early stopping needs 64: "
+        "raise --queries or --min-duration"
+    )
+    assert parse_detail_log(invalid + short).invalid_because == (
+        "LoadGen had no queries left before the minimum duration: measure it again"
+    )
+    assert parse_detail_log(invalid).invalid_because == "its log has the reason"

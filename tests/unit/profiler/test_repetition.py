@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ import pytest
 from profiler import commands
 from profiler.measurement import Measurement
 from profiler.repetition import measure_with_repeats
+from profiler.report import print_measurements
 from profiler.settings import ProfilerSettings
 from profiler.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
@@ -156,3 +158,13 @@ def test_disturbed_measurement_is_told_with_its_load(capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert out == ""
     assert "disturbed, other processes took 31.0% of the machine's CPU time" in err
+
+
+def test_a_line_below_the_table_says_why_latencies_are_invalid(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    valid = a_measurement(A, 0.0)
+    result = dataclasses.replace(valid.single_stream, validity="INVALID", invalid_because="few")
+    print_measurements([valid, dataclasses.replace(valid, single_stream=result)])
+    remarks = [line for line in capsys.readouterr().out.splitlines() if "few" in line]
+    assert remarks == [f"a, {A.configuration}: the latencies are invalid for LoadGen: few"]
