@@ -170,7 +170,9 @@ class Listed(_Command):
         modes = {session.configuration.power_mode for session in wanted} - {""}
         total_s = mean_s * len(wanted) + plan.switch_s * len(modes)
         unknown = "" if len(known_s) == len(known) else " and the time to load them"
-        self._say(f"{len(wanted)} measurements, about {format_seconds(total_s)}{unknown}")
+        self._say(
+            f"{counted(len(wanted), 'measurement')}, about {format_seconds(total_s)}{unknown}"
+        )
         if settings.dry_run:
             return []
         with self._progress:

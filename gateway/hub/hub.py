@@ -37,6 +37,7 @@ from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.names import validate_name
 from synergai.protocol import rpc
 from synergai.protocol.converters import session_from_proto
+from synergai.runtime.text import counted
 from synergai.scheduling.events import (
     ConfigurationsUnusable,
     ModeChanged,
@@ -255,10 +256,10 @@ class Hub:
         if call is not None:
             call.end(reason="enrolled" if enrolled else "")
         _log.info(
-            "worker %s of class %s registered with %d engines, agent %s",
+            "worker %s of class %s registered with %s, agent %s",
             worker.id,
             worker.worker_class,
-            len(worker.engines),
+            counted(len(worker.engines), "engine"),
             worker.agent_version,
         )
 

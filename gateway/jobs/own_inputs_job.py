@@ -21,6 +21,7 @@ from gateway.jobs.submitted_job import SubmittedJob, execution_so_far
 from gateway.records.log import DamagedLog
 from gateway.records.results import InputResult
 from synergai.protocol.job_inputs import split_input
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,7 +251,8 @@ class OwnInputsJob(SubmittedJob):
         limit = self.tracker.spec.max_failures
         if limit is not None and self.tracker.failures > limit:
             self._dispatcher.fail(
-                self.tracker.id, f"{self.tracker.failures} inputs failed, and {limit} may"
+                self.tracker.id,
+                f"{counted(self.tracker.failures, 'input')} failed, and {limit:,} may",
             )
 
     async def _send(self, feed: _Feed) -> None:

@@ -19,7 +19,7 @@ from synergai.cli.progress import count_progress
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
 from synergai.errors import InvalidInput, InvalidSettings, Unavailable
-from synergai.runtime.text import printable
+from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -308,7 +308,8 @@ def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
     """
     status.raise_unless_succeeded()
     if 0 < status.spec.queries <= status.failures:
-        raise InvalidInput(f"all {status.failures:,} inputs of job {status.id} failed")
+        inputs = "the only input" if status.failures == 1 else f"all {status.failures:,} inputs"
+        raise InvalidInput(f"{inputs} of job {status.id} failed")
     if fail_on_violation and status.violated:
         raise typer.Exit(VIOLATED)
 
@@ -423,7 +424,7 @@ def _failures_text(job: JobStatus) -> str:
         return ""
     most = job.spec.max_failures
     limit = "" if most is None else f"; {most:,} may"
-    return f"{job.failures:,} of {job.spec.queries:,} inputs{limit}"
+    return f"{job.failures:,} of {counted(job.spec.queries, 'input')}{limit}"
 
 
 def variants_text(job: JobStatus) -> str:
@@ -438,6 +439,6 @@ def variants_text(job: JobStatus) -> str:
 
 def _execution_text(execution: Execution) -> str:
     return (
-        f"{execution.count:,} queries from {execution.first:,} on {execution.worker_id} "
+        f"{counted(execution.count, 'query')} from {execution.first:,} on {execution.worker_id} "
         f"({execution.configuration}) in {format_seconds(execution.seconds)}"
     )

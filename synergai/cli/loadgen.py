@@ -11,6 +11,7 @@ from synergai.cli.commands import require, settings_command
 from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
 from synergai.loadgen.outcome import raise_on_failures
 from synergai.loadgen.settings import LoadgenSettings
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def _run_with_progress(settings: LoadgenSettings) -> Measurement:
         def report(run: RunProgress) -> None:
             by_time = run.seconds / settings.min_duration if settings.min_duration else 1.0
             share = min(1.0, by_time, run.queries / settings.queries)
-            text = f"{settings.engine}, {run.queries:,} queries"
+            text = f"{settings.engine}, {counted(run.queries, 'query')}"
             progress.update(task, completed=share, description=text)
 
         measurement = measure(settings, report)

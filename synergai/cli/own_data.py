@@ -235,9 +235,10 @@ class OwnDataJob:
         self, status: JobStatus, directory: ResultDirectory | None, listed: FailureList
     ) -> None:
         print_status(status, as_json=False)
-        errors = f", {status.failures:,} of which are errors" if status.failures else ""
+        are = "is an error" if status.failures == 1 else "are errors"
+        errors = f", {status.failures:,} of which {are}" if status.failures else ""
         if directory is not None:
-            typer.echo(f"{directory.total:,} results in {directory.path}{errors}")
+            typer.echo(f"{counted(directory.total, 'result')} in {directory.path}{errors}")
         elif status.queries_done:
             command = f"synergai jobs results {status.id} --output DIR"
             typer.echo(f"fetch the results{errors}{',' if errors else ''} with '{command}'")

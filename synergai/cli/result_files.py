@@ -105,7 +105,9 @@ async def fetch_into(
             facts = {"job": job.id, "directory": str(output), "results": directory.total}
             print_json({**facts, "new": directory.total - before, "failures": failures.as_json()})
             return
-        typer.echo(f"{directory.total:,} results in {output} ({directory.total - before:,} new)")
+        typer.echo(
+            f"{counted(directory.total, 'result')} in {output} ({directory.total - before:,} new)"
+        )
     failures.print()
 
 

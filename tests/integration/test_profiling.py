@@ -79,7 +79,7 @@ def test_dry_run_is_allowed_while_engines_are_in_service(
         dry_run=True,
     )
     profile(settings)
-    assert "1 measurements, about" in capsys.readouterr().err
+    assert "1 measurement, about" in capsys.readouterr().err
 
 
 def test_profile_writes_an_entry_and_keeps_loadgens_logs(models: Path, tmp_path: Path) -> None:

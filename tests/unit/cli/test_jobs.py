@@ -114,3 +114,18 @@ def test_status_tells_the_share_of_each_variant() -> None:
     ]
     assert variants_text(a_job(executions=tuple(executions))) == "full 75%, int8 25%"
     assert variants_text(a_job()) == ""
+
+
+def test_counts_agree_with_their_nouns(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = Execution(
+        worker_id=WorkerId("w"), configuration=Configuration(1), first=0, count=1, seconds=1.0
+    )
+    spec = JobSpec(engine=EngineName("digits"), queries=1, upload_id="u")
+    job = a_job(JobState.SUCCEEDED, spec=spec, failures=1, executions=(ran,))
+    print_status(job, as_json=False)
+    shown = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    facts = {name: value.strip() for name, value in shown}
+    assert facts["ran"] == "1 query from 0 on w (threads=1) in 1 s"
+    assert facts["failures"] == "1 of 1 input"
+    with pytest.raises(InvalidInput, match="the only input of job a failed"):
+        raise_unless_good(job, fail_on_violation=False)

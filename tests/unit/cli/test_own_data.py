@@ -50,7 +50,10 @@ def a_status(state: JobState = JobState.SUCCEEDED, failures: int = 0) -> JobStat
 
 @pytest.mark.parametrize(
     ("failures", "title"),
-    [(8, "1 input failed, found while uploading:"), (1, "1 input failed:")],
+    [
+        (8, "1 input failed, found while uploading:"),
+        (1, "1 input failed:"),
+    ],
 )
 def test_without_a_directory_the_listed_failures_are_those_found_while_uploading(
     capsys: pytest.CaptureFixture[str], failures: int, title: str
@@ -60,7 +63,8 @@ def test_without_a_directory_the_listed_failures_are_those_found_while_uploading
     command._print_end(a_status(failures=failures), None, as_json=False)
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [title, "  photos/empty.jpg: the file is empty"]
-    assert f"fetch the results, {failures} of which are errors, with" in printed.out
+    errors = "1 of which is an error" if failures == 1 else f"{failures} of which are errors"
+    assert f"fetch the results, {errors}, with" in printed.out
 
 
 @pytest.mark.parametrize(
