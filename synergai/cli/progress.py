@@ -14,7 +14,15 @@ def count_progress() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    return Progress(
+    class CountProgress(Progress):
+        def stop(self) -> None:
+            # In a file, `Progress` ends its last line even if it has printed none.
+            if self.tasks or self.console.is_interactive:
+                super().stop()
+            else:
+                self.live.stop()
+
+    return CountProgress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
