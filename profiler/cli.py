@@ -53,11 +53,15 @@ def profile(settings: ProfilerSettings) -> None:
     from profiler.generators.generator import Machine
     from profiler.measurer import Measurer
     from profiler.modes import ProfiledModes
+    from profiler.sessions import find_engines
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.files import add_to_dictionary
     from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
     from worker_agent.power.files import Files
 
+    if settings.engines:
+        # Before a worker has to be stopped for it.
+        find_engines(settings.models, settings.engines)
     # Fail before measuring if the dictionary cannot be written.
     add_to_dictionary(settings.dictionary, [])
     files = Files(settings.root)

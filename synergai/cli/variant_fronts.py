@@ -49,18 +49,20 @@ def front(
     name = validate_engine(engine)
     if plot is not None:
         check_plot(plot)
-    fronts = variant_fronts(
-        (
-            entry
-            for entry in load_dictionary(dictionary)
-            if entry.engine == name and worker_class in (None, entry.worker_class)
-        ),
-        _declared(models, name),
-    )
+    entries = [
+        entry
+        for entry in load_dictionary(dictionary)
+        if entry.engine == name and worker_class in (None, entry.worker_class)
+    ]
+    measure = f"'synergai profile --engines {name}'"
+    if not entries:
+        of = f"engine {name!r}" + (f" on {worker_class}" if worker_class else "")
+        raise NotFound(f"{dictionary} has no entry of {of}; measure it with {measure}")
+    fronts = variant_fronts(entries, _declared(models, name))
     if not fronts:
         raise NotFound(
-            f"{dictionary} has no variants of engine {name!r}; measure them with "
-            f"'synergai profile --engines {name}', or make some with 'synergai engines variants'"
+            f"the entries of engine {name!r} in {dictionary} have no variants; make some with "
+            f"'synergai engines variants {name}', and measure them with {measure}"
         )
     if plot is not None:
         _draw(fronts, name, plot)

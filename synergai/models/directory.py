@@ -199,8 +199,9 @@ class ModelDirectory:
             entries = sorted(self.path.iterdir())
         except OSError as error:
             raise NotFound(
-                f"the model directory {self.path} cannot be read ({error.strerror}); build an "
-                "engine into it with 'synergai engines build', or name another directory"
+                f"the model directory {self.path} cannot be read ({error.strerror}); add a "
+                "model to it with 'synergai engines add FILE', build an engine into it with "
+                "'synergai engines build', or name another directory"
             ) from error
         return [
             definition

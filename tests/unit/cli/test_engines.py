@@ -8,7 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.engines import app
-from synergai.errors import SynergaiError
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import NotFound, SynergaiError
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
 from tests.constant_variants import write_family
 
@@ -58,6 +61,27 @@ def test_inspect_shows_the_variant_that_is_named(models: Path, engine: str, file
 def test_inspect_of_what_there_is_not_says_so(models: Path, engine: str, reason: str) -> None:
     with pytest.raises(SynergaiError, match=reason):
         run("inspect", engine, "--models", models)
+
+
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        ("single", "the entries of engine 'single' in .* have no variants; make some with"),
+        ("other", "has no entry of engine 'single'; measure it with 'synergai profile --engines"),
+    ],
+)
+def test_front_says_whether_variants_or_measurements_are_missing(
+    models: Path, measured: str, reason: str
+) -> None:
+    entry = ProfileEntry(
+        engine=EngineName(measured),
+        worker_class=WorkerClass("x86"),
+        configuration=Configuration(1),
+        qps=1.0,
+    )
+    add_to_dictionary(models / "d.db", [entry])
+    with pytest.raises(NotFound, match=reason):
+        run("front", "single", "--models", models, "--dictionary", models / "d.db")
 
 
 def test_build_names_the_file_of_each_variant(

@@ -205,7 +205,7 @@ def test_hidden_folders_and_other_files_are_ignored(tmp_path: Path) -> None:
 def test_missing_directory_or_engine_is_not_found(tmp_path: Path) -> None:
     put(tmp_path, "here")
 
-    with pytest.raises(NotFound, match="engines build"):
+    with pytest.raises(NotFound, match=r"'synergai engines add FILE'.*'synergai engines build'"):
         ModelDirectory(tmp_path / "absent").engines()
     with pytest.raises(NotFound, match="known engines: here"):
         ModelDirectory(tmp_path).get("there")

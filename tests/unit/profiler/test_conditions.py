@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from profiler.cli import profile
 from profiler.conditions import Conditions, ConditionsMonitor, top_mhz
 from profiler.exclusive import check_not_serving, only_profiler
+from profiler.settings import ProfilerSettings
 from synergai.domain import WorkerClass
-from synergai.errors import Unavailable
+from synergai.errors import NotFound, Unavailable
 from worker_agent.power.files import Files
 
 if TYPE_CHECKING:
@@ -104,3 +107,21 @@ def test_engines_of_a_worker_in_service_are_noticed_and_those_of_profilers_not(
     process(tmp_path, 13, 1, "python", "-m", "worker_agent.host.main")
     with pytest.raises(Unavailable, match=r"process 13.*--while-serving"):
         check_not_serving(tmp_path)
+
+
+def test_unknown_engine_is_refused_before_a_worker_is_to_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise Unavailable("a worker on this machine has engines in service")
+
+    monkeypatch.setattr("profiler.exclusive.check_not_serving", refuse)
+    settings = ProfilerSettings(
+        models=tmp_path,
+        engines=("nope",),
+        dictionary=tmp_path / "d.db",
+        worker_class=f"refused-{os.getpid()}",
+        root=tmp_path,
+    )
+    with pytest.raises(NotFound, match="no engine 'nope'"):
+        profile(settings)
