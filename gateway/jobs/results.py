@@ -93,6 +93,7 @@ class JobResults:
                 while True:
                     changed.clear()
                     state = None if tracker is None else tracker.state
+                    stored = len(opened.log)
                     found = await asyncio.to_thread(
                         opened.log.read, cursor, _BATCH_RESULTS, BATCH_BYTES
                     )
@@ -101,9 +102,10 @@ class JobResults:
                         cursor += len(found)
                         next_at = time() + rate.interval_s()
                         yield Batch(found, cursor)
-                    elif tracker is None or state is None or state.ended:
+                        if cursor < stored:
+                            continue
+                    if tracker is None or state is None or state.ended:
                         return
-                    else:
-                        await tracker.next_change(changed, state, next_at)
+                    await tracker.next_change(changed, state, next_at)
         finally:
             await self._store.release(opened)

@@ -260,8 +260,9 @@ async def test_follower_gets_results_at_intervals_and_the_last_ones_at_once(
     async with asyncio.timeout(30), aclosing(batches):
         harness.report(worker, assignment, 1)
         assert len((await anext(batches)).results) == 1
-        following = asyncio.ensure_future(anext(batches))
         harness.report(worker, assignment, 2, responses=1)
+        await harness.flush_journal()
+        following = asyncio.ensure_future(anext(batches))
         for _ in range(3):
             await harness.flush_journal()
         assert not following.done()
