@@ -44,8 +44,8 @@ class ServedProfiles:
 
     def learned(self, entry: ProfileEntry) -> None:
         """Store an entry that the core has observed, with the model file that is served."""
-        digests = self._served_digests(entry)
-        self._profiles.record(entry, next(iter(digests), ""))
+        known = set(self._served_digests(entry)) - {""}
+        self._profiles.record(entry, known.pop() if len(known) == 1 else "")
 
     def put(self, entries: Iterable[ProfileEntry]) -> Iterator[ProfilesAdded]:
         """Return the event of new entries that are used, and set the others aside."""

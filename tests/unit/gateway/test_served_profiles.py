@@ -138,6 +138,17 @@ async def test_observed_profile_ends_with_the_file_that_was_observed(path: Path)
     assert (stored.label, stored.digest) == (OBSERVED, OLD)
 
 
+async def test_file_of_an_observed_profile_is_not_known_if_its_class_serves_several(
+    path: Path,
+) -> None:
+    setup = Setup(path, workers=[make_worker("w1"), make_worker("w2")])
+    setup.change(of_file(NEW), worker=1)
+    setup.served.learned(an_entry("", label=OBSERVED))
+    await setup.profiles.close()
+    [stored] = load_dictionary(path)
+    assert stored.digest == ""
+
+
 async def test_each_variant_has_profiles_of_its_own_file(path: Path) -> None:
     kept, ended = an_entry(OLD, variant="fp32"), an_entry(OLD, variant="int8")
     setup = Setup(path, kept, ended)
