@@ -92,18 +92,21 @@ class ServedProfiles:
 
     def _is_of_other_file(self, entry: ProfileEntry) -> bool:
         """Return whether workers of its class serve the engine, none of them with its file."""
-        served = self._served_digests(entry)
-        return bool(served) and not served & {"", entry.digest} and bool(entry.digest)
+        is_served = False
+        for digest in self._served_digests(entry) if entry.digest else ():
+            if digest in {"", entry.digest}:  # usually of the first worker
+                return False
+            is_served = True
+        return is_served
 
-    def _served_digests(self, entry: ProfileEntry) -> set[str]:
-        """Return the files of an entry's engine or variant on the workers of its class."""
-        engines = (
-            worker.engines.get(entry.engine)
-            for worker in self._workers()
-            if worker.worker_class == entry.worker_class
-        )
-        variant = entry.configuration.variant
-        return {_digest(each, variant) for each in engines if each is not None and not each.fault}
+    def _served_digests(self, entry: ProfileEntry) -> Iterator[str]:
+        """Yield the files of an entry's engine or variant on the workers of its class."""
+        name, worker_class = entry.engine, entry.worker_class
+        for worker in self._workers():
+            if worker.worker_class == worker_class:
+                engine = worker.engines.get(name)
+                if engine is not None and not engine.fault:
+                    yield _digest(engine, entry.configuration.variant)
 
     @staticmethod
     def _log(removed: list[ProfileEntry]) -> None:
