@@ -43,7 +43,7 @@ def page_routes(backend: InferenceBackend, metadata: ServerMetadataResponse) -> 
         page = Template(_read("index.html")).substitute(
             version=escape(metadata.version),
             state="serving" if backend.is_ready() else "not serving",
-            engines=_rows(models),
+            engines=engine_rows(models),
         )
         return HTMLResponse(page, headers=_SECURITY)
 
@@ -59,9 +59,10 @@ def _read(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _rows(models: Iterable[RepositoryIndexResponse.ModelIndex]) -> str:
+def engine_rows(models: Iterable[RepositoryIndexResponse.ModelIndex]) -> str:
+    """Return the rows of the table of engines, each of which links to its description."""
     rows = [
-        f'<tr><td><a href="/v2/models/{quote(model.name, safe="")}">{escape(model.name)}</a></td>'
+        f'<tr><td><a href="{_path(model)}">{escape(model.name)}</a></td>'
         f"<td>{escape(model.version) or '-'}</td>"
         f'<td class="{escape(model.state.lower())}">{escape(model.state.lower())}</td>'
         f"<td>{escape(model.reason)}</td></tr>"
@@ -72,3 +73,8 @@ def _rows(models: Iterable[RepositoryIndexResponse.ModelIndex]) -> str:
     return (
         '<tr><td colspan="4">None yet: start a worker with <code>synergai agent</code>.</td></tr>'
     )
+
+
+def _path(model: RepositoryIndexResponse.ModelIndex) -> str:
+    path = f"/v2/models/{quote(model.name, safe='')}"
+    return f"{path}/versions/{quote(model.version, safe='')}" if model.version else path

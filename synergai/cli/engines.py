@@ -187,7 +187,8 @@ def inspect(
 ) -> None:
     """Show the inputs, outputs and format of a model.
 
-    NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without one, it is the first.
+    NAME/2 is version 2 of an engine, and NAME/2.int8 a variant of it. Without a version, it is the
+    highest one that is usable, which requests get by default; without a variant, the first one.
     """
     from synergai.errors import EngineUnusable
     from synergai.models.directory import ModelDirectory
@@ -195,7 +196,7 @@ def inspect(
     from synergai.models.formats.model_files import is_saved_model
     from synergai.versions import parse_version, split_version, versioned
 
-    path, variants = Path(engine), list[str]()
+    path, version, variants, versions = Path(engine), "", list[str](), list[str]()
     if not (path.suffix and path.exists()) and not is_saved_model(path):
         (name, version), variant = split_version(engine), ""
         if version[:1].isdigit():
@@ -203,7 +204,14 @@ def inspect(
             name = versioned(name, version)
         else:  # the path of a model that is not there
             name = engine
-        definition = ModelDirectory(models).get(name)
+        directory = ModelDirectory(models)
+        known = directory.versions(split_version(name)[0])
+        if known and "/" not in engine:
+            definition = ([each for each in known if not each.fault] or known)[-1]
+        else:
+            definition = directory.get(name)
+        version = split_version(definition.name)[1]
+        versions = [split_version(each.name)[1] for each in known if each.name != definition.name]
         if definition.fault:
             raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
         path = definition.of_variant(variant).file
@@ -211,12 +219,16 @@ def inspect(
     description = describe(path)
     if as_json:
         facts = to_jsonable(description)
+        if version:
+            facts |= {"version": version, "other_versions": versions}
         print_json({"file": str(path), **facts.pop("contents"), **facts})
         return
+    others = f" (others: {', '.join(versions)})" if versions else ""
     contents = description.contents
     print_facts(
         (
             ("file", str(path)),
+            *((("version", f"{version}{others}"),) if version else ()),
             ("backend", description.backend),
             ("inputs", _format_tensors(contents.inputs)),
             ("outputs", _format_tensors(contents.outputs)),

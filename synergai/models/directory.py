@@ -60,6 +60,7 @@ from synergai.models.variants import VariantDefinition
 from synergai.names import validate_name
 from synergai.versions import (
     FIRST_VERSION,
+    by_version,
     split_version,
     validate_engine,
     validate_version,
@@ -223,6 +224,15 @@ class ModelDirectory:
                 return definition
         known = ", ".join(definition.name for definition in engines) or "none"
         raise NotFound(f"{self.path} has no engine {name!r}; known engines: {known}")
+
+    def versions(self, name: str) -> list[EngineDefinition]:
+        """Return the versions of an engine, also faulty ones, in ascending order.
+
+        Raises:
+            NotFound: the directory cannot be read.
+        """
+        found = [each for each in self.engines() if split_version(each.name)[0] == name]
+        return sorted(found, key=lambda each: by_version(each.name))
 
     def _load_entry(self, entry: Path) -> list[EngineDefinition]:
         """Return the versions of the engine in an entry, sorted by version."""

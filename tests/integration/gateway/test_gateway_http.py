@@ -487,7 +487,7 @@ async def test_requests_end_as_unavailable_when_the_gateway_stops(
 async def test_index_page_lists_the_engines(gateway: Gateway) -> None:
     page = await get(gateway, "/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert b'<a href="/v2/models/echo">echo</a>' in page.body
+    assert b'<a href="/v2/models/echo/versions/1">echo</a>' in page.body
     document = json.loads((await get(gateway, "/openapi.json")).body)
     assert document["info"]["version"] in page.body.decode()
 

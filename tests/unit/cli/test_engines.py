@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +48,22 @@ def test_inspect_shows_the_variant_that_is_named(models: Path, engine: str, file
     shown = run("inspect", engine, "--models", models, "--json")
     assert f"{file}.onnx" in shown
     assert "variants" in run("inspect", engine, "--models", models)
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "others"),
+    [("family", "3", ["1", "4"]), ("family/1", "1", ["3", "4"])],
+)
+def test_inspect_shows_the_version_that_requests_get_and_names_the_others(
+    models: Path, engine: str, version: str, others: list[str]
+) -> None:
+    write_family(models / "family" / "3", VARIANTS)
+    (models / "family" / "4").mkdir()  # without a model, it cannot answer
+    shown = json.loads(run("inspect", engine, "--models", models, "--json"))
+    assert (shown["version"], shown["other_versions"]) == (version, others)
+    assert ("family/3/" in shown["file"]) is (version == "3")
+    table = " ".join(run("inspect", engine, "--models", models).split())
+    assert f" version {version} (others: {', '.join(others)}) " in table
 
 
 @pytest.mark.parametrize(
