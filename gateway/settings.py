@@ -16,7 +16,16 @@ from synergai.protocol.limits import (
     MAX_CALLS_PER_CONNECTION,
 )
 from synergai.runtime.paths import gateway_state
-from synergai.runtime.settings import Address, Duration, LogLevel, Settings, Size, field_of
+from synergai.runtime.settings import (
+    HUB,
+    Address,
+    Duration,
+    HubAddress,
+    LogLevel,
+    Settings,
+    Size,
+    field_of,
+)
 from synergai.scheduling.settings import SchedulingOptions, SchedulingSettings
 
 _MIB = 1024 * 1024
@@ -45,7 +54,7 @@ class _Locations(Settings):
         description="Address for clients (Open Inference Protocol, jobs, fleet). Port 0 picks "
         "a free port.",
     )
-    hub: Address = Field(default="127.0.0.1:8010", description="Address for agents.")
+    hub: HubAddress = Field(default=HUB, description="Address for agents.")
     work_port: int = Field(
         default=0,
         ge=0,

@@ -18,7 +18,7 @@ from synergai.runtime.installation import (
     path_problem,
     read_unit,
 )
-from synergai.runtime.settings import validate_address
+from synergai.runtime.settings import HUB, validate_address
 from worker_agent.power.helper import ALLOWED
 from worker_agent.power.selection import AUTO, CONTROLLERS, detect, open_controller
 
@@ -69,7 +69,7 @@ class Installation:
     keep_settings: bool = False
 
     def __post_init__(self) -> None:
-        validate_address(self.hub)
+        validate_address(self.hub, HUB)
         validate_name(self.worker_class, "worker class")
         if self.worker_id:
             validate_name(self.worker_id, "worker id")

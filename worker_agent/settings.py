@@ -18,7 +18,16 @@ from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.addresses import is_loopback
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
-from synergai.runtime.settings import Address, Cores, Duration, LogLevel, Settings, Size
+from synergai.runtime.settings import (
+    HUB,
+    Address,
+    Cores,
+    Duration,
+    HubAddress,
+    LogLevel,
+    Settings,
+    Size,
+)
 from worker_agent.config import AgentConfig, WorkerConfig
 from worker_agent.providers.settings import Providers  # noqa: TC001 - pydantic reads it
 
@@ -38,7 +47,7 @@ def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
 class _HubAddress(Settings):
     """The gateway; a separate class so that help lists it first."""
 
-    gateway: Address = Field(default="127.0.0.1:8010", description="Address of the gateway's hub.")
+    gateway: HubAddress = Field(default=HUB, description="Address of the gateway's hub.")
 
 
 class WorkerSettings(Settings):

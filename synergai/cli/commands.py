@@ -12,7 +12,15 @@ import typer
 from pydantic_core import PydanticUndefined
 
 from synergai.errors import InvalidSettings
-from synergai.runtime.settings import POSITIONAL, Address, Duration, Settings, Size, bare_type
+from synergai.runtime.settings import (
+    POSITIONAL,
+    Address,
+    Duration,
+    HubAddress,
+    Settings,
+    Size,
+    bare_type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,7 +201,7 @@ def _config_parameter(model: type[Settings]) -> inspect.Parameter:
 
 
 _METAVARS: dict[Any, str] = {int: "INTEGER", float: "NUMBER", Path: "PATH", str: "TEXT"}
-_ADDRESS = get_args(Address)[1]
+_ADDRESSES = {get_args(each)[1] for each in (Address, HubAddress)}
 _SIZE = get_args(Size)[1]
 _DURATION = get_args(Duration)[1]
 _MAX_METAVAR_WIDTH = 16
@@ -203,7 +211,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 def _metavar(field: FieldInfo) -> str:
     parts = (field.annotation, *get_args(field.annotation))
-    if any(_ADDRESS in getattr(part, "__metadata__", field.metadata) for part in parts):
+    if any(_ADDRESSES & set(getattr(part, "__metadata__", field.metadata)) for part in parts):
         return "HOST:PORT"
     if any(_SIZE in getattr(part, "__metadata__", field.metadata) for part in parts):
         return "SIZE"

@@ -52,6 +52,7 @@ from synergai.protocol.converters import (
 )
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
 from synergai.protocol.tls import Identity, channel_credentials
+from synergai.runtime.addresses import refuse_url
 from synergai.v1 import fleet_pb2
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class Client(JobOperations, EngineOperations):
         insecure: send the token without TLS to other machines as well.
 
     Raises:
-        InvalidInput: `attempts` or `in_flight` is less than 1, a file has no certificates or key,
-            or the token would be sent without encryption.
+        InvalidInput: `target` is a URL, `attempts` or `in_flight` is less than 1, a file has no
+            certificates or key, or the token would be sent without encryption.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Client(JobOperations, EngineOperations):
             raise InvalidInput(f"attempts must be at least 1, not {attempts}")
         if in_flight < 1:
             raise InvalidInput(f"in_flight must be at least 1, not {in_flight}")
-        self.target = target
+        self.target = refuse_url(target)
         self._max_message_bytes = max_message_bytes
         self._attempts = attempts
         self._patience = patience

@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import Final
+
+from synergai.errors import InvalidInput
+
+_SCHEMES: Final = ("http://", "https://")
+
+
+def refuse_url(address: str) -> str:
+    """Return `address`, unless it is a URL, which gRPC would take for a misformatted name.
+
+    Raises:
+        InvalidInput: it is a URL.
+    """
+    for scheme in _SCHEMES:
+        if address.startswith(scheme):
+            raise InvalidInput(f"{address!r} is not an address: leave out {scheme!r}")
+    return address
 
 
 def is_loopback(host: str) -> bool:

@@ -21,6 +21,7 @@ import re
 import tomllib
 import types
 from dataclasses import dataclass
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -49,6 +50,7 @@ from pydantic import (
 
 from synergai.errors import InvalidInput
 from synergai.errors import InvalidSettings as InvalidSettings
+from synergai.runtime.addresses import refuse_url
 from synergai.runtime.durations import parse_duration
 
 if TYPE_CHECKING:
@@ -58,13 +60,21 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-def validate_address(text: str) -> str:
+HUB: Final = "127.0.0.1:8010"
+"""Default address for agents."""
+
+
+def validate_address(text: str, example: str = "127.0.0.1:8001") -> str:
     """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 stands for a free one.
+
+    Args:
+        text: the address.
+        example: a valid address of the same kind, for the message.
 
     Raises:
         InvalidInput: it is not an address.
     """
-    host, separator, port = text.rpartition(":")
+    host, separator, port = refuse_url(text).rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host_is_valid = ":" in host and not set(host[1:-1]) - set("0123456789abcdefABCDEF:.%")
     else:
@@ -73,13 +83,16 @@ def validate_address(text: str) -> str:
     port_is_valid = port.isascii() and port.isdecimal() and int(port) <= 65535
     if not (separator and host_is_valid and port_is_valid):
         raise InvalidInput(
-            f"{text!r} is not an address: write HOST:PORT or [IPV6]:PORT, such as 127.0.0.1:8001"
+            f"{text!r} is not an address: write HOST:PORT or [IPV6]:PORT, such as {example}"
         )
     return text
 
 
 Address: TypeAlias = Annotated[str, AfterValidator(validate_address)]
 """``HOST:PORT`` to listen on or to connect to."""
+
+HubAddress: TypeAlias = Annotated[str, AfterValidator(partial(validate_address, example=HUB))]
+"""``HOST:PORT`` of a gateway for agents."""
 
 
 def parse_cores(parts: object) -> tuple[int, ...]:

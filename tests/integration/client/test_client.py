@@ -276,6 +276,12 @@ async def test_unreachable_gateway_is_named(unreachable: str) -> None:
         assert not await client.ready()
 
 
+@pytest.mark.parametrize("scheme", ["http://", "https://"])
+def test_url_as_target_is_rejected_with_what_to_leave_out(scheme: str) -> None:
+    with pytest.raises(synergai.InvalidInput, match=f"is not an address: leave out '{scheme}'$"):
+        synergai.Client(f"{scheme}127.0.0.1:8001")
+
+
 async def test_client_outside_its_block_is_rejected() -> None:
     with pytest.raises(synergai.InvalidInput, match="async with"):
         await synergai.Client().workers()

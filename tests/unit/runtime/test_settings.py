@@ -208,6 +208,11 @@ def test_invalid_address_is_rejected(text: str) -> None:
         validate_address(text)
 
 
+def test_url_is_rejected_with_what_to_leave_out() -> None:
+    with pytest.raises(InvalidInput, match=r"is not an address: leave out 'http://'$"):
+        validate_address("http://127.0.0.1:8001")
+
+
 @given(st.text())
 def test_any_text_is_a_valid_address_or_rejected(text: str) -> None:
     try:

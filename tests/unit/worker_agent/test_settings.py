@@ -130,3 +130,8 @@ def test_agents_own_server_is_for_this_machine_unless_told_otherwise() -> None:
     with pytest.raises(InvalidInput, match=r"--listen 0\.0\.0\.0:9001.*--insecure"):
         AgentSettings.load({"listen": "0.0.0.0:9001"}).to_config()
     AgentSettings.load({"listen": "0.0.0.0:9001", "insecure": "true"}).to_config()
+
+
+def test_example_of_an_agents_gateway_has_the_port_for_agents() -> None:
+    with pytest.raises(InvalidSettings, match=r"--gateway: 'foo' .* such as 127\.0\.0\.1:8010$"):
+        AgentSettings.load({"gateway": "foo"})
