@@ -60,7 +60,7 @@ class WorkerSettings(Settings):
         default=5.0,
         gt=0,
         description="Interval in seconds between two checks of the engines' files for changes; "
-        "added and removed folders are found within a second.",
+        "new folders are found within a second, and removed ones within three.",
     )
     worker_id: Annotated[str, AfterValidator(lambda name: validate_name(name, "worker id"))] = (
         Field(

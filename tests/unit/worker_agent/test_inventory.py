@@ -764,6 +764,30 @@ async def test_new_folder_is_found_at_the_next_look(inventory: Inventory, models
     assert sum(looks[:2]) <= 1.0
 
 
+async def test_removed_folder_is_reported_within_three_seconds(
+    inventory: Inventory, models: Path
+) -> None:
+    looks: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            (models / "one").rename(models / ".one")
+
+    await described(inventory)
+    changes: asyncio.Queue[tuple[EngineName, float]] = asyncio.Queue()
+
+    def remove(name: EngineName, engine: Engine | None) -> None:
+        assert engine is None
+        changes.put_nowait((name, sum(looks[1:])))
+
+    watch = ModelDirectoryWatch(inventory, 60.0, ignore, remove, pause)
+    async with asyncio.timeout(30), running(watch):
+        name, taken_s = await changes.get()
+    assert name == ONE
+    assert taken_s <= 3.0
+
+
 async def test_new_engine_is_reported_as_pending_before_it_is_described(
     inventory: Inventory, models: Path
 ) -> None:
