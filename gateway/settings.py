@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path  # noqa: TC003  # pydantic needs the types of fields
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.config import GatewayConfig
 from synergai.errors import InvalidInput
@@ -84,14 +84,27 @@ class _Locations(Settings):
     )
 
 
+def _check_policy(name: str) -> str:
+    # Imported here, as in `_check_chooser`, to keep the scheduler out of `--help`.
+    from synergai.scheduling.policy import POLICIES
+
+    return POLICIES.check(name)
+
+
+def _check_chooser(name: str) -> str:
+    from synergai.scheduling.choosers import CHOOSERS
+
+    return CHOOSERS.check(name)
+
+
 class _Scheduling(Settings):
     """The scheduler's options, as it declares them."""
 
-    policy: str = field_of(SchedulingOptions, "policy")
+    policy: Annotated[str, AfterValidator(_check_policy)] = field_of(SchedulingOptions, "policy")
     strict: bool = field_of(SchedulingOptions, "strict")
     policy_options: dict[str, str] = field_of(SchedulingOptions, "policy_options")
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
-    chooser: str = field_of(SchedulingOptions, "chooser")
+    chooser: Annotated[str, AfterValidator(_check_chooser)] = field_of(SchedulingOptions, "chooser")
     # Simulations and logs of earlier versions load nothing ahead unless they say so.
     load_ahead: Literal["never", "requested", "all"] = field_of(
         SchedulingOptions, "load_ahead", default="requested"

@@ -44,7 +44,20 @@ class Registry(Generic[T]):
             return cast("Callable[..., T]", getattr(import_module(module), attribute))
         for point in _entry_points(self._group).select(name=name):
             return cast("Callable[..., T]", self._load(point))
-        raise InvalidInput(
+        raise self._unknown(name)
+
+    def check(self, name: str) -> str:
+        """Return `name`, without importing what is registered under it.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        if name in self._builtin or _entry_points(self._group).select(name=name):
+            return name
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> InvalidInput:
+        return InvalidInput(
             f"{name!r} is not in {self._group}; available: {', '.join(self.names())}"
         )
 
