@@ -77,8 +77,8 @@ def disturbance(entries: Iterable[ProfileEntry]) -> str:
     if not disturbed:
         return ""
     return (
-        f"Other processes were busy while {', '.join(disturbed)} was profiled, so estimates are "
-        "less exact, and jobs may be late; run the demo again on an idle machine."
+        f"Other processes disturbed the profiling of {', '.join(disturbed)}, so estimates are less "
+        "exact, and jobs may be late; run the demo again on an idle machine."
     )
 
 

@@ -41,4 +41,4 @@ def test_report_names_the_profiles_that_other_processes_disturbed() -> None:
         for name, label in (("cloud", MEASURED), ("edge", DISTURBED))
     )
     assert report.disturbance([calm]) == ""
-    assert "while digits on edge was profiled" in report.disturbance([calm, disturbed])
+    assert "disturbed the profiling of digits on edge" in report.disturbance([calm, disturbed])
