@@ -30,6 +30,8 @@ from synergai.v1 import hub_pb2
 from tests.unit.gateway.conftest import ENGINE, make_worker
 
 if TYPE_CHECKING:
+    from gateway.fleet.worker import ConnectedWorker
+    from gateway.requests.inference import Request
     from tests.message_fields import ProgressFields, RequestFields
     from tests.unit.gateway.conftest import GatewayHarness
 
@@ -57,13 +59,18 @@ async def test_request_is_dispatched_and_its_response_returned(harness: GatewayH
     assert harness.metric("tenant_requests_total", tenant="default", outcome="ok") == 1
 
 
-async def test_response_is_handed_over_before_the_scheduler_is_told(
-    harness: GatewayHarness,
-) -> None:
-    worker = harness.add_worker()
+def answered_request(harness: GatewayHarness, worker: ConnectedWorker) -> Request:
+    """Return a request that an idle worker has answered, of which the scheduler is not told yet."""
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    return request
+
+
+async def test_response_is_handed_over_before_the_scheduler_is_told(
+    harness: GatewayHarness,
+) -> None:
+    request = answered_request(harness, harness.add_worker())
     assert request.result.done()
     assert harness.admission.requests == 1
     for _ in range(2):
@@ -75,20 +82,26 @@ async def test_answered_request_frees_its_worker_before_the_next_one_arrives(
     harness: GatewayHarness,
 ) -> None:
     worker = harness.add_worker()
-    harness.begin_request()
-    (assignment,) = harness.assignments(worker)
-    harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    answered_request(harness, worker)
     request = harness.begin_request()
     assert [each.job_id for each in harness.assignments(worker)] == [request.job.id]
+
+
+async def test_answered_request_is_not_repeated_if_its_worker_leaves(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    answered_request(harness, worker)
+    harness.dispatcher.remove_worker(worker)
+    assert harness.assignments(harness.add_worker("w2")) == []
+    assert harness.admission.requests == 0
+    assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
 
 
 async def test_request_that_is_abandoned_after_its_response_has_succeeded(
     harness: GatewayHarness,
 ) -> None:
-    worker = harness.add_worker()
-    request = harness.begin_request()
-    (assignment,) = harness.assignments(worker)
-    harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    request = answered_request(harness, harness.add_worker())
     request.abandon()
     assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
     assert harness.metric("requests_total", engine="echo", outcome="cancelled") == 0
