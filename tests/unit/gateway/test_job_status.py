@@ -32,6 +32,8 @@ from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from synergai.jobs import JobStatus
 
 W1 = WorkerId("w1")
@@ -156,6 +158,19 @@ def record_progress(tracker: JobTracker, done: int) -> None:
     tracker.record_execution(an_assignment(10), execution)
 
 
+async def check_only_the_end_is_seen(
+    tracker: JobTracker, watch: AsyncGenerator[JobStatus, None]
+) -> None:
+    """Check that a watcher does not see progress yet, and then the end at once."""
+    following = asyncio.ensure_future(anext(watch))
+    for done in range(1, 4):
+        record_progress(tracker, done)
+        await asyncio.sleep(0)
+    assert not following.done()
+    tracker.record_end(JobState.CANCELLED, 5.0)
+    assert (await following).state is JobState.CANCELLED
+
+
 async def test_slow_watcher_sees_the_latest_and_the_end() -> None:
     tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
     watch = tracker.watch(ProgressRate(min_interval_s=0.0))
@@ -171,13 +186,7 @@ async def test_watcher_sees_progress_at_intervals_and_the_end_at_once() -> None:
     tracker = JobTracker(a_record(), Clock(), lambda _job, _now: None)
     watch = tracker.watch(ProgressRate(min_interval_s=3600.0))
     await anext(watch)
-    following = asyncio.ensure_future(anext(watch))
-    for done in range(1, 4):
-        record_progress(tracker, done)
-        await asyncio.sleep(0)
-    assert not following.done()
-    tracker.record_end(JobState.CANCELLED, 5.0)
-    assert (await following).state is JobState.CANCELLED
+    await check_only_the_end_is_seen(tracker, watch)
 
 
 async def test_more_watchers_see_progress_less_often() -> None:
@@ -214,13 +223,7 @@ async def test_watcher_waits_longer_after_a_status_with_many_executions() -> Non
     tracker = JobTracker(a_record(executions=many, spec=spec), Clock(), lambda _job, _now: None)
     watch = tracker.watch(ProgressRate(min_interval_s=0.0))
     assert len((await anext(watch)).executions) == 10_000
-    following = asyncio.ensure_future(anext(watch))
-    for done in range(1, 4):
-        record_progress(tracker, done)
-        await asyncio.sleep(0)
-    assert not following.done()
-    tracker.record_end(JobState.CANCELLED, 5.0)
-    assert (await following).state is JobState.CANCELLED
+    await check_only_the_end_is_seen(tracker, watch)
 
 
 # --- conversion -------------------------------------------------------------------------------
