@@ -203,15 +203,17 @@ class Client(JobOperations, EngineOperations):
         _ = self._channel.oip  # raises NotSupported before the request is built
         timeout = normalize_deadline(deadline)
         budget = Budget(timeout)
-        inputs = await self._inputs.cast(engine, inputs, timeout)
+        values = await self._inputs.cast(engine, inputs, timeout)
         async with self._slots.acquire(priority, budget.left()) as remaining:
-            request = build_request(inputs)
             try:
-                return parse_response(await self._shared_stream.infer(request, remaining))
+                response = await self._shared_stream.infer(build_request(values), remaining)
             except InvalidInput:
                 # The engine may have been replaced by one with other inputs.
-                self._inputs.forget(engine)
-                raise
+                changed = await self._inputs.cast_again(engine, inputs, budget.left())
+                if changed is None:
+                    raise
+                response = await self._shared_stream.infer(build_request(changed), budget.left())
+            return parse_response(response)
 
     @overload
     def stream(

@@ -62,6 +62,10 @@ class EngineDescriptions:
                 self._forget_fetch(name, task)
                 task.cancel()
 
+    def known(self, name: str) -> Engine | None:
+        """Return the description in memory; None if there is none."""
+        return self._known.get(name)
+
     def forget(self, name: str) -> None:
         """Fetch the description again next time."""
         self._known.pop(name, None)

@@ -69,6 +69,31 @@ class InputConverter:
             self.forget(engine)
             raise
 
+    async def cast_again(
+        self, engine: str, inputs: Inputs, within_s: float | None = None
+    ) -> Inputs | None:
+        """Convert values that the gateway has refused by the engine's present description.
+
+        Args:
+            engine: name of the engine.
+            inputs: a value per input.
+            within_s: time to wait for the description, in seconds; None means no limit.
+
+        Returns:
+            The converted values; None if the engine still has the same inputs, so that the values
+            are at fault.
+
+        Raises:
+            InvalidInput: a value does not suit its input.
+            SynergaiError: the engine's description cannot be read.
+        """
+        before = self._descriptions.known(engine)
+        self.forget(engine)
+        now = await self._descriptions.get(engine, within_s)
+        if before is not None and before.inputs == now.inputs:
+            return None
+        return await self.cast(engine, inputs, within_s)
+
     def forget(self, engine: str) -> None:
         """Ask for the engine's description again next time."""
         self._descriptions.forget(engine)

@@ -88,7 +88,8 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Streams the job's current state and every change until it has ended.
+        """Streams the job now, at every change of its state, and up to ten times a second as its queries
+        complete, less often if there are many watchers, until it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

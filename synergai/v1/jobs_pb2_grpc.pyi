@@ -36,7 +36,9 @@ class JobsStub:
     returns its job if the specification is the same, and ALREADY_EXISTS otherwise.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_jobs_pb2.WatchRequest, _jobs_pb2.Job]
-    """Streams the job's current state and every change until it has ended."""
+    """Streams the job now, at every change of its state, and up to ten times a second as its queries
+    complete, less often if there are many watchers, until it has ended.
+    """
     Get: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.GetRequest, _jobs_pb2.Job]
     List: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]
     Cancel: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.CancelRequest, _jobs_pb2.Job]
@@ -60,7 +62,9 @@ class JobsAsyncStub(JobsStub):
     returns its job if the specification is the same, and ALREADY_EXISTS otherwise.
     """
     Watch: _aio.UnaryStreamMultiCallable[_jobs_pb2.WatchRequest, _jobs_pb2.Job]  # type: ignore[assignment]
-    """Streams the job's current state and every change until it has ended."""
+    """Streams the job now, at every change of its state, and up to ten times a second as its queries
+    complete, less often if there are many watchers, until it has ended.
+    """
     Get: _aio.UnaryUnaryMultiCallable[_jobs_pb2.GetRequest, _jobs_pb2.Job]  # type: ignore[assignment]
     List: _aio.UnaryUnaryMultiCallable[_jobs_pb2.ListRequest, _jobs_pb2.ListResponse]  # type: ignore[assignment]
     Cancel: _aio.UnaryUnaryMultiCallable[_jobs_pb2.CancelRequest, _jobs_pb2.Job]  # type: ignore[assignment]
@@ -93,7 +97,9 @@ class JobsServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_jobs_pb2.Job], _abc.AsyncIterator[_jobs_pb2.Job]]:
-        """Streams the job's current state and every change until it has ended."""
+        """Streams the job now, at every change of its state, and up to ten times a second as its queries
+        complete, less often if there are many watchers, until it has ended.
+        """
 
     @_abc_1.abstractmethod
     def Get(

@@ -528,15 +528,25 @@ async def test_query_waits_for_the_description_of_its_engine_up_to_its_own_deadl
     assert gateway.metadata_within == [None], "an inspection may take a minute"
 
 
-@pytest.mark.parametrize("call", ["infer", "stream", "run"])
+@pytest.mark.parametrize("values", [[1.0], np.ones(1, np.float32), np.ones(1, np.int64)])
+async def test_query_follows_an_engine_that_was_replaced(
+    client: synergai.Client, gateway: FakeGateway, values: ArrayLike
+) -> None:
+    await client.infer("identity", {"x": values})
+    gateway.datatype = "INT64"
+    result = await client.infer("identity", {"x": values})
+    assert result["y"].dtype == np.int64
+    with pytest.raises(synergai.InvalidInput, match=r"0\.5"):
+        await client.infer("identity", {"x": [0.5]})
+
+
+@pytest.mark.parametrize("call", ["stream", "run"])
 async def test_inputs_follow_a_replaced_engine_after_one_failure(
     client: synergai.Client, gateway: FakeGateway, call: str
 ) -> None:
     async def ask() -> None:
         query = {"x": [1.0]}
-        if call == "infer":
-            await client.infer("identity", query)
-        elif call == "stream":
+        if call == "stream":
             async with aclosing(client.stream("identity", [query])) as results:
                 assert [result["y"].tolist() async for result in results] == [[1]]
         else:
