@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -112,7 +113,7 @@ class Dispatcher:
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._delayed: list[Event] = []
+        self._delayed: deque[Event] = deque()
         self._check_s = core.stuck_s * _CHECKS_OF_STUCK_S
         self._progress_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -328,14 +329,14 @@ class Dispatcher:
         after that.
         """
         self._delayed.append(event)
-        if len(self._delayed) == 1:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self.catch_up)
+        # For each event, so that one that fails does not delay the others until the next.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, self.catch_up)
 
     def catch_up(self) -> None:
         """Pass the delayed events to the core now."""
         while self._delayed:
-            self._handle_now(self._delayed.pop(0))
+            self._handle_now(self._delayed.popleft())
 
     # --- internals --------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from tests.unit.gateway.conftest import ENGINE, make_worker
 if TYPE_CHECKING:
     from gateway.fleet.worker import ConnectedWorker
     from gateway.requests.inference import Request
+    from synergai.scheduling.events import Command, Event
     from tests.message_fields import ProgressFields, RequestFields
     from tests.unit.gateway.conftest import GatewayHarness
 
@@ -96,6 +97,30 @@ async def test_answered_request_is_not_repeated_if_its_worker_leaves(
     assert harness.assignments(harness.add_worker("w2")) == []
     assert harness.admission.requests == 0
     assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
+
+
+async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answered_request(
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = [harness.add_worker("w1"), harness.add_worker("w2")]
+    for _ in workers:
+        harness.begin_request()
+    for worker in workers:
+        (assignment,) = harness.assignments(worker)
+        harness.complete(worker, assignment, done=1, responses=[RESPONSE])
+    core, failures = harness.dispatcher._core, iter([RuntimeError("a bug")])
+    handle = core.handle
+
+    def fail_once(event: Event, now: float) -> list[Command]:
+        for failure in failures:
+            raise failure
+        return handle(event, now)
+
+    monkeypatch.setattr(core, "handle", fail_once)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert harness.admission.requests == 1
 
 
 async def test_request_that_is_abandoned_after_its_response_has_succeeded(
