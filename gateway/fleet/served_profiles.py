@@ -105,8 +105,11 @@ class ServedProfiles:
         for worker in self._workers():
             if worker.worker_class == worker_class:
                 engine = worker.engines.get(name)
-                if engine is not None and not engine.fault:
-                    yield _digest(engine, entry.configuration.variant)
+                if engine is None or engine.fault:
+                    continue
+                digest = _digest(engine, entry.configuration.variant)
+                if digest is not None:
+                    yield digest
 
     @staticmethod
     def _log(removed: list[ProfileEntry]) -> None:
@@ -124,11 +127,16 @@ class ServedProfiles:
 
 def _may_be_of(entry: ProfileEntry, engine: Engine) -> bool:
     """Return whether an entry may be of the model file of a worker's engine."""
-    return not entry.digest or _digest(engine, entry.configuration.variant) in {"", entry.digest}
+    digest = _digest(engine, entry.configuration.variant)
+    return not entry.digest or digest in {None, "", entry.digest}
 
 
-def _digest(engine: Engine, variant: str) -> str:
-    """Return the SHA-256 of the file of an engine or variant; empty if it is not known."""
+def _digest(engine: Engine, variant: str) -> str | None:
+    """Return the SHA-256 of the file of an engine or of one of its variants.
+
+    Returns:
+        The digest; empty if it is not known, None if a worker with `engine` lacks the variant.
+    """
     if engine.variants:
-        return next((each.digest for each in engine.variants if each.name == variant), "")
-    return "" if variant else engine.digest
+        return next((each.digest for each in engine.variants if each.name == variant), None)
+    return None if variant else engine.digest

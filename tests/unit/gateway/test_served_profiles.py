@@ -161,6 +161,14 @@ async def test_each_variant_has_profiles_of_its_own_file(path: Path) -> None:
     assert sorted(setup.used, key=str) == sorted([kept, ended], key=str)
 
 
+async def test_worker_with_a_single_file_keeps_no_profile_of_a_variant_in_use(path: Path) -> None:
+    ended = an_entry(OLD, variant="int8")
+    setup = Setup(path, ended, workers=[make_worker("w1"), make_worker("w2")])
+    variants = (Variant(name="int8", digest=NEW),)
+    setup.change(replace(of_file(OLD), variants=variants), worker=0)
+    assert setup.used == []
+
+
 async def test_new_profile_of_another_file_is_set_aside_and_one_of_the_served_file_is_used(
     path: Path,
 ) -> None:
@@ -184,7 +192,7 @@ async def test_deleted_profile_does_not_return_with_its_file(path: Path) -> None
     assert setup.used == []
 
 
-async def test_profile_that_was_set_aside_is_not_taken_for_a_change_of_the_file(
+async def test_profile_that_was_set_aside_is_not_reported_as_a_change_of_the_file(
     path: Path,
 ) -> None:
     setup = Setup(path, an_entry())
