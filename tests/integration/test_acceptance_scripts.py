@@ -25,8 +25,8 @@ if {stubborn}:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 child = subprocess.Popen(["sleep", "600"], start_new_session={in_session})
 Path({pids!r}).write_text(f"{{os.getpid()}} {{child.pid}}")
-os.kill(os.getppid(), signal.SIGUSR1)
 try:
+    os.kill(os.getppid(), signal.SIGUSR1)
     child.wait()
 finally:
     child.kill()
