@@ -48,7 +48,7 @@ class Request:
         dispatched_at: time of the first dispatch; None before it.
         estimate_s: estimated seconds from the last dispatch to completion, copies left out.
         accuracy: accuracy of the variant that has answered; 0 if its engine has none.
-        answered: it has succeeded, whatever becomes of the job.
+        answered: its response has been handed over; how the job ends does not change that.
         result: the serialised ``ModelInferResponse``, or the error for the client.
         usage: its tenant's usage, on which it is counted; None if its tenant has no limits.
     """

@@ -25,7 +25,7 @@ def run_script(name: str, *options: str) -> str:
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Run the command of a script, check that it succeeds, and return its output.
 
-    Whatever ends the test, such as its time limit, ends the script and the processes of its group.
+    If the test ends early, as at its time limit, the script and its process group end, too.
     """
     with subprocess.Popen(
         command,

@@ -1,4 +1,4 @@
-"""Acceptance scripts leave no processes behind, whatever ends their tests."""
+"""Acceptance scripts leave no processes behind when their tests end early."""
 
 from __future__ import annotations
 
