@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -157,10 +158,16 @@ def _read_claims(claims: dict[str, Any], issuer: Jwt) -> _Claims:
         groups = (groups,)
     if not isinstance(groups, list | tuple) or not all(isinstance(each, str) for each in groups):
         raise Unauthenticated(f"the token's claim {issuer.groups_claim!r} is not a list of names")
+    expires = int(claims["exp"])
+    if expires > time.time() + issuer.max_lifetime_s + _LEEWAY_S:
+        raise Unauthenticated(
+            "the token expires too late: this gateway accepts tokens of its issuer that expire "
+            f"within {issuer.max_lifetime_s:,} s"
+        )
     return _Claims(
         issuer=issuer,
         subject=subject,
         tenant=tenant,
         groups=frozenset(groups),
-        expires_at=int(claims["exp"]) + _LEEWAY_S,
+        expires_at=expires + _LEEWAY_S,
     )

@@ -69,6 +69,7 @@ class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         keys: ``https`` URL or file of the issuer's key set (JWKS).
         tenant_claim: claim with the client's tenant; without it, the subject is the tenant.
         groups_claim: claim with the client's groups.
+        max_lifetime_s: longest time until a token may expire, in seconds.
     """
 
     issuer: str
@@ -76,6 +77,7 @@ class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys: str
     tenant_claim: str = "tenant"
     groups_claim: str = "groups"
+    max_lifetime_s: Annotated[int, Meta(gt=0)] = 24 * 3600
 
     def __post_init__(self) -> None:
         if "://" in self.keys and not self.keys.startswith("https://"):

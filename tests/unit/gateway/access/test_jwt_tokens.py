@@ -6,6 +6,8 @@ import asyncio
 import base64
 import hmac
 import json
+import math
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -106,6 +108,9 @@ async def test_invalid_tokens_are_refused(harness: Harness) -> None:
         issuer.token("alice", nbf=4102444800): "not yet valid",
         issuer.token(""): "subject",
         issuer.token("alice", exp=None): "exp",
+        issuer.token("alice", days=1.01): "expires too late: .* within 86,400 s",
+        issuer.token("alice", exp=1e300): "expires too late",
+        issuer.token("alice", exp=math.inf): "not valid",
         issuer.token("a b"): "no valid tenant",
         issuer.token("alice", tenant=["lab"]): "no valid tenant",
         issuer.token("alice", groups={"a": 1}): "'groups' is not a list",
@@ -122,9 +127,18 @@ async def test_invalid_tokens_are_refused(harness: Harness) -> None:
 
 
 async def test_expiry_may_be_a_numeric_string(harness: Harness) -> None:
-    assert (await harness.caller(harness.issuer.token("alice", exp="4102444800"))).expires_at == (
-        4102444800 + 10
-    )
+    expiry = int(time.time()) + 60
+    alice = await harness.caller(harness.issuer.token("alice", exp=str(expiry)))
+    assert alice.expires_at == expiry + 10
+
+
+async def test_issuer_may_have_tokens_that_live_longer(harness: Harness) -> None:
+    text = table_text(harness.folder).replace("keys =", "max_lifetime_s = 172800\nkeys =")
+    await asyncio.to_thread(harness.path.write_text, text)
+    await harness.table.look()
+    assert (await harness.caller(harness.issuer.token("alice", days=2))).name == "jwt:alice"
+    with pytest.raises(Unauthenticated, match="within 172,800 s"):
+        await harness.caller(harness.issuer.token("alice", days=2.01))
 
 
 async def test_token_that_expires_while_it_is_remembered_is_refused(harness: Harness) -> None:
