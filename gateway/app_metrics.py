@@ -92,27 +92,27 @@ def register_metrics(app: App) -> None:
         "Copies of late requests that answered first.",
         lambda: app.dispatcher.hedges[1],
     )
-    ahead = app.dispatcher.loads_ahead
+    preloads = app.dispatcher.preloads
     metrics.add_counter(
-        "loads_ahead", "Sessions loaded before they were needed.", lambda: ahead.loads
+        "preloads", "Sessions loaded before they were needed.", lambda: preloads.loads
     )
     metrics.add_counter(
-        "loads_ahead_seconds", "Time that these loads took.", lambda: ahead.total.seconds
+        "preload_seconds", "Time that these loads took.", lambda: preloads.total.seconds
     )
     metrics.add_counter(
-        "loads_ahead_joules",
+        "preload_joules",
         "Energy of the machines during these loads, as far as it is measured.",
-        lambda: ahead.total.joules,
+        lambda: preloads.total.joules,
     )
     metrics.add_gauge(
-        "loads_ahead_unused_seconds",
+        "preload_unused_seconds",
         "Time of those of these loads that no query has used so far.",
-        lambda: ahead.unused.seconds,
+        lambda: preloads.unused.seconds,
     )
     metrics.add_gauge(
-        "loads_ahead_unused_joules",
+        "preload_unused_joules",
         "Energy of those of these loads that no query has used so far.",
-        lambda: ahead.unused.joules,
+        lambda: preloads.unused.joules,
     )
     metrics.register(QuotaCollector(app.quotas))
     metrics.register(WorkerCollector(app.dispatcher.workers, app.dispatcher.paces))

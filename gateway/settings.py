@@ -106,8 +106,8 @@ class _Scheduling(Settings):
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
     chooser: Annotated[str, AfterValidator(_check_chooser)] = field_of(SchedulingOptions, "chooser")
     # Simulations and logs of earlier versions load nothing ahead unless they say so.
-    load_ahead: Literal["never", "requested", "all"] = field_of(
-        SchedulingOptions, "load_ahead", default="requested"
+    preload: Literal["never", "requested", "all"] = field_of(
+        SchedulingOptions, "preload", default="requested"
     )
     infeasible: Literal["defer", "reject"] = field_of(SchedulingOptions, "infeasible")
     pace_half_life_s: Duration = field_of(SchedulingOptions, "pace_half_life_s")

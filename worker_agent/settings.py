@@ -93,7 +93,7 @@ class WorkerSettings(Settings):
         description="Limit of the memory of engines in MB: idle ones are unloaded, and else the "
         "largest is killed. If 0, idle ones are unloaded above half of the physical memory.",
     )
-    preload: dict[str, str] = Field(
+    pin: dict[str, str] = Field(
         default_factory=dict,
         description="Sessions to load before the worker registers, and never to evict, as "
         "ENGINE=CONFIGURATION, such as onnx_digits=threads=2.",
@@ -134,7 +134,7 @@ class WorkerSettings(Settings):
         "jobs may be read that name a URL; none if empty.",
     )
 
-    @field_validator("preload")
+    @field_validator("pin")
     @classmethod
     def _are_configurations(cls, value: dict[str, str]) -> dict[str, str]:
         for text in value.values():
@@ -145,8 +145,7 @@ class WorkerSettings(Settings):
     def sessions(self) -> tuple[Session, ...]:
         """Sessions to load before the worker registers."""
         return tuple(
-            Session(EngineName(name), Configuration.parse(text))
-            for name, text in self.preload.items()
+            Session(EngineName(name), Configuration.parse(text)) for name, text in self.pin.items()
         )
 
     @property

@@ -164,30 +164,35 @@ class Worker:
             raise InvalidInput(f"this worker has no engine {engine!r} any more")
         return self._inputs.read(url, found)
 
-    def load(self, session: Session, *, ahead: bool = False, limit_s: float = math.inf) -> None:
+    def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         An engine whose last load hung or crashed is tried again.
 
         Args:
             session: what to load.
-            ahead: nothing needs it yet.
-            limit_s: time after which a load ahead is ended.
+            preload: nothing needs it yet.
+            limit_s: time after which a preload is ended.
         """
         again = self._describe_again(session.engine)
         if again is None:
-            self._load_now(session, ahead=ahead, limit_s=limit_s)
+            self._load_now(session, preload=preload, limit_s=limit_s)
         else:
-            self._start_task(self._load_after(again, session, ahead=ahead, limit_s=limit_s))
+            self._start_task(self._load_after(again, session, preload=preload, limit_s=limit_s))
 
     async def _load_after(
-        self, described: Coroutine[Any, Any, None], session: Session, *, ahead: bool, limit_s: float
+        self,
+        described: Coroutine[Any, Any, None],
+        session: Session,
+        *,
+        preload: bool,
+        limit_s: float,
     ) -> None:
         await described
-        self._load_now(session, ahead=ahead, limit_s=limit_s)
+        self._load_now(session, preload=preload, limit_s=limit_s)
 
-    def _load_now(self, session: Session, *, ahead: bool, limit_s: float) -> None:
-        task = self.start_load(session, ahead=ahead, limit_s=limit_s)
+    def _load_now(self, session: Session, *, preload: bool, limit_s: float) -> None:
+        task = self.start_load(session, preload=preload, limit_s=limit_s)
         if task is None:
             engine = self.engines.get(session.engine)
             configuration = session.configuration
@@ -205,7 +210,7 @@ class Worker:
                 )
             self.hub.send_session_changed(SessionChange(session, resident=False, error=error))
             return
-        again = partial(self._load_now, session, ahead=ahead, limit_s=limit_s)
+        again = partial(self._load_now, session, preload=preload, limit_s=limit_s)
         task.add_done_callback(partial(self._on_load_ended, again))
 
     def _on_load_ended(self, again: Callable[[], None], load: asyncio.Task[HostProcess]) -> None:
@@ -220,7 +225,7 @@ class Worker:
         self._start_task(self.hosts.unload(session))
 
     def start_load(
-        self, session: Session, *, ahead: bool = False, limit_s: float = math.inf
+        self, session: Session, *, preload: bool = False, limit_s: float = math.inf
     ) -> asyncio.Task[HostProcess] | None:
         """Load `session`; return None if there is no such usable engine or configuration."""
         engine = self.engines.get(session.engine)
@@ -233,7 +238,7 @@ class Worker:
         ):
             _log.warning("cannot load %s: no such usable engine or configuration", session)
             return None
-        return self.hosts.load_ahead(session, limit_s) if ahead else self.hosts.load(session)
+        return self.hosts.preload(session, limit_s) if preload else self.hosts.load(session)
 
     # --- worker_agent.hub_client.registration.ControlHandler ------------------------------------
 

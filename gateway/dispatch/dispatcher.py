@@ -15,7 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.dispatch.loads_ahead import LoadsAhead
+from gateway.dispatch.preloads import Preloads
 from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
 from synergai.domain import Fault, JobState, Session
 from synergai.protocol.converters import session_to_proto
@@ -43,7 +43,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.loads import ahead_limit_s
+from synergai.scheduling.loads import preload_limit_s
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class Dispatcher:
     Attributes:
         ejections: how often a worker was ejected, as it made no progress.
         variant_crashes: how often a variant crashed its engine host and paused on a worker.
-        unloaded: engines that an operator has unloaded; none of them is loaded ahead.
-        loads_ahead: what loading ahead cost.
+        unloaded: engines that an operator has unloaded; none of them is preloaded.
+        preloads: what preloading cost.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Dispatcher:
         self.ejections = 0
         self.variant_crashes = 0
         self.unloaded: Collection[EngineName] = ()
-        self.loads_ahead = LoadsAhead()
+        self.preloads = Preloads()
 
     def close(self) -> None:
         """Stop scheduling: ignore all further events, including pending ones."""
@@ -354,7 +354,7 @@ class Dispatcher:
         worker.in_flight.clear()
         if self._workers.get(worker.id) is worker:
             del self._workers[worker.id]
-            self.loads_ahead.left(worker.id)
+            self.preloads.left(worker.id)
             self._handle(WorkerLeft(worker.id))
 
     def _handle(self, event: Event) -> None:
@@ -385,7 +385,7 @@ class Dispatcher:
             case Revoke(assignment_id, worker_id):
                 self._revoke(assignment_id, worker_id)
             case Load():
-                self._load_ahead(command)
+                self._preload(command)
             case Unload(worker_id, session):
                 if (worker := self._workers.get(worker_id)) is not None:
                     order = hub_pb2.UnloadEngine(session=session_to_proto(session))
@@ -421,13 +421,13 @@ class Dispatcher:
         handler = self._handlers[assignment.job_id]
         requests = handler.requests(assignment.first, assignment.count)
         worker.in_flight[assignment.id] = AssignmentProgress(assignment, now)
-        if self.loads_ahead.may_be_used:
-            self.loads_ahead.used(worker.id, Session(assignment.engine, assignment.configuration))
+        if self.preloads.may_be_used:
+            self.preloads.used(worker.id, Session(assignment.engine, assignment.configuration))
         worker.orders.put(RunAssignment(assignment, requests, handler.inputs_follow))
         handler.on_dispatched(worker, assignment, now)
         self._watch_progress()
 
-    def _load_ahead(self, load: Load) -> None:
+    def _preload(self, load: Load) -> None:
         session = load.session
         worker = self._workers.get(load.worker_id)
         if worker is None:
@@ -437,10 +437,12 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(dropped)
             return
         order = hub_pb2.LoadEngine(
-            session=session_to_proto(session), ahead=True, limit_s=ahead_limit_s(load.estimate_s)
+            session=session_to_proto(session),
+            preload=True,
+            limit_s=preload_limit_s(load.estimate_s),
         )
         worker.control.put(hub_pb2.GatewayControl(load=order))
-        self.loads_ahead.ordered(worker.id, session, load.estimate_s)
+        self.preloads.ordered(worker.id, session, load.estimate_s)
 
     def _revoke(self, assignment_id: AssignmentId, worker_id: WorkerId) -> None:
         """Stop an assignment that runs elsewhere from now on; its reports are stale."""

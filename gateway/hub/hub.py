@@ -396,7 +396,7 @@ class Hub:
             )
             worker.sessions.add(session)
             loaded = SessionLoaded(worker.id, session, setup_s, message.bytes)
-            self._dispatcher.loads_ahead.loaded(worker, session, setup_s)
+            self._dispatcher.preloads.loaded(worker, session, setup_s)
             self._dispatcher.tell(loaded, source=worker)  # which may use the session at once
             self._model_control.on_session_changed(worker, session, resident=True)
             return
@@ -406,7 +406,7 @@ class Hub:
         worker.sessions.discard(session)
         dropped = SessionDropped(worker.id, session, message.no_room)
         self._dispatcher.tell(dropped, source=worker)
-        self._dispatcher.loads_ahead.dropped(worker.id, session)
+        self._dispatcher.preloads.dropped(worker.id, session)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
 
     def _configurations_unusable(

@@ -170,7 +170,7 @@ class SessionDropped(Struct, frozen=True):
     Attributes:
         worker_id: the worker.
         session: the session.
-        no_room: it was to be loaded ahead, and the worker had no memory for it.
+        no_room: it was to be preloaded, and the worker had no memory for it.
     """
 
     worker_id: WorkerId
@@ -348,7 +348,7 @@ class Revoke(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Load a session ahead of need; ``SessionLoaded`` or ``SessionDropped`` follows.
+    """Preload a session; ``SessionLoaded`` or ``SessionDropped`` follows.
 
     Attributes:
         worker_id: the worker.

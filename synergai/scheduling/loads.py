@@ -19,11 +19,11 @@ PATIENCE: Final = 3.0
 MARGIN_S: Final = 1.0
 """A load is overdue after this multiple of its estimate, and this margin."""
 LIMIT_MARGIN_S: Final = 10.0
-"""Workers end a load ahead after the same multiple of its estimate, and this margin."""
+"""Workers end a preload after the same multiple of its estimate, and this margin."""
 UNKNOWN_S: Final = 10.0
 """Assumed duration of a load of which nothing is known."""
 FIRST_RETRY_S: Final = 5.0
-"""Time until a session that its worker did not load is loaded ahead again, which then doubles."""
+"""Time until a session that its worker did not load is preloaded again, which then doubles."""
 LONGEST_RETRY_S: Final = 60.0
 """The longest such time, and that of a session that its worker dropped."""
 _FORGOTTEN_S: Final = 60.0
@@ -41,8 +41,8 @@ def overdue_at(began: float, seconds: float) -> float:
     return began + PATIENCE * (seconds if math.isfinite(seconds) else UNKNOWN_S) + MARGIN_S
 
 
-def ahead_limit_s(seconds: float) -> float:
-    """Return after which time a worker takes a load ahead for one that hangs.
+def preload_limit_s(seconds: float) -> float:
+    """Return after which time a worker takes a preload for one that hangs.
 
     Args:
         seconds: estimate of the time until it is loaded; 0 if nothing is known.
@@ -51,7 +51,7 @@ def ahead_limit_s(seconds: float) -> float:
 
 
 class Loads:
-    """The loads in flight, whether ahead of time or for an assignment.
+    """The loads in flight, whether preloads or for an assignment.
 
     Attributes:
         engines: engines with loads in flight.
@@ -64,7 +64,7 @@ class Loads:
         # By worker and session: since when a load goes on without an assignment, and whether also
         # while the worker has others.
         self._apart: dict[tuple[WorkerId, Session], tuple[float, bool]] = {}
-        # By worker and session: when it may be loaded ahead again, and how long that was.
+        # By worker and session: when it may be preloaded again, and how long that was.
         self._failed: dict[tuple[WorkerId, Session], tuple[float, float]] = {}
         # By worker and session: when it may be told again.
         self._unloading: dict[tuple[WorkerId, Session], float] = {}
@@ -181,7 +181,7 @@ class Loads:
         return True
 
     def may_load(self, worker_id: WorkerId, session: Session, now: float) -> bool:
-        """Return whether the session may be loaded ahead: it was not dropped lately."""
+        """Return whether the session may be preloaded: it was not dropped lately."""
         return self._failed.get((worker_id, session), (-math.inf, 0.0))[0] <= now
 
     def remove_worker(self, worker_id: WorkerId) -> None:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 HALF_LIFE_S: Final = 600.0
 """Time after which an arrival counts half."""
 LEAST: Final = 0.05
-"""Weight of arrivals below which an engine is not loaded ahead."""
+"""Weight of arrivals below which an engine is not preloaded."""
 PRIOR: Final = 0.2
-"""Weight of an engine that never arrived, if all are loaded ahead."""
+"""Weight of an engine that never arrived, if all are preloaded."""
 BETTER: Final = 2.0
 """Ratio of weights from which a session is dropped for another one."""
 LEAST_S: Final = 1.0
@@ -57,7 +57,7 @@ class _Wish(NamedTuple):
 
 
 class Residency:
-    """Plans loads ahead of time.
+    """Plans which sessions are preloaded.
 
     Args:
         fleet: the workers.
@@ -91,7 +91,7 @@ class Residency:
         self._loads = loads
         self._sizes = sizes
         self._commands = commands
-        self._mode = settings.load_ahead
+        self._mode = settings.preload
         self._counts: dict[EngineName, tuple[float, float]] = {}
         self._jobs: dict[EngineName, tuple[float, float]] = {}
         self.rests_until = -math.inf
@@ -102,7 +102,7 @@ class Residency:
 
     @property
     def is_on(self) -> bool:
-        """Whether any session may be loaded ahead."""
+        """Whether any session may be preloaded."""
         return self._mode != "never" or bool(self._variants.engines)
 
     def arrived(self, engine: EngineName, now: float, *, is_request: bool = False) -> None:
@@ -113,7 +113,7 @@ class Residency:
         self.due = True
 
     def plan(self, now: float) -> None:
-        """Command loads ahead, at a limited rate."""
+        """Command preloads, at a limited rate."""
         if now < self.rests_until:
             return
         if self.due:

@@ -39,12 +39,12 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "those other than allowance are for comparison."
         ),
     ] = "allowance"
-    load_ahead: Annotated[
+    preload: Annotated[
         Literal["never", "requested", "all"],
         Meta(
             description="Engines that idle workers load before they are needed: none (never), "
             "those that were requested lately, or all as far as memory suffices. Variants of an "
-            "engine in use are loaded ahead in any case with the objective accuracy."
+            "engine in use are preloaded in any case with the objective accuracy."
         ),
     ] = "never"
     infeasible: Annotated[

@@ -235,7 +235,7 @@ class WorkerRecord:
         file_variants: the variant of other workers that its single file of an engine is.
         session_bytes: memory of sessions, as it reported it.
         used_at: when the last assignment of a session ended.
-        full_until: until when it counts as full, as it refused to load ahead.
+        full_until: until when it counts as full, as it refused to preload.
         most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
         paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.

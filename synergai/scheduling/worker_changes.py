@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.wait_queue import WaitQueue
 
 FULL_S: Final = 120.0
-"""A worker that had no room for a load ahead counts as full so long, or until it drops one."""
+"""A worker that had no room for a preload counts as full so long, or until it drops one."""
 
 _Variants: TypeAlias = "Mapping[EngineName, tuple[Variant, ...]]"
 

@@ -112,12 +112,12 @@ def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[Span]]) -> It
         name = classes[load.worker_id]
         least_s = run.workload.load_s(session.engine, name, session.configuration)
         if load.spent_s < least_s - _TOLERANCE_S:
-            yield f"{load.worker_id} loaded {session.engine} ahead faster than possible"
+            yield f"{load.worker_id} preloaded {session.engine} faster than possible"
     for load in run.loads:
         for began, ended in load.parts:
             for span in by_worker.get(load.worker_id, ()):
                 if span.started < ended - _TOLERANCE_S and began < span.ended - _TOLERANCE_S:
-                    yield f"{load.worker_id} loaded ahead while it ran {span.job_id}"
+                    yield f"{load.worker_id} preloaded while it ran {span.job_id}"
 
 
 def _memory_findings(run: Run) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _time_findings(run: Run, job: Job, span: Span, is_resident: bool) -> Iterato
     # With a proportional T_pre, at least the part for the queries that ran.
     setup_s = workload.setup_s(job, name, span.configuration, span.done)
     session = Session(span.engine, span.configuration)
-    # A load ahead that had not ended was continued.
+    # A preload that had not ended was continued.
     setup_s -= sum(
         load.spent_s
         for load in run.loads

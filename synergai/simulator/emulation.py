@@ -114,8 +114,8 @@ class Emulation:
         """Return the thread counts that stand for a class's configurations."""
         return sorted(configuration_numbers(self.workload.profile, worker_class).values())
 
-    def preload_options(self, worker_class: WorkerClass, preferred: str = "") -> dict[str, str]:
-        """Return a configuration of every engine, as passed to ``--preload``.
+    def pin_options(self, worker_class: WorkerClass, preferred: str = "") -> dict[str, str]:
+        """Return a configuration of every engine, as passed to ``--pin``.
 
         The preferred one if the engine is profiled in it, else the engine's fastest.
         """

@@ -64,7 +64,7 @@ def run_live(
                 *("--dictionary", str(emulation.dictionary)),
                 *("--policy", policy),
                 # As in the simulation that it is compared with.
-                *("--load-ahead", "never"),
+                *("--preload", "never"),
                 *_option("--policy-options", _scaled_options(policy, options, scale)),
                 *_scheduler_options(scale),
                 *("--event-log", str(log)),
@@ -73,7 +73,7 @@ def run_live(
         for worker_class in workload.profile.classes:
             warm = {}
             if workload.sessions == "prewarmed":
-                warm = emulation.preload_options(worker_class, options.get(worker_class, ""))
+                warm = emulation.pin_options(worker_class, options.get(worker_class, ""))
             fleet.start_agent(
                 worker_class,
                 models=emulation.models(worker_class),
@@ -82,7 +82,7 @@ def run_live(
                     *("--power", "none"),
                     *("--threads", ",".join(map(str, emulation.threads(worker_class)))),
                     *("--memory-mb", str(_MEMORY_MB)),
-                    *_option("--preload", warm),
+                    *_option("--pin", warm),
                 ],
             )
         fleet.wait_for_workers(len(workload.profile.classes), _JOIN_TIMEOUT_S)

@@ -35,7 +35,7 @@ class Result:
         decisions: number of decisions of the core.
         decision_p99_us: CPU microseconds per decision, 99th percentile.
         violations_at_least: lower bound on violations, if requested.
-        loads: sessions loaded ahead.
+        loads: preloaded sessions.
         useless_loads_s: worker time of those that no job used.
         useless_joules: energy of these, at each machine's usual power; see `WATTS`.
     """

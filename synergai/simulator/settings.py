@@ -148,7 +148,7 @@ class SweepSettings(DemandSettings):
         default="cold",
         description="T_pre is paid at every start, once per session, or never.",
     )
-    load_ahead: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "load_ahead")
+    preload: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "preload")
     memory: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default={},
         description="Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "

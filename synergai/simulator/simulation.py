@@ -60,7 +60,7 @@ class Run:
         spans: every assignment as executed, by worker, then time.
         finished: completion times; rejected jobs are missing.
         decisions_s: CPU seconds of each decision.
-        loads: sessions that were loaded ahead.
+        loads: preloaded sessions.
         changes: sessions that became resident or were dropped, by worker, then time.
     """
 

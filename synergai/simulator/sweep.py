@@ -113,7 +113,7 @@ def run(settings: SweepSettings, workload: Workload, policy: str) -> Run:
     known = set(workload.profile.classes)
     options = {name: text for name, text in settings.predefined.items() if name in known}
     scheduling = scheduling_settings(policy, options if policy in PROFILE_AGNOSTIC else None)
-    ran = simulate(workload, structs.replace(scheduling, load_ahead=settings.load_ahead))
+    ran = simulate(workload, structs.replace(scheduling, preload=settings.preload))
     audit(ran)
     return ran
 

@@ -98,7 +98,7 @@ class _Running:
 
 @dataclass(slots=True)
 class Loaded:
-    """A load ahead of need, as executed.
+    """A preload, as executed.
 
     Attributes:
         worker_id: the worker.
@@ -131,7 +131,7 @@ class SessionChange:
         worker_id: the worker.
         session: the session.
         resident: whether it is resident from then on.
-        load: the load ahead that made it so; None if an assignment did, or it was dropped.
+        load: the preload that made it so; None if an assignment did, or it was dropped.
     """
 
     at: float
@@ -230,7 +230,7 @@ class VirtualWorker:
             and before.configuration == assignment.configuration
         )
 
-    # --- loading ahead ------------------------------------------------------------------
+    # --- preloading ------------------------------------------------------------------
 
     def load(self, session: Session, now: float) -> None:
         """Load a session while no assignment runs."""
@@ -274,7 +274,7 @@ class VirtualWorker:
         self._notify(SessionLoaded(self.worker.id, loading.session, loading.spent_s))
 
     def _take_over(self, assignment: Assignment, setup_s: float) -> float:
-        """Return the setup left of an assignment whose session is being loaded ahead."""
+        """Return the setup left of an assignment whose session is being preloaded."""
         loading = self._loading
         if loading is None or loading.session != _session(assignment):
             return setup_s

@@ -453,7 +453,7 @@ class SessionChanged(_message.Message):
     bytes: _builtins.int
     """memory that loading it took; 0 if unknown"""
     no_room: _builtins.bool
-    """it was to be loaded ahead, and there was not enough memory"""
+    """it was to be preloaded, and there was not enough memory"""
     @_builtins.property
     def session(self) -> _common_pb2.Session: ...
     def __init__(
@@ -575,14 +575,14 @@ class LoadEngine(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
-    AHEAD_FIELD_NUMBER: _builtins.int
+    PRELOAD_FIELD_NUMBER: _builtins.int
     LIMIT_S_FIELD_NUMBER: _builtins.int
-    ahead: _builtins.bool
+    preload: _builtins.bool
     """Nothing needs it yet, so it must take nothing from what the worker has and does. An agent that
     has no memory for it, or no time, gives it up and reports that it is not resident.
     """
     limit_s: _builtins.float
-    """A load ahead that takes longer than this hangs: the agent ends it, and restarts it if a query
+    """A preload that takes longer than this hangs: the agent ends it, and restarts it if a query
     needs it by then. Time in which it is suspended does not count. 0: no limit.
     """
     @_builtins.property
@@ -591,12 +591,12 @@ class LoadEngine(_message.Message):
         self,
         *,
         session: _common_pb2.Session | None = ...,
-        ahead: _builtins.bool = ...,
+        preload: _builtins.bool = ...,
         limit_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "limit_s", b"limit_s", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit_s", b"limit_s", "preload", b"preload", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

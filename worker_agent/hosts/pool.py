@@ -23,9 +23,9 @@ from synergai.errors import (
 )
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
-from worker_agent.hosts.ahead import FREE_SHARE, GivenUp, LoadsAhead, without_variant
 from worker_agent.hosts.load_errors import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
+from worker_agent.hosts.preloads import FREE_SHARE, GivenUp, Preloads, without_variant
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.unusable import UnusableSessions, is_due_to_configuration
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from synergai.domain import EngineName, Session, UnusableSession
-    from worker_agent.hosts.ahead import LoadAhead
+    from worker_agent.hosts.preloads import Preload
     from worker_agent.ipc.frames import Ready
     from worker_agent.providers.choice import ProviderChoice
 
@@ -61,7 +61,7 @@ class SessionChange:
         ready: load times, if it was loaded.
         error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
         size: memory that loading it took, in bytes; 0 if unknown.
-        no_room: it was to be loaded ahead, and there was not enough memory.
+        no_room: it was to be preloaded, and there was not enough memory.
     """
 
     session: Session
@@ -120,7 +120,7 @@ class HostPool:
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
         # Those of them that nothing needs yet.
-        self._ahead = LoadsAhead(self._is_busy)
+        self._preloads = Preloads(self._is_busy)
         # Loads of files that were replaced, until they have ended.
         self._cancelled: set[asyncio.Task[HostProcess]] = set()
         # Variants of an engine are loaded one after another, by session without the variant.
@@ -157,21 +157,21 @@ class HostPool:
         that is a matter of the execution provider or the variant, and Unavailable if the host died
         while loading.
         """
-        self._ahead.need(session)
+        self._preloads.need(session)
         task = self._loads.get(session)
         if task is not None and not task.done():  # a finished load may have been given up
             return task
         return self._begin_load(session, self._load(session))
 
-    def load_ahead(self, session: Session, limit_s: float = math.inf) -> asyncio.Task[HostProcess]:
-        """Load `session`, which nothing needs yet; see `worker_agent.hosts.ahead`.
+    def preload(self, session: Session, limit_s: float = math.inf) -> asyncio.Task[HostProcess]:
+        """Load `session`, which nothing needs yet; see `worker_agent.hosts.preloads`.
 
         The task raises the exceptions of `load`, and GivenUp if it was given up.
         """
         if (task := self._loads.get(session)) is not None:
             return task
-        ahead = self._ahead.begin(session, limit_s)
-        return self._begin_load(session, self._load_ahead(session, ahead))
+        preload = self._preloads.begin(session, limit_s)
+        return self._begin_load(session, self._preload(session, preload))
 
     def _begin_load(
         self, session: Session, load: Coroutine[Any, Any, HostProcess]
@@ -185,9 +185,9 @@ class HostPool:
         if self._loads.get(session) is task:  # and not a newer load
             del self._loads[session]
 
-    def end_loads_ahead(self, reason: str) -> None:
-        """Give up all loads ahead."""
-        self._ahead.give_up(reason)
+    def end_preloads(self, reason: str) -> None:
+        """Give up all preloads."""
+        self._preloads.give_up(reason)
 
     async def unload(self, session: Session) -> bool:
         """Unload `session` if it is resident and idle; return whether it was."""
@@ -235,9 +235,9 @@ class HostPool:
     async def _enforce_limit(self) -> None:
         """Evict idle sessions, the least recently used first, or else kill the largest host.
 
-        Loads ahead go first.
+        Preloads go first.
         """
-        if self._give_up_loads_ahead():
+        if self._give_up_preloads():
             return
         for session, host in list(self._hosts.items()):
             if session not in self._pinned and _is_idle(session, host):
@@ -264,37 +264,37 @@ class HostPool:
         await asyncio.gather(*retiring)
         self._hosts.clear()
 
-    async def _load_ahead(self, session: Session, ahead: LoadAhead) -> HostProcess:
+    async def _preload(self, session: Session, preload: Preload) -> HostProcess:
         try:
-            return await self._load(session, ahead)
+            return await self._load(session, preload)
         except GivenUp as given_up:
-            if ahead.needed:  # by now
-                _log.info("%s is loaded again: the load ahead %s", session.engine, given_up)
+            if preload.needed:  # by now
+                _log.info("%s is loaded again: the preload %s", session.engine, given_up)
                 return await self._load(session)
-            _log.info("%s is not loaded ahead: %s", session.engine, given_up)
+            _log.info("%s is not preloaded: %s", session.engine, given_up)
             self._on_change(SessionChange(session, resident=False, no_room=given_up.no_room))
             raise
         finally:
-            self._ahead.end(session, ahead)
+            self._preloads.end(session, preload)
 
     def _is_busy(self) -> bool:
         """Return whether anything runs, or is loaded because it is needed."""
-        return any(each not in self._ahead for each in self._loads) or any(
+        return any(each not in self._preloads for each in self._loads) or any(
             not host.is_idle for host in {*self._hosts.values(), *self._retiring}
         )
 
-    async def _load(self, session: Session, ahead: LoadAhead | None = None) -> HostProcess:
+    async def _load(self, session: Session, preload: Preload | None = None) -> HostProcess:
         variant = session.configuration.variant
         if not variant:
-            return await self._load_session(session, None, ahead)
+            return await self._load_session(session, None, preload)
         family = without_variant(session)
         async with self._turns.setdefault(family, asyncio.Lock()):
             hosts = (host for each, host in self._hosts.items() if without_variant(each) == family)
             shared = next((host for host in hosts if not host.is_closed), None)
-            return await self._load_session(session, shared, ahead)
+            return await self._load_session(session, shared, preload)
 
     async def _load_session(
-        self, session: Session, shared: HostProcess | None, ahead: LoadAhead | None
+        self, session: Session, shared: HostProcess | None, preload: Preload | None
     ) -> HostProcess:
         """Load a session, into the host of other variants of its engine if there is one."""
         if (known := self._unusable.error(session)) is not None:
@@ -304,11 +304,11 @@ class HostPool:
         if host is not None and not host.is_closed:
             return host
         unknown = _DEFAULT_HOST_BYTES if shared is None else _DEFAULT_VARIANT_BYTES
-        await self._make_room(self._initial_bytes.get(session, unknown), shared, ahead)
+        await self._make_room(self._initial_bytes.get(session, unknown), shared, preload)
         before = 0 if shared is None else rss_bytes(shared.pid)
         try:
             if shared is None:
-                host = await self._start(session, ahead)
+                host = await self._start(session, preload)
                 ready = host.ready
             else:
                 # Only without queries beside it is it certain what a crash is due to.
@@ -322,13 +322,13 @@ class HostPool:
             _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
             self._on_change(SessionChange(session, resident=False, error=error))
             raise error from failure
-        if ahead is None or ahead.needed:
+        if preload is None or preload.needed:
             self._hosts[session] = host
         else:  # so that it is evicted before what was used
             self._hosts = {session: host, **self._hosts}
         self._loaded_bytes[host] = size = rss_bytes(host.pid)
         self._initial_bytes[session] = grown = max(size - before, 0)
-        if ahead is not None and not ahead.needed and not self._fits(0):
+        if preload is not None and not preload.needed and not self._fits(0):
             await self._evict_session(session, host)
             raise GivenUp(f"it takes {grown >> 20:,} MB, which are not free", no_room=True)
         _log.info(
@@ -347,18 +347,18 @@ class HostPool:
         return host
 
     async def _make_room(
-        self, size: int, shared: HostProcess | None, ahead: LoadAhead | None
+        self, size: int, shared: HostProcess | None, preload: Preload | None
     ) -> None:
         """Evict others for a session of `size` bytes that is needed.
 
         Raises:
             GivenUp: nothing needs it yet, and there is no room, or it was given up.
         """
-        if ahead is not None:
-            ahead.check()
-        if ahead is None or ahead.needed:
+        if preload is not None:
+            preload.check()
+        if preload is None or preload.needed:
             if not self._fits(size):
-                self._give_up_loads_ahead()
+                self._give_up_preloads()
             await self._evict(size, beside=shared)
         elif not self._fits(size):
             raise GivenUp(f"{size >> 20:,} MB are not free", no_room=True)
@@ -367,19 +367,19 @@ class HostPool:
         """Return whether `size` more bytes fit into the memory, with all that is being loaded."""
         limit = self._memory.limit_bytes
         return (
-            self.rss_bytes() + self._ahead.rss_bytes() + size <= self.memory_bytes
+            self.rss_bytes() + self._preloads.rss_bytes() + size <= self.memory_bytes
             and (not limit or self._memory.used_bytes() + size <= limit)
             and available_memory_bytes() - size >= FREE_SHARE * physical_memory_bytes()
         )
 
-    def _give_up_loads_ahead(self) -> bool:
-        """Give up the loads ahead; return whether that frees memory."""
-        used = self._ahead.give_up_for_memory()
+    def _give_up_preloads(self) -> bool:
+        """Give up the preloads; return whether that frees memory."""
+        used = self._preloads.give_up_for_memory()
         for session, size in used.items():  # it takes at least as much as it has by now
             self._initial_bytes[session] = max(self._initial_bytes.get(session, 0), size)
         return bool(used)
 
-    async def _start(self, session: Session, ahead: LoadAhead | None) -> HostProcess:
+    async def _start(self, session: Session, preload: Preload | None) -> HostProcess:
         models = await asyncio.to_thread(self._models.of, session.engine)
         try:
             return await HostProcess.start(
@@ -389,13 +389,13 @@ class HostPool:
                 cores=self._cores,
                 provider=self._providers.get(session.configuration.execution_provider),
                 hang_timeout_s=self._hang_timeout_s,
-                on_launched=(lambda _: None) if ahead is None else ahead.watch,
+                on_launched=(lambda _: None) if preload is None else preload.watch,
                 on_exit=self._remove,
                 on_unusable=partial(self._condemn_variant, session),
             )
         finally:
-            if ahead is not None:
-                await ahead.end()
+            if preload is not None:
+                await preload.end()
 
     def _blame(self, session: Session, error: SynergaiError) -> SynergaiError:
         """Return why a session cannot be loaded, and remember it if its configuration is why."""

@@ -53,13 +53,13 @@ class ControlHandler(Protocol):
             InvalidInput: it cannot be read.
         """
 
-    def load(self, session: Session, *, ahead: bool = False, limit_s: float = math.inf) -> None:
+    def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         Args:
             session: what to load.
-            ahead: nothing needs it yet.
-            limit_s: time after which a load ahead is ended.
+            preload: nothing needs it yet.
+            limit_s: time after which a preload is ended.
         """
 
     def unload(self, session: Session) -> None:
@@ -176,7 +176,7 @@ class Registration:
                 case "load":
                     session = converters.session_from_proto(message.load.session)
                     limit_s = message.load.limit_s or math.inf
-                    self._handler.load(session, ahead=message.load.ahead, limit_s=limit_s)
+                    self._handler.load(session, preload=message.load.preload, limit_s=limit_s)
                 case "placements":
                     fetch = partial(self._connection.fetch, self._registered.session)
                     self._handler.place(message.placements.placements, fetch)

@@ -70,7 +70,7 @@ class VariantsSettings(Settings, env_prefix="SYNERGAI_SIMULATE_VARIANTS_"):
         le=3600.0,
         description="Seconds between the workers' start and the first request, with --cold.",
     )
-    load_ahead: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "load_ahead")
+    preload: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "preload")
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON instead of tables."
     )
@@ -78,4 +78,4 @@ class VariantsSettings(Settings, env_prefix="SYNERGAI_SIMULATE_VARIANTS_"):
     @property
     def start(self) -> Start:
         """Initial state of each run."""
-        return Start(cold=self.cold, lead_s=self.lead, load_ahead=self.load_ahead)
+        return Start(cold=self.cold, lead_s=self.lead, preload=self.preload)

@@ -78,12 +78,12 @@ class Start:
     Attributes:
         cold: nothing is loaded at first; otherwise everything is.
         lead_s: seconds between the workers' start and time 0, at which requests begin.
-        load_ahead: which engines workers load before they are needed.
+        preload: which engines workers load before they are needed.
     """
 
     cold: bool = False
     lead_s: float = 0.0
-    load_ahead: Literal["never", "requested", "all"] = "never"
+    preload: Literal["never", "requested", "all"] = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class _Simulation:
         self._scenario = scenario
         self._random = np.random.default_rng(seed)
         settings = SchedulingSettings(
-            policy=policy, chooser=chooser, stuck_s=float("inf"), load_ahead=start.load_ahead
+            policy=policy, chooser=chooser, stuck_s=float("inf"), preload=start.preload
         )
         name = WorkerClass("server")
         entries = profile_entries(

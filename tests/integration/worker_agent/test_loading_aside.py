@@ -74,7 +74,7 @@ async def test_load_blocks_neither_the_event_loop_nor_another_engine(tmp_path: P
         await hosts.close()
 
 
-async def test_a_load_ahead_waits_while_another_engine_computes(tmp_path: Path) -> None:
+async def test_a_preload_waits_while_another_engine_computes(tmp_path: Path) -> None:
     write_engines(tmp_path)
     changes: list[SessionChange] = []
     hosts = HostPool(tmp_path, memory_bytes=1 << 40, on_change=changes.append)
@@ -83,7 +83,7 @@ async def test_a_load_ahead_waits_while_another_engine_computes(tmp_path: Path) 
         ended: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
         run = host.run_samples(0, 10**12, lambda _: None, ended.set_result)
 
-        loading = hosts.load_ahead(SLOW)
+        loading = hosts.preload(SLOW)
         await until(lambda: "stopped" in states_of_children())
         assert not loading.done()
         host.stop_run(run)
@@ -97,7 +97,7 @@ async def test_a_load_ahead_waits_while_another_engine_computes(tmp_path: Path) 
         await hosts.unload(SLOW)
         ended = asyncio.get_running_loop().create_future()
         run = host.run_samples(0, 10**12, lambda _: None, ended.set_result)
-        loading = hosts.load_ahead(SLOW)
+        loading = hosts.preload(SLOW)
         await until(lambda: "stopped" in states_of_children())
         assert await hosts.load(SLOW) is await loading
         assert not ended.done()

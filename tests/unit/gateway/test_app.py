@@ -72,7 +72,7 @@ def test_scheduling_options_are_those_of_the_scheduler(name: str) -> None:
     hints = get_type_hints(SchedulingOptions)
     assert GatewaySettings.model_fields[name].annotation == hints[name]
     # Simulations load nothing ahead by default, gateways do.
-    expected = "requested" if name == "load_ahead" else getattr(SchedulingOptions(), name)
+    expected = "requested" if name == "preload" else getattr(SchedulingOptions(), name)
     assert getattr(GatewaySettings(), name) == expected
 
 

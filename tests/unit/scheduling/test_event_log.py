@@ -98,7 +98,7 @@ def test_settings_keep_their_names_in_the_file(tmp_path: Path) -> None:
         "policy": "malleable",
         "objective": "accuracy",
         "chooser": "allowance",
-        "load_ahead": "never",
+        "preload": "never",
         "infeasible": "defer",
         "fair_burst_s": 60.0,
         "fair_half_life_s": 300.0,

@@ -183,7 +183,7 @@ class RandomFleet:
         self.settings = SchedulingSettings(
             policy=policy,
             objective=chance.choice(("accuracy", "accuracy", "latency", "energy")),
-            load_ahead=chance.choice(("never", "requested", "all")),
+            preload=chance.choice(("never", "requested", "all")),
             infeasible=chance.choice(("defer", "reject")),
         )
         entries = [

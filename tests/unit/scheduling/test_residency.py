@@ -61,12 +61,12 @@ class Fleet:
         self,
         workers: int,
         *,
-        load_ahead: str = "never",
+        preload: str = "never",
         memory_bytes: int = 0,
         log: EventLog | None = None,
     ) -> None:
         self.settings = SchedulingSettings(
-            load_ahead=load_ahead  # type: ignore[arg-type]  # one of the literals
+            preload=preload  # type: ignore[arg-type]  # one of the literals
         )
         self.entries = [
             ProfileEntry(
@@ -159,14 +159,14 @@ class Fleet:
         self.handle(ended)
 
     def loaded(self) -> Load:
-        """Complete the oldest load ahead, and return it."""
+        """Complete the oldest preload, and return it."""
         load = self.loading.pop(0)
         self.now += 0.3
         self.handle(SessionLoaded(load.worker_id, load.session, 0.3))
         return load
 
     def load_plain(self) -> Load:
-        """Return a load ahead, which has just begun, of an engine without variants."""
+        """Return a preload, which has just begun, of an engine without variants."""
         while not self.loading or self.loading[0].session.engine not in PLAIN:
             if self.loading:
                 self.loaded()
@@ -176,7 +176,7 @@ class Fleet:
         return self.loading[0]
 
     def settle(self, limit: int = 100) -> list[Load]:
-        """Complete everything, and return the loads ahead."""
+        """Complete everything, and return the preloads."""
         loads = []
         for _ in range(limit):
             if self.running:
@@ -194,14 +194,14 @@ class Fleet:
         return loads
 
 
-def test_nothing_is_loaded_ahead_by_default() -> None:
+def test_nothing_is_preloaded_by_default() -> None:
     fleet = Fleet(2)
     fleet.submit(PLAIN[0])
     assert fleet.settle() == []
 
 
 def test_idle_workers_load_what_was_requested() -> None:
-    fleet = Fleet(3, load_ahead="requested")
+    fleet = Fleet(3, preload="requested")
     fleet.submit(PLAIN[1], queries=10)
     loads = fleet.settle()
     assert {load.session.engine for load in loads} == {PLAIN[1]}
@@ -211,8 +211,8 @@ def test_idle_workers_load_what_was_requested() -> None:
     assert fleet.running[0].assignment.setup_s == 0.0
 
 
-def test_job_whose_session_is_being_loaded_ahead_waits_for_the_rest_of_the_load() -> None:
-    fleet = Fleet(1, load_ahead="all")
+def test_job_whose_session_is_being_preloaded_waits_for_the_rest_of_the_load() -> None:
+    fleet = Fleet(1, preload="all")
     load = fleet.load_plain()
     number = PLAIN.index(load.session.engine)
     fleet.now += 8.0
@@ -222,8 +222,8 @@ def test_job_whose_session_is_being_loaded_ahead_waits_for_the_rest_of_the_load(
     assert dispatch.assignment.estimate_s == pytest.approx(12.0 + number)
 
 
-def test_load_ahead_rests_while_the_worker_is_busy() -> None:
-    fleet = Fleet(1, load_ahead="all")
+def test_preload_rests_while_the_worker_is_busy() -> None:
+    fleet = Fleet(1, preload="all")
     load = fleet.load_plain()
     number = PLAIN.index(load.session.engine)
     other = PLAIN[number - 1]
@@ -244,7 +244,7 @@ def test_all_assignments_of_a_job_wait_for_one_load_of_their_variant() -> None:
 
 
 def test_a_busy_worker_loads_nothing_ahead() -> None:
-    fleet = Fleet(1, load_ahead="all")
+    fleet = Fleet(1, preload="all")
     first = fleet.loading.pop(0)
     fleet.handle(SessionLoaded(first.worker_id, first.session, 1.0))
     fleet.submit(first.session.engine, queries=1000)
@@ -255,7 +255,7 @@ def test_a_busy_worker_loads_nothing_ahead() -> None:
 
 
 def test_all_engines_are_loaded_as_far_as_memory_suffices() -> None:
-    fleet = Fleet(1, load_ahead="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
+    fleet = Fleet(1, preload="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
     loads = [load for load in fleet.settle() if load.session.engine != FAMILY]
     assert len(loads) == 2
     # A request makes an engine more likely than one that was loaded.
@@ -268,7 +268,7 @@ def test_all_engines_are_loaded_as_far_as_memory_suffices() -> None:
 
 
 def test_an_unsolicited_drop_shows_how_many_sessions_fit() -> None:
-    fleet = Fleet(1, load_ahead="all")
+    fleet = Fleet(1, preload="all")
     first = fleet.loaded()
     fleet.now += 0.2
     fleet.handle(TimePassed())
@@ -322,7 +322,7 @@ def test_a_hung_load_holds_back_other_workers_for_a_while_only() -> None:
     assert fleet.running[1].assignment.worker_id != hung.worker_id
 
 
-def test_a_load_ahead_that_hangs_does_not_end_the_plan() -> None:
+def test_a_preload_that_hangs_does_not_end_the_plan() -> None:
     fleet = Fleet(3)
     fleet.submit(FAMILY)
     fleet.end_first()
@@ -471,13 +471,13 @@ def test_a_request_for_a_variant_that_is_not_loaded_holds_up_none_for_one_that_i
 
 
 def test_what_takes_longest_to_load_is_loaded_where_not_everything_fits() -> None:
-    fleet = Fleet(1, load_ahead="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
+    fleet = Fleet(1, preload="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
     loads = [load.session.engine for load in fleet.settle() if load.session.engine != FAMILY]
     assert loads == [PLAIN[3], PLAIN[2]]  # and not those that are loaded soonest
 
 
 def test_a_session_is_dropped_with_one_command_until_the_worker_had_time_for_it() -> None:
-    fleet = Fleet(1, load_ahead="requested", memory_bytes=GIB)
+    fleet = Fleet(1, preload="requested", memory_bytes=GIB)
     worker_id = WorkerId("worker-0")
     unused, wanted = (Session(engine, Configuration()) for engine in PLAIN[:2])
     fleet.handle(SessionLoaded(worker_id, unused, 1.0))
@@ -506,7 +506,7 @@ def plain(engine: EngineName) -> Session:
 
 
 def test_a_request_pays_for_one_worker_with_its_engine() -> None:
-    fleet = Fleet(4, load_ahead="requested")
+    fleet = Fleet(4, preload="requested")
     fleet.submit(PLAIN[0])
     assert fleet.settle() == []  # it was loaded for the request
     fleet.submit(PLAIN[0])
@@ -516,7 +516,7 @@ def test_a_request_pays_for_one_worker_with_its_engine() -> None:
 
 
 def test_what_was_requested_is_loaded_again_when_its_worker_has_left() -> None:
-    fleet = Fleet(2, load_ahead="requested")
+    fleet = Fleet(2, preload="requested")
     fleet.submit(PLAIN[0])
     [dispatch] = fleet.running
     fleet.settle()
@@ -527,7 +527,7 @@ def test_what_was_requested_is_loaded_again_when_its_worker_has_left() -> None:
 
 
 def test_an_engine_that_is_loaded_in_another_configuration_is_not_loaded_for_requests() -> None:
-    fleet = Fleet(0, load_ahead="requested")
+    fleet = Fleet(0, preload="requested")
     other = Session(PLAIN[0], Configuration(4))
     worker = replace(
         fleet.worker(0), sessions=frozenset({other}), configurations=(Configuration(),)
@@ -539,7 +539,7 @@ def test_an_engine_that_is_loaded_in_another_configuration_is_not_loaded_for_req
 
 
 def test_sizes_are_those_that_workers_of_the_class_told() -> None:
-    fleet = Fleet(0, load_ahead="all")
+    fleet = Fleet(0, preload="all")
     told = {plain(PLAIN[0]): 1 * GIB, plain(PLAIN[1]): 2 * GIB}
     first = replace(
         fleet.worker(0, memory_bytes=0),
@@ -593,8 +593,8 @@ def wait(fleet: Fleet, seconds: float) -> None:
     fleet.handle(SessionDropped(WorkerId("worker-0"), plain(PLAIN[3])))
 
 
-def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_load_ahead() -> None:
-    fleet = Fleet(0, load_ahead="requested")
+def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_preload() -> None:
+    fleet = Fleet(0, preload="requested")
     used, pinned, wanted = map(plain, PLAIN[:3])
     worker = replace(
         fleet.worker(0, memory_bytes=2 * GIB),
@@ -616,7 +616,7 @@ def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_load_ahead() -> 
 
 
 def test_a_worker_without_room_for_a_load_drops_what_is_worth_less() -> None:
-    fleet = Fleet(1, load_ahead="requested")
+    fleet = Fleet(1, preload="requested")
     worker_id = WorkerId("worker-0")
     unused, wanted = map(plain, PLAIN[:2])
     fleet.handle(SessionLoaded(worker_id, unused, 1.0))

@@ -100,11 +100,11 @@ def test_a_cold_start_costs_only_the_requests_of_the_first_loads(name: str) -> N
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
-def test_no_request_is_late_if_workers_had_time_to_load_ahead(name: str) -> None:
+def test_no_request_is_late_if_workers_had_time_to_preload(name: str) -> None:
     scenario = SCENARIOS[name]
     engines = sorted(scenario.fronts)
     arrivals = [(0.1 * number, engines[number % len(engines)]) for number in range(50)]
-    start = replace(COLD, lead_s=10.0, load_ahead="all")
+    start = replace(COLD, lead_s=10.0, preload="all")
     assert all(each.variant for each in simulate(scenario, arrivals, 0, start=start))
 
 

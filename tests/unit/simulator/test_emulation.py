@@ -116,11 +116,11 @@ def test_dictionary_is_scaled(emulation: Emulation) -> None:
         assert found.label == "emulated"
 
 
-def test_preferred_configuration_is_preloaded_or_else_the_fastest(emulation: Emulation) -> None:
+def test_preferred_configuration_is_pinned_or_else_the_fastest(emulation: Emulation) -> None:
     best = emulation.workload.profile.best(MOBILENET, X86).configuration
-    assert emulation.preload_options(X86)[MOBILENET] == str(best)
-    assert emulation.preload_options(X86, "threads=1")[MOBILENET] == "threads=1"
-    assert emulation.preload_options(X86, "threads=77")[MOBILENET] == str(best)
+    assert emulation.pin_options(X86)[MOBILENET] == str(best)
+    assert emulation.pin_options(X86, "threads=1")[MOBILENET] == "threads=1"
+    assert emulation.pin_options(X86, "threads=77")[MOBILENET] == str(best)
 
 
 def test_live_experiment_rejects_cold_sessions(emulation: Emulation, tmp_path: Path) -> None:

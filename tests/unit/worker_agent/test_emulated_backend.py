@@ -59,7 +59,7 @@ def backend(model: Path, clock: Clock, threads: int = 1, age_s: float = 0.5) -> 
     return EmulatedBackend(model, threads, clock=clock, sleep=clock.sleep, age_s=lambda: age_s)
 
 
-def loaded_ahead(model: Path, clock: Clock) -> EmulatedBackend:
+def preloaded(model: Path, clock: Clock) -> EmulatedBackend:
     engine = backend(model, clock)
     clock.now += 60.0
     return engine
@@ -117,7 +117,7 @@ def test_idle_time_is_not_caught_up(model: Path, clock: Clock) -> None:
 
 def test_job_runs_at_the_pace_in_the_file(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("slow 1.5\nfast 0.5\n")
-    engine = loaded_ahead(model, clock)
+    engine = preloaded(model, clock)
     for job, factor in (("fast", 0.5), ("slow", 1.5)):
         began = clock.now
         engine.begin(job)
@@ -147,9 +147,9 @@ def test_only_the_job_that_loads_the_engine_pays_for_its_setup(model: Path, cloc
     assert clock.now - began == pytest.approx(10 * 0.004 * 1.5)
 
 
-def test_engine_that_was_loaded_ahead_costs_no_setup(model: Path, clock: Clock) -> None:
+def test_engine_that_was_preloaded_costs_no_setup(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("job 1.5\n")
-    engine = loaded_ahead(model, clock)
+    engine = preloaded(model, clock)
     began = clock.now
     engine.begin("job")
     run(engine, 10)

@@ -82,7 +82,7 @@ def hosts(tmp_path: Path) -> HostPool:
     return HostPool(tmp_path, memory_bytes=1 << 40)
 
 
-@pytest.mark.parametrize("name", ["load", "load_ahead"])
+@pytest.mark.parametrize("name", ["load", "preload"])
 async def test_load_does_not_share_the_cancelled_one_of_replaced_files(
     starts: Starts, hosts: HostPool, name: str
 ) -> None:
@@ -97,11 +97,11 @@ async def test_load_does_not_share_the_cancelled_one_of_replaced_files(
     await asyncio.wait([old])
     assert old.cancelled()
     assert load(SESSION) is new
-    assert (SESSION in hosts._ahead) is (name == "load_ahead")
+    assert (SESSION in hosts._preloads) is (name == "preload")
     starts.complete()
     await new
     assert hosts.resident_sessions() == [SESSION]
-    assert SESSION not in hosts._ahead
+    assert SESSION not in hosts._preloads
 
 
 async def test_closing_waits_for_a_load_that_was_cancelled_before(
@@ -143,11 +143,11 @@ def reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reports:
     return Reports(monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("preload", [False, True])
 async def test_ordered_load_begins_again_with_the_new_files(
-    starts: Starts, reports: Reports, *, ahead: bool
+    starts: Starts, reports: Reports, *, preload: bool
 ) -> None:
-    reports.worker.load(SESSION, ahead=ahead)
+    reports.worker.load(SESSION, preload=preload)
     await starts.wait(1)
     reports.worker.hosts.retire(ENGINE.name)
     await starts.wait(2)

@@ -75,17 +75,17 @@ def test_impossible_number_of_threads_is_refused(threads: str) -> None:
         AgentSettings.load({"threads": threads})
 
 
-def test_sessions_to_preload_are_an_engine_and_its_configuration() -> None:
-    settings = AgentSettings.load({"preload": "digits=threads=2,mobilenet=mode=MAXN"})
+def test_pinned_sessions_are_an_engine_and_its_configuration() -> None:
+    settings = AgentSettings.load({"pin": "digits=threads=2,mobilenet=mode=MAXN"})
     assert settings.sessions == (
         Session(EngineName("digits"), Configuration(2)),
         Session(EngineName("mobilenet"), Configuration(power_mode="MAXN")),
     )
 
 
-def test_preload_of_no_configuration_is_refused() -> None:
-    with pytest.raises(InvalidSettings, match="--preload"):
-        AgentSettings.load({"preload": "digits=fast"})
+def test_pin_of_no_configuration_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="--pin"):
+        AgentSettings.load({"pin": "digits=fast"})
 
 
 def test_defaults_are_valid_names() -> None:
@@ -108,10 +108,10 @@ def test_worker_id_that_could_leave_a_directory_is_refused() -> None:
 
 
 def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -> None:
-    values = {"models": str(tmp_path), "preload": "digits=threads=2", "cores": "1-3", "tls_ca": "a"}
+    values = {"models": str(tmp_path), "pin": "digits=threads=2", "cores": "1-3", "tls_ca": "a"}
     settings = AgentSettings.load(values)
     config = settings.to_config()
-    derived = {"preload": "sessions", "memory_mb": "memory_bytes"}
+    derived = {"pin": "sessions", "memory_mb": "memory_bytes"}
     fields = {derived.get(name, name) for name in AgentSettings.model_fields}
     fields.remove("insecure")  # of no use once the address has been checked
     assert set(config.__struct_fields__) == fields | {"agent_version", "memory_limit_bytes"}

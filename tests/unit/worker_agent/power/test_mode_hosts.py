@@ -56,8 +56,8 @@ class Machine:
 
         return asyncio.create_task(load())
 
-    def end_loads_ahead(self, _reason: str) -> None:
-        self.done.append("end loads ahead")
+    def end_preloads(self, _reason: str) -> None:
+        self.done.append("end preloads")
 
     async def unload(self, session: Session) -> bool:
         self.done.append(f"unload {session.configuration}")
@@ -78,7 +78,7 @@ async def test_the_machine_is_switched_before_a_session_of_another_mode_is_loade
     await hosts.load(FAST)
     assert machine.done == [
         "load threads=2,mode=slow",
-        "end loads ahead",
+        "end preloads",
         "unload threads=2,mode=slow",
         "switch fast",
         "load threads=4,mode=fast",

@@ -1,4 +1,4 @@
-"""What loading ahead cost, and how much of it was of no use."""
+"""What preloading cost, and how much of it was of no use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cost:
         self.joules += other.joules
 
 
-class LoadsAhead:
+class Preloads:
     """Sessions that were loaded before they were needed.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Loads ahead of need, which do not affect the worker's sessions and other work.
+"""Preloads, which do not affect the worker's sessions and other work.
 
 While anything else runs or is loaded, the engine host of such a load is suspended. Where memory is
 short, the load is given up; it evicts nothing. One that takes much longer than estimated hangs, and
@@ -28,11 +28,11 @@ VARIANT_PATIENCE_S: Final = 1.0
 CHECK_S: Final = 0.01
 """Interval at which it is checked whether other work has begun or ended."""
 FREE_SHARE: Final = 0.1
-"""Share of the machine's memory that loads ahead leave free."""
+"""Share of the machine's memory that preloads leave free."""
 
 
 class GivenUp(Unavailable):
-    """A load ahead was given up, which says nothing about its engine.
+    """A preload was given up, which says nothing about its engine.
 
     Attributes:
         no_room: there was not enough memory for it.
@@ -60,7 +60,7 @@ class Suspendable(Protocol):
         """Kill the process for a reason; its start raises `error`."""
 
 
-class LoadAhead:
+class Preload:
     """A load that nothing needs yet.
 
     Args:
@@ -155,15 +155,15 @@ class LoadAhead:
             host.kill(reason, GivenUp(reason))
 
 
-class LoadsAhead:
-    """Loads ahead in progress, by session.
+class Preloads:
+    """Preloads in progress, by session.
 
     Args:
         is_busy: returns whether the worker has anything else to do.
     """
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        self._loads: dict[Session, LoadAhead] = {}
+        self._loads: dict[Session, Preload] = {}
         self._is_busy = is_busy
 
     def __contains__(self, session: Session) -> bool:
@@ -172,14 +172,14 @@ class LoadsAhead:
     def __len__(self) -> int:
         return len(self._loads)
 
-    def begin(self, session: Session, limit_s: float) -> LoadAhead:
-        """Add a load ahead of a session; see `LoadAhead`."""
+    def begin(self, session: Session, limit_s: float) -> Preload:
+        """Add a preload of a session; see `Preload`."""
         of_variant = bool(session.configuration.variant)
-        load = LoadAhead(self._is_busy, of_variant=of_variant, limit_s=limit_s)
+        load = Preload(self._is_busy, of_variant=of_variant, limit_s=limit_s)
         self._loads[session] = load
         return load
 
-    def end(self, session: Session, load: LoadAhead) -> None:
+    def end(self, session: Session, load: Preload) -> None:
         """Remove a load of a session, unless a newer one has replaced it."""
         if self._loads.get(session) is load:
             del self._loads[session]

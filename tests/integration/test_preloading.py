@@ -1,4 +1,4 @@
-"""An engine that was requested is loaded ahead on another worker, within its memory."""
+"""An engine that was requested is preloaded on another worker, within its memory."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def metrics(fleet: LocalFleet) -> dict[str, float]:
 
 def wait_for_loads(fleet: LocalFleet, loads: int) -> dict[str, float]:
     deadline = time.monotonic() + 30.0
-    while (found := metrics(fleet))["synergai_loads_ahead_total"] < loads:
-        assert time.monotonic() < deadline, "nothing was loaded ahead"
+    while (found := metrics(fleet))["synergai_preloads_total"] < loads:
+        assert time.monotonic() < deadline, "nothing was preloaded"
         time.sleep(0.05)
     return found
 
@@ -61,7 +61,7 @@ def test_a_requested_engine_is_loaded_on_an_idle_worker(tmp_path: Path) -> None:
         with synergai.SyncClient(fleet.address) as client:
             client.submit("sum", queries=1).wait()
             found = wait_for_loads(fleet, 1)
-            assert found["synergai_loads_ahead_unused_seconds"] > 0.0
+            assert found["synergai_preload_unused_seconds"] > 0.0
             assert {len(worker.sessions) for worker in client.workers()} == {1}
     events = [json.loads(line).get("event", ["", {}]) for line in log.read_text().splitlines()]
     joined = [event for kind, event in events if kind == "WorkerJoined"]

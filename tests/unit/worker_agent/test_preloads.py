@@ -1,4 +1,4 @@
-"""Loads ahead of need on a worker: they evict nothing and step aside."""
+"""Preloads on a worker: they evict nothing and step aside."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import worker_agent.hosts.ahead
 import worker_agent.hosts.pool
+import worker_agent.hosts.preloads
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import ConfigurationUnusable, EngineUnusable
 from tests.loaded_host import LoadedHost
-from worker_agent.hosts.ahead import GivenUp, LoadAhead
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
+from worker_agent.hosts.preloads import GivenUp, Preload
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ async def turns(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_agent.hosts.ahead, "CHECK_S", 0.0)
+    monkeypatch.setattr(worker_agent.hosts.preloads, "CHECK_S", 0.0)
 
 
-async def test_a_load_ahead_is_suspended_while_the_worker_has_other_work() -> None:
+async def test_a_preload_is_suspended_while_the_worker_has_other_work() -> None:
     busy = True
     host = Host()
-    load = LoadAhead(lambda: busy)
+    load = Preload(lambda: busy)
     load.watch(host)
     await turns(lambda: host.calls == ["suspend"])
     busy = False
@@ -75,7 +75,7 @@ async def test_a_load_ahead_is_suspended_while_the_worker_has_other_work() -> No
 async def test_a_host_is_suspended_once_it_may_be() -> None:
     host = Host()
     host.is_new = True
-    load = LoadAhead(lambda: True)
+    load = Preload(lambda: True)
     load.watch(host)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_a_host_is_suspended_once_it_may_be() -> None:
 @pytest.mark.parametrize("how", ["needed", "ended"])
 async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
     host = Host()
-    load = LoadAhead(lambda: True)
+    load = Preload(lambda: True)
     load.watch(host)
     await turns(lambda: host.calls == ["suspend"])
     if how == "needed":
@@ -105,10 +105,10 @@ async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
 async def test_a_load_that_would_wait_for_long_is_given_up(
     monkeypatch: pytest.MonkeyPatch, *, of_variant: bool, limit: str
 ) -> None:
-    monkeypatch.setattr(worker_agent.hosts.ahead, "CHECK_S", 1e-6)
-    monkeypatch.setattr(worker_agent.hosts.ahead, limit, 1e-5)
+    monkeypatch.setattr(worker_agent.hosts.preloads, "CHECK_S", 1e-6)
+    monkeypatch.setattr(worker_agent.hosts.preloads, limit, 1e-5)
     host = Host()
-    load = LoadAhead(lambda: True, of_variant=of_variant)
+    load = Preload(lambda: True, of_variant=of_variant)
     load.watch(host)
     await turns(lambda: host.killed is not None)
     await load.end()
@@ -119,7 +119,7 @@ async def test_a_load_that_would_wait_for_long_is_given_up(
 @pytest.mark.parametrize("needed", [False, True])
 async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed: bool) -> None:
     host = Host()
-    load = LoadAhead(lambda: False, limit_s=1e-5)
+    load = Preload(lambda: False, limit_s=1e-5)
     load.needed = needed
     load.watch(host)
     await turns(lambda: host.killed is not None)
@@ -129,7 +129,7 @@ async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed:
 
 async def test_suspensions_do_not_count_towards_the_limit_of_a_load() -> None:
     host = Host()
-    load = LoadAhead(lambda: True, limit_s=1e-9)
+    load = Preload(lambda: True, limit_s=1e-9)
     load.watch(host)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -164,13 +164,13 @@ class Pool:
     [(1, 0, 1 << 40), (1 << 40, 1, 1 << 40), (1 << 40, 0, 1 << 20)],
     ids=["budget", "limit", "machine"],
 )
-async def test_a_load_ahead_without_room_is_refused(
+async def test_a_preload_without_room_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, memory_bytes: int, limit: int, available: int
 ) -> None:
     monkeypatch.setattr(worker_agent.hosts.pool, "available_memory_bytes", lambda: available)
     run = Pool(monkeypatch, tmp_path, memory_bytes=memory_bytes, limit=limit)
     with pytest.raises(GivenUp):
-        await run.hosts.load_ahead(SESSION)
+        await run.hosts.preload(SESSION)
     assert run.started == []
     assert run.changes == [SessionChange(SESSION, resident=False, no_room=True)]
 
@@ -179,7 +179,7 @@ async def test_a_load_that_was_given_up_is_begun_again_when_it_is_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
-    first = run.hosts.load_ahead(SESSION)
+    first = run.hosts.preload(SESSION)
     assert run.hosts.load(SESSION) is first
     with pytest.raises(GivenUp):
         await first
@@ -192,12 +192,12 @@ async def test_a_load_that_was_given_up_says_nothing_about_its_engine(
 ) -> None:
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
     with pytest.raises(GivenUp):
-        await run.hosts.load_ahead(SESSION)
+        await run.hosts.preload(SESSION)
     assert run.changes == [SessionChange(SESSION, resident=False)]
-    assert not run.hosts._ahead
+    assert not run.hosts._preloads
 
 
-async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
+async def test_a_preload_ends_for_a_switch_of_the_power_mode(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     killed: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
@@ -216,9 +216,9 @@ async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
         raise await killed
 
     monkeypatch.setattr(HostProcess, "start", start)
-    loading = run.hosts.load_ahead(SESSION)
-    await turns(lambda: bool(run.hosts._ahead.hosts()))
-    run.hosts.end_loads_ahead("the power mode changes")
+    loading = run.hosts.preload(SESSION)
+    await turns(lambda: bool(run.hosts._preloads.hosts()))
+    run.hosts.end_preloads("the power mode changes")
     with pytest.raises(GivenUp):
         await loading
     assert run.changes == [SessionChange(SESSION, resident=False)]
@@ -226,7 +226,7 @@ async def test_a_load_ahead_ends_for_a_switch_of_the_power_mode(
 
 async def test_a_load_that_is_given_up_before_its_host_is_started_is_killed_then() -> None:
     host = Host()
-    load = LoadAhead(lambda: False)
+    load = Preload(lambda: False)
     load.give_up("the power mode changes", no_room=False)
     with pytest.raises(GivenUp):
         load.check()
@@ -237,7 +237,7 @@ async def test_a_load_that_is_given_up_before_its_host_is_started_is_killed_then
 
 async def test_a_load_that_is_needed_after_it_was_given_up_goes_on() -> None:
     host = Host()
-    load = LoadAhead(lambda: False)
+    load = Preload(lambda: False)
     load.give_up("the power mode changes", no_room=False)
     load.needed = True
     load.check()
@@ -247,7 +247,7 @@ async def test_a_load_that_is_needed_after_it_was_given_up_goes_on() -> None:
 
 
 @pytest.mark.parametrize("launched", [False, True], ids=["starting", "loading"])
-async def test_a_variant_that_is_needed_does_not_wait_for_another_one_loaded_ahead(
+async def test_a_variant_that_is_needed_does_not_wait_for_another_one_preloaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launched: bool
 ) -> None:
     killed: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
@@ -274,10 +274,10 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_loaded_ahe
     ahead, needed = (
         Session(SESSION.engine, Configuration(1, variant=each)) for each in ("small", "large")
     )
-    first = run.hosts.load_ahead(ahead)
+    first = run.hosts.preload(ahead)
     if launched:
         may_launch.set()
-        await turns(lambda: bool(run.hosts._ahead.hosts()))
+        await turns(lambda: bool(run.hosts._preloads.hosts()))
     else:
         await turns(lambda: started == ["small"])
     second = run.hosts.load(needed)
@@ -289,7 +289,7 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_loaded_ahe
     assert started == ["small", "large"]
 
 
-async def test_what_was_loaded_ahead_is_evicted_before_what_was_used(
+async def test_what_was_preloaded_is_evicted_before_what_was_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def start(*_: object, **__: object) -> LoadedHost:
@@ -299,7 +299,7 @@ async def test_what_was_loaded_ahead_is_evicted_before_what_was_used(
     monkeypatch.setattr(HostProcess, "start", start)
     ahead = Session(EngineName("ahead"), Configuration(1))
     await run.hosts.load(SESSION)
-    await run.hosts.load_ahead(ahead)
+    await run.hosts.preload(ahead)
     assert run.hosts.resident_sessions() == [SESSION, ahead]
     run.hosts.get_resident(ahead)
     assert run.hosts.resident_sessions() == [ahead, SESSION]
@@ -318,7 +318,7 @@ async def test_a_load_that_was_just_given_up_is_not_what_a_query_gets(
         over.set_result(run.hosts.load(SESSION))
 
     waiting = asyncio.create_task(load_when_over())
-    first = run.hosts.load_ahead(SESSION)
+    first = run.hosts.preload(SESSION)
     await waiting
     with pytest.raises(GivenUp, match="not free"):
         await first

@@ -1,4 +1,4 @@
-"""The cost of loads ahead, and of those that nothing used."""
+"""The cost of preloads, and of those that nothing used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.dispatch.loads_ahead import LoadsAhead
+from gateway.dispatch.preloads import Preloads
 from synergai.domain import Configuration, EngineName, Session
 from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
@@ -20,7 +20,7 @@ FIRST, SECOND = (Session(EngineName(name), Configuration(1)) for name in ("first
 
 
 def test_loads_that_nothing_has_used_are_counted_until_a_query_comes() -> None:
-    ledger = LoadsAhead()
+    ledger = Preloads()
     worker = make_worker()
     worker.power.watts = 10.0
     for session in (FIRST, SECOND):
@@ -38,7 +38,7 @@ def test_loads_that_nothing_has_used_are_counted_until_a_query_comes() -> None:
 
 
 def test_a_load_that_is_needed_before_its_end_does_not_count() -> None:
-    ledger = LoadsAhead()
+    ledger = Preloads()
     worker = make_worker()
     ledger.ordered(worker.id, FIRST, 3.0)
     ledger.used(worker.id, FIRST)
@@ -47,7 +47,7 @@ def test_a_load_that_is_needed_before_its_end_does_not_count() -> None:
 
 
 def test_what_a_worker_takes_with_it_was_of_no_use() -> None:
-    ledger = LoadsAhead()
+    ledger = Preloads()
     worker, other = make_worker("w1"), make_worker("w2")
     for each in (worker, other):
         ledger.ordered(each.id, FIRST, 3.0)
@@ -58,12 +58,12 @@ def test_what_a_worker_takes_with_it_was_of_no_use() -> None:
     assert ledger.unused.seconds == pytest.approx(2.0)
 
 
-async def test_the_order_to_load_ahead_says_so(harness: GatewayHarness) -> None:
+async def test_the_order_to_preload_says_so(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     worker.control = SendQueue(100)
     harness.dispatcher._execute(Load(worker.id, FIRST, 3.0), 0.0)
     harness.dispatcher.unloaded = {SECOND.engine}
     harness.dispatcher._execute(Load(worker.id, SECOND, 3.0), 0.0)
     [order] = worker.control.get_batch_nowait()
-    assert order.load.ahead
+    assert order.load.preload
     assert session_from_proto(order.load.session) == FIRST
