@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from gateway.requests.inference import Inference
     from gateway.store.pacer import Pacer
     from gateway.store.store import EngineStore
-    from gateway.verification.verifier import Verifier
     from synergai.profiles.service import ProfileService
     from synergai.protocol.unread import UnreadResponses
     from synergai.runtime.clock import Clock
@@ -49,7 +48,6 @@ class App:
         authenticator: finds the callers; None without an access table.
         revocations: revoked client certificates; None without lists.
         audit: the audit log; None without one.
-        verifier: compares answers of workers; None if none are compared.
         restored: number of unfinished jobs restored from the journal.
     """
 
@@ -84,5 +82,4 @@ class App:
     placements: Placements
     pacer: Pacer
     hub: Hub
-    verifier: Verifier | None
     restored: int

@@ -12,7 +12,6 @@ from gateway.monitoring.worker_metrics import (
     VariantConflictCollector,
     WorkerCollector,
 )
-from gateway.verification.metrics import VerificationCollector
 
 if TYPE_CHECKING:
     from gateway.app import App
@@ -71,11 +70,6 @@ def register_metrics(app: App) -> None:
         "Workers that get no work for a while, as they made no progress.",
         lambda: sum(map(app.dispatcher.is_ejected, app.dispatcher.workers())),
     )
-    metrics.add_gauge(
-        "workers_distrusted",
-        "Connected workers that get no work, as they answered falsely.",
-        lambda: sum(bool(worker.distrusted) for worker in app.dispatcher.workers()),
-    )
     metrics.add_counter(
         "ejections",
         "Times that a worker was ejected, as it made no progress.",
@@ -129,5 +123,3 @@ def register_metrics(app: App) -> None:
         "Bytes of responses that clients have not read yet.",
         lambda: app.unread.bytes,
     )
-    if app.verifier is not None:
-        metrics.register(VerificationCollector(app.verifier, app.dispatcher.workers))

@@ -43,8 +43,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_response_bytes: int
     max_connection_calls: int
     max_jobs: int
-    verify_share: float
-    verify_tolerance: float
     kept_jobs: int
     uploads_kept_s: float
     results_kept_s: float

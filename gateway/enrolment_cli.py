@@ -34,7 +34,7 @@ State = Annotated[
 ]
 
 workers_app: Final = typer.Typer(
-    help="List and revoke enrolled workers, readmit ejected ones.",
+    help="List and revoke enrolled workers.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -100,18 +100,6 @@ def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State
     with EnrolmentStore(state or gateway_state()) as store:
         store.revoke(worker_id, time.time())
     typer.echo(f"{worker_id} is revoked")
-
-
-@workers_app.command(epilog="Example: [bold]synergai gateway workers readmit edge-3[/bold]")
-def readmit(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State = None) -> None:
-    """Let a worker serve again that was ejected because it answered falsely.
-
-    A running gateway does so within a second or two.
-    """
-    from gateway.fleet.distrust import readmit
-
-    readmit(state or gateway_state(), worker_id)
-    typer.echo(f"{worker_id} is readmitted")
 
 
 def parse_time(text: str) -> float:

@@ -254,7 +254,6 @@ class Gateway:
                 app.metrics.render,
                 backend.is_ready,
                 lambda: app.journal.accepting,
-                self._ejected,
                 lambda: app.store.fault,
                 lambda: (each.difference for each in app.catalogue.conflicts),
                 lambda: (each.difference for each in app.catalogue.variant_conflicts),
@@ -266,9 +265,6 @@ class Gateway:
         if app.audit is not None:
             audit_routes(routes, app.audit)
         return HttpApp(routes)
-
-    def _ejected(self) -> int:
-        return sum(bool(worker.distrusted) for worker in self.app.dispatcher.workers())
 
     def _http_tls(self) -> ssl.SSLContext | None:
         """Return the TLS context of the HTTP port.
@@ -334,7 +330,6 @@ class Gateway:
                 app.journal,
                 app.clock,
                 VersionPolicyCalls(app.versions, app.rollouts, app.metrics),
-                lambda worker_id: app.verifier.suspicion(worker_id) if app.verifier else "",
             ).handler(),
             HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),
             StoreServicer(app.store, app.placements, app.pacer).handler(),

@@ -157,20 +157,6 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         description="Limit of open gRPC calls per client connection; a stream is one call. The "
         "higher it is, the longer a client that opens and resets calls can delay others.",
     )
-    verify_share: Annotated[float, BeforeValidator(parse_share)] = Field(
-        default=0.0,
-        ge=0.0,
-        le=1.0,
-        description="Share of the queries, such as 1%, that run on a second worker as well while "
-        "workers are idle; a worker that answers falsely is ejected.",
-    )
-    verify_tolerance: float = Field(
-        default=0.01,
-        ge=0.0,
-        lt=1.0,
-        description="Relative difference of floating-point numbers up to which two such answers "
-        "agree.",
-    )
     max_jobs: int = Field(default=100_000, ge=1, description="Limit of unfinished jobs.")
     kept_jobs: int = Field(
         default=100_000, ge=0, description="Ended jobs kept in the journal; older ones are deleted."

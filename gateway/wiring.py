@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from functools import partial
-from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access.authenticator import Authenticator
@@ -22,7 +20,6 @@ from gateway.audit.log import AuditLog
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
-from gateway.fleet.distrust import Distrust
 from gateway.fleet.served_profiles import ServedProfiles
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.version_policy import PolicyFile
@@ -47,8 +44,6 @@ from gateway.requests.inference import Inference
 from gateway.store.files import open_files
 from gateway.store.pacer import Pacer
 from gateway.store.store import EngineStore
-from gateway.verification.ejection import Ejection
-from gateway.verification.verifier import Verifier
 from synergai.errors import InvalidInput
 from synergai.models.contents import Contents
 from synergai.profiles.service import ProfileService
@@ -65,7 +60,6 @@ if TYPE_CHECKING:
 
     from gateway.access.revocation import RevocationLists
     from gateway.config import GatewayConfig
-    from synergai.domain import WorkerId
     from synergai.profiles.service import ProfileChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
@@ -168,7 +162,6 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     work_streams = WorkStreams(
         connections, dispatcher, intake, clock, max_message_bytes=config.max_message_bytes
     )
-    distrust = Distrust(config.state)
     hub = Hub(
         connections,
         work_streams,
@@ -178,7 +171,6 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         model_control,
         clock,
         rules=rules,
-        distrust=distrust,
         placements=placements,
         on_new_engines=journal.add_engines,
         on_forgotten_engines=journal.remove_engines,
@@ -197,22 +189,6 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     inference = Inference(
         dispatcher, versions, variants, admission, quotas, metrics, clock, journal.epoch
     )
-    ejection = Ejection(distrust, hub, audit)
-    stack.push_async_callback(ejection.close)
-    verifier = None
-    if config.verify_share > 0.0:
-        verifier = Verifier(
-            dispatcher,
-            ejection,
-            clock,
-            new_id=inference.new_id,
-            source=Random(secrets.randbits(256)),
-            share=config.verify_share,
-            tolerance=config.verify_tolerance,
-        )
-        stack.push_async_callback(verifier.close)
-        intake.answers = verifier
-    _keep_running(distrust.watch(partial(_readmit, ejection, verifier)), stack)
     app = App(
         clock=clock,
         metrics=metrics,
@@ -254,7 +230,6 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         placements=placements,
         pacer=pacer,
         hub=hub,
-        verifier=verifier,
         restored=restored,
     )
     register_metrics(app)
@@ -352,13 +327,6 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     """Cancel a task and wait until it has ended."""
     task.cancel()
     await asyncio.wait([task])
-
-
-def _readmit(ejection: Ejection, verifier: Verifier | None, worker_ids: set[WorkerId]) -> None:
-    """Let ejected workers serve again."""
-    if verifier is not None:
-        verifier.readmitted(worker_ids)
-    ejection.readmitted(worker_ids)
 
 
 def _tell_changes(

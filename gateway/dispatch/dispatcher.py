@@ -21,7 +21,6 @@ from synergai.domain import Fault, JobState, Session
 from synergai.protocol.converters import session_to_proto
 from synergai.scheduling.events import (
     AssignmentsRevoked,
-    CheckArrived,
     Dispatch,
     Eject,
     Expire,
@@ -144,17 +143,6 @@ class Dispatcher:
         """
         self._handlers[job.id] = handler
         self._handle(JobArrived(job, ready, done))
-
-    def check(self, job: Job, handler: JobHandler, workers: tuple[WorkerId, ...]) -> None:
-        """Run a query a second time, once one of some workers is idle and not needed.
-
-        Args:
-            job: one query, without a deadline.
-            handler: called on everything that happens to it.
-            workers: where it may run, in order of preference.
-        """
-        self._handlers[job.id] = handler
-        self._handle(CheckArrived(job, workers))
 
     def cancel(self, job_id: JobId) -> None:
         """Cancel a job before its next query; do nothing if it has ended."""

@@ -38,20 +38,6 @@ class ReportListener(Protocol):
         """Handle a report on an assignment that is not in flight; it was ignored."""
 
 
-class AnswerListener(Protocol):
-    """Sees the answers of workers to queries with tensors."""
-
-    def on_answers(
-        self,
-        worker: ConnectedWorker,
-        progress: AssignmentProgress,
-        handler: JobHandler,
-        responses: Sequence[Buffer],
-        /,
-    ) -> None:
-        """Handle the responses of newly completed queries, before the job's handler."""
-
-
 class ReportIntake:
     """Intake of the workers' reports.
 
@@ -59,9 +45,6 @@ class ReportIntake:
         dispatcher: knows the jobs' handlers, and receives the events.
         clock: source of receive times.
         listeners: subscribers, called before the job's handler.
-
-    Attributes:
-        answers: sees all answers; None if nothing does.
     """
 
     def __init__(
@@ -70,7 +53,6 @@ class ReportIntake:
         self._dispatcher = dispatcher
         self._clock = clock
         self._listeners = listeners
-        self.answers: AnswerListener | None = None
 
     def apply(self, worker: ConnectedWorker, reports: Reports) -> None:
         """Apply a message of reports, in order.
@@ -199,8 +181,6 @@ class ReportIntake:
         for listener in self._listeners:
             listener.on_completed(completed)
         if handler is not None:
-            if self.answers is not None and responses:
-                self.answers.on_answers(worker, progress, handler, responses)
             handler.on_progress(worker, progress, responses, now)
 
     def _fail_for_violation(

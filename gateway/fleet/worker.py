@@ -123,7 +123,6 @@ class ConnectedWorker:
     Attributes:
         instance: id of the agent's process; empty from an agent that sends none.
         local: whether the agent is in the gateway's process.
-        distrusted: why it gets no work until it is readmitted; empty if it does.
         backends: backends that are installed; none of an agent that cannot fetch engines.
         labels: names by which operators select it.
         orders: send queue of the work stream; closed while there is none.
@@ -165,7 +164,6 @@ class ConnectedWorker:
     last_seen_at: float
     instance: str = ""
     local: bool = False
-    distrusted: str = ""
     backends: frozenset[str] = frozenset()
     labels: tuple[str, ...] = ()
     memory_limit_bytes: int = 0

@@ -23,7 +23,6 @@ def monitoring_routes(
     metrics: Callable[[], Awaitable[bytes]],
     ready: Callable[[], bool],
     accepts_jobs: Callable[[], bool],
-    ejected: Callable[[], int],
     store_fault: Callable[[], str],
     conflicts: Callable[[], Iterable[str]],
     variant_conflicts: Callable[[], Iterable[str]],
@@ -34,7 +33,6 @@ def monitoring_routes(
         metrics: returns the metrics in Prometheus' text format.
         ready: returns whether the gateway accepts requests, for ``/healthz``.
         accepts_jobs: returns whether there is room to record new jobs.
-        ejected: returns how many connected workers are ejected, as they answered falsely.
         store_fault: returns why the store of engines cannot be used; empty if it can.
         conflicts: returns how each engine differs that a worker does not use for this reason.
         variant_conflicts: returns how the file of each variant differs that a worker does not use
@@ -47,14 +45,12 @@ def monitoring_routes(
     async def healthz(_request: Request) -> Response:
         if ready():
             full = "" if accepts_jobs() else "jobs are refused: the journal's disk is full\n"
-            count = ejected()
-            false = f"ejected workers, which answered falsely: {count}\n" if count else ""
             # Without the reason, which is in the log: anyone may read this.
             broken = "no engines are distributed: the store cannot be used\n"
             store = broken if store_fault() else ""
             files = _lines("a worker's engine is not used", conflicts())
             files += _lines("a worker's variant is not used", variant_conflicts())
-            return PlainTextResponse(f"serving\n{full}{false}{store}{files}")
+            return PlainTextResponse(f"serving\n{full}{store}{files}")
         return PlainTextResponse("not serving\n", 503)
 
     return [Route("/metrics", render), Route("/healthz", healthz)]

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from gateway.access.worker_rules import WorkerRules
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
-    from gateway.fleet.distrust import Distrust
     from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.connections import AgentConnection, AgentConnections
@@ -83,7 +82,6 @@ class Hub:
         model_control: receives their session changes.
         clock: source of receive times.
         rules: which workers may join, and what they may serve.
-        distrust: which workers may serve nothing.
         placements: engine versions of the store that they should have.
         on_new_engines: called with the names of engines that agents register.
         on_forgotten_engines: called with names of engines that are too many to remember.
@@ -104,7 +102,6 @@ class Hub:
         clock: Clock,
         *,
         rules: WorkerRules,
-        distrust: Distrust,
         placements: Placements,
         on_new_engines: Callable[[frozenset[EngineName]], object],
         on_forgotten_engines: Callable[[list[EngineName]], object],
@@ -118,7 +115,6 @@ class Hub:
         self._model_control = model_control
         self._clock = clock
         self._rules = rules
-        self._distrust = distrust
         self._placements = placements
         self._on_new_engines = on_new_engines
         self._on_forgotten_engines = on_forgotten_engines
@@ -323,27 +319,16 @@ class Hub:
             self._offer(connection, worker, list(worker.offered.values()))
             self._placements.send(connection)
 
-    def distrust(self, worker_id: WorkerId) -> None:
-        """Take a connected worker out of service that is now distrusted."""
-        connection = self._connections.of_worker(worker_id)
-        if connection is not None and (worker := connection.worker) is not None:
-            self._offer(connection, worker, list(worker.offered.values()))
-            self._dispatcher.revoke(worker)
-
     def _offer(
         self, connection: AgentConnection, worker: ConnectedWorker, engines: Iterable[Engine]
     ) -> None:
         """Record engines as their agent describes them; ignore those that it may not serve."""
         applicant = connection.applicant
-        if applicant is not None:
-            worker.distrusted = self._distrust.reason(worker.id)
         allowed: list[Engine] = []
         for engine in engines:
             worker.offered[engine.name] = engine
             worker.forgotten.discard(engine.name)
-            fault = "the worker is ejected, as it answered falsely" if worker.distrusted else ""
-            if not fault and applicant is not None:
-                fault = self._rules.engine_fault(applicant, engine)
+            fault = "" if applicant is None else self._rules.engine_fault(applicant, engine)
             if fault:
                 self._apply_engines(self._catalogue.withdraw(worker.id, engine.name))
                 self._apply_engines({worker.id: replace(engine, fault=fault, pending=False)})
@@ -366,7 +351,7 @@ class Hub:
                 continue
             if worker.engines.get(engine.name) == engine:
                 continue
-            if engine.fault and not worker.distrusted:  # which is logged once, not by engine
+            if engine.fault:
                 asked = engine.name in worker.unplaced
                 level = logging.INFO if asked or engine.pending else logging.WARNING
                 _log.log(level, "worker %s: engine %s: %s", worker_id, engine.name, engine.fault)

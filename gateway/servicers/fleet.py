@@ -22,8 +22,6 @@ from synergai.v1 import fleet_pb2
 from synergai.versions import is_selected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.access.caller import Caller
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.served_profiles import ServedProfiles
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from gateway.hub.hub import Hub
     from gateway.journal.journal import Journal
     from gateway.servicers.version_policies import VersionPolicyCalls
-    from synergai.domain import WorkerId
     from synergai.profiles.service import ProfileService
     from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
@@ -50,7 +47,6 @@ class FleetServicer:
         journal: records what engines are.
         clock: the gateway's clock.
         policies: the calls about version policies.
-        suspicion: returns what speaks against the answers of a worker.
     """
 
     def __init__(
@@ -63,7 +59,6 @@ class FleetServicer:
         journal: Journal,
         clock: Clock,
         policies: VersionPolicyCalls,
-        suspicion: Callable[[WorkerId], str] = lambda _: "",
     ) -> None:
         self._dispatcher = dispatcher
         self._versions = versions
@@ -73,7 +68,6 @@ class FleetServicer:
         self._journal = journal
         self._clock = clock
         self._policies = policies
-        self._suspicion = suspicion
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to add to a server."""
@@ -159,7 +153,7 @@ class FleetServicer:
 
         if worker.draining:
             state = fleet_pb2.WORKER_STATE_DRAINING
-        elif worker.distrusted or self._dispatcher.is_ejected(worker):
+        elif self._dispatcher.is_ejected(worker):
             state = fleet_pb2.WORKER_STATE_EJECTED
         elif worker.in_flight:
             state = fleet_pb2.WORKER_STATE_BUSY
@@ -199,7 +193,6 @@ class FleetServicer:
             labels=worker.labels,
             last_heard_s=max(0.0, self._clock.now() - worker.last_seen_at),
             unprofiled=filter(visible, self._dispatcher.unprofiled(worker)),
-            suspicion=worker.distrusted or self._suspicion(worker.id),
             power_mode=worker.power.mode,
             switch_s=worker.power.switch_s,
             meter=worker.power.meter,

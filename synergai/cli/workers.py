@@ -56,9 +56,6 @@ def show_workers(workers: Sequence[WorkerStatus]) -> None:
         map(_worker_row, workers),
         optional=("heard", "cores", "queries", "memory", "power"),
     )
-    for worker in workers:
-        if worker.suspicion:
-            typer.echo(f"{worker.id}: {worker.suspicion}")
     rows = [row for worker in workers for row in _engine_rows(worker)]
     rows += [row for worker in workers for row in _placed_rows(worker)]
     typer.echo()

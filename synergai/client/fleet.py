@@ -76,7 +76,6 @@ class WorkerStatus:
         engines_rss_bytes: resident memory of its engines at the last heartbeat.
         memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
         memory_enforcement: how its agent enforces the limit; empty if there is none.
-        suspicion: what it answered falsely, as far as is known; empty if nothing.
         placed: versions of the gateway's store that are placed on it.
         labels: names by which operators select it.
         unusable: engines that it cannot run in some of its configurations.
@@ -102,7 +101,6 @@ class WorkerStatus:
     engines_rss_bytes: int = 0
     memory_limit_bytes: int = 0
     memory_enforcement: str = ""
-    suspicion: str = ""
     placed: tuple[PlacedEngine, ...] = ()
     labels: tuple[str, ...] = ()
     unusable: tuple[UnusableSession, ...] = ()
@@ -141,7 +139,6 @@ def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
         engines_rss_bytes=message.engines_rss_bytes,
         memory_limit_bytes=message.memory_limit_bytes,
         memory_enforcement=message.memory_enforcement,
-        suspicion=message.suspicion,
         placed=tuple(map(placed_from_proto, message.placed)),
         labels=tuple(message.labels),
         unusable=tuple(map(unusable_session_from_proto, message.unusable)),

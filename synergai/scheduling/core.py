@@ -24,7 +24,6 @@ import math
 from typing import TYPE_CHECKING
 
 from synergai.scheduling.active_jobs import ActiveJobs
-from synergai.scheduling.checks import Checks
 from synergai.scheduling.completion import expected_completion
 from synergai.scheduling.crashes import Crashes
 from synergai.scheduling.decisions import Decisions
@@ -33,7 +32,6 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentsRevoked,
     AssignmentStarted,
-    CheckArrived,
     Command,
     Eject,
     EnginesChanged,
@@ -127,17 +125,14 @@ class SchedulerCore:
         )
         retries = self._retries = Retries()
         crashes = self._crashes = Crashes(fleet, workers, commands)
-        checks = self._checks = Checks(fleet, estimator, leases, commands)
         hedging = self._hedging = Hedging(
             fleet, estimator, leases, wait_queue, commands, settings.hedge_share
         )
         jobs = self._jobs = ActiveJobs(
             wait_queue, leases, hedging, resumption, variants, probes, residency, expiries, commands
         )
-        releases = self._releases = Releases(
-            leases, jobs, residency, probes, hedging, checks, commands
-        )
-        failures = Failures(fleet, workers, jobs, checks, retries, wait_queue, settings, commands)
+        releases = self._releases = Releases(leases, jobs, residency, probes, hedging, commands)
+        failures = Failures(fleet, workers, jobs, retries, wait_queue, settings, commands)
         self._reports = Reports(
             fleet,
             leases,
@@ -188,8 +183,6 @@ class SchedulerCore:
             self._decisions.rebalance(now)
         if self._hedging.is_on:
             self._hedging.place(self._queue.engines(), now)
-        if self._checks.waiting:
-            self._checks.place(self._queue.engines(), now)
         residency = self._residency
         if now >= residency.rests_until and (residency.due or residency.again_at <= now):
             residency.plan(now)
@@ -298,12 +291,6 @@ class SchedulerCore:
             case JobCancelled(job_id):
                 if job := self._jobs.by_id.get(job_id):
                     self._jobs.abort(job, self._now)
-                else:
-                    for lease in self._checks.leases_of(job_id):
-                        self._leases.stop(lease, self._now)
-                    self._checks.cancel(job_id)
-            case CheckArrived():
-                self._checks.add(event)
             case AssignmentsRevoked(worker_id):
                 if record := self._fleet.workers.get(worker_id):
                     self._releases.revoke(record, self._now)

@@ -219,20 +219,6 @@ class JobCancelled(Struct, frozen=True):
     job_id: JobId
 
 
-class CheckArrived(Struct, frozen=True):
-    """A query is to run a second time, for comparison, once no other work needs the worker.
-
-    It ends with ``Finish`` or ``Fail`` like a job, unless it is cancelled.
-
-    Attributes:
-        job: one query with its tensors, without a deadline.
-        workers: where it may run, in order of preference.
-    """
-
-    job: Job
-    workers: tuple[WorkerId, ...]
-
-
 class AssignmentsRevoked(Struct, frozen=True):
     """Reports of the worker are not trusted any more: its assignments must run elsewhere."""
 
@@ -312,7 +298,6 @@ Event: TypeAlias = (
     | JobArrived
     | QueriesReady
     | JobCancelled
-    | CheckArrived
     | AssignmentsRevoked
     | AssignmentStarted
     | QueriesDone

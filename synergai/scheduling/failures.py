@@ -9,7 +9,6 @@ from synergai.scheduling.events import Fail
 
 if TYPE_CHECKING:
     from synergai.scheduling.active_jobs import ActiveJobs
-    from synergai.scheduling.checks import Checks
     from synergai.scheduling.events import Command
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.retries import Retries
@@ -26,7 +25,6 @@ class Failures:
         fleet: the workers.
         workers: records what they cannot run.
         jobs: the active jobs; one that fails leaves them.
-        checks: gives up checks that fail.
         retries: counts faults, and lets jobs pause.
         wait_queue: the waiting jobs; one that pauses leaves them.
         settings: scheduling options.
@@ -38,7 +36,6 @@ class Failures:
         fleet: Fleet,
         workers: WorkerChanges,
         jobs: ActiveJobs,
-        checks: Checks,
         retries: Retries,
         wait_queue: WaitQueue,
         settings: SchedulingSettings,
@@ -47,7 +44,6 @@ class Failures:
         self._fleet = fleet
         self._workers = workers
         self._jobs = jobs
-        self._checks = checks
         self._retries = retries
         self._wait_queue = wait_queue
         self._settings = settings
@@ -69,8 +65,6 @@ class Failures:
         if fault is Fault.CONFIGURATION_UNUSABLE and worker is not None:
             self._workers.add_unusable(worker, lease.session, now)
         job = lease.job
-        if job.is_check:
-            self._checks.failed(job, detail)
         if job.removed:
             return
         # Neither can happen again on the same worker.

@@ -12,7 +12,6 @@ from synergai.scheduling.events import Revoke
 if TYPE_CHECKING:
     from synergai.domain import Session
     from synergai.scheduling.active_jobs import ActiveJobs
-    from synergai.scheduling.checks import Checks
     from synergai.scheduling.events import Command
     from synergai.scheduling.hedging import Hedging
     from synergai.scheduling.leases import Leases
@@ -30,7 +29,6 @@ class Releases:
         residency: plans loads again when a worker has less to do.
         probes: knows which assignments measure an engine.
         hedging: knows the copies of late requests.
-        checks: finishes checks, or lets them wait again.
         commands: output; receives a ``Revoke`` for each assignment that is taken back.
     """
 
@@ -41,7 +39,6 @@ class Releases:
         residency: Residency,
         probes: Probes,
         hedging: Hedging,
-        checks: Checks,
         commands: list[Command],
     ) -> None:
         self._leases = leases
@@ -49,7 +46,6 @@ class Releases:
         self._residency = residency
         self._probes = probes
         self._hedging = hedging
-        self._checks = checks
         self._commands = commands
 
     def release(self, lease: Lease, now: float, *, stopped: bool = False) -> None:
@@ -62,9 +58,7 @@ class Releases:
             self._hedging.released(lease, now)
             self.end_answered(lease, now)
         job = lease.job
-        if job.is_check:
-            self._checks.released(lease)
-        elif not job.removed and job.remaining == 0:
+        if not job.removed and job.remaining == 0:
             self._jobs.finish(job, now)
 
     def revoke(self, worker: WorkerRecord, now: float, session: Session | None = None) -> None:

@@ -161,7 +161,6 @@ class JobRecord:
         paces: observed over profiled seconds of this job, by worker.
         planned_at: when the last plan that included it completes it; None if there was none.
         removed: it has left the system; results of its leases are discarded.
-        is_check: it repeats a query for comparison; see `checks`.
         copy_of: the late request that it repeats; see `hedging`.
         hedged: it is a request of which a copy was sent.
         is_request: it is a single request whose client waits for the answer.
@@ -185,7 +184,6 @@ class JobRecord:
     paces: dict[WorkerId, float] = field(default_factory=dict)
     planned_at: float | None = None
     removed: bool = False
-    is_check: bool = False
     copy_of: JobRecord | None = None
     hedged: bool = False
     is_request: bool = field(init=False)

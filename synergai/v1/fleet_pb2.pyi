@@ -67,7 +67,6 @@ class Worker(_message.Message):
     ENGINES_RSS_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_ENFORCEMENT_FIELD_NUMBER: _builtins.int
-    SUSPICION_FIELD_NUMBER: _builtins.int
     PLACED_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     UNUSABLE_FIELD_NUMBER: _builtins.int
@@ -95,8 +94,6 @@ class Worker(_message.Message):
     """of all engines together; 0 if there is none"""
     memory_enforcement: _builtins.str
     """how it is enforced, for people"""
-    suspicion: _builtins.str
-    """false answers that it gave, for people; empty if none"""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]: ...
     @_builtins.property
@@ -146,14 +143,13 @@ class Worker(_message.Message):
         engines_rss_bytes: _builtins.int = ...,
         memory_limit_bytes: _builtins.int = ...,
         memory_enforcement: _builtins.str = ...,
-        suspicion: _builtins.str = ...,
         placed: _abc.Iterable[_common_pb2.Placed] | None = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
         unusable: _abc.Iterable[_common_pb2.UnusableSession] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "joules", b"joules", "watts", b"watts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "labels", b"labels", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "placed", b"placed", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "suspicion", b"suspicion", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "unusable", b"unusable", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_joules", b"_joules", "_watts", b"_watts", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "engines_rss_bytes", b"engines_rss_bytes", "id", b"id", "joules", b"joules", "labels", b"labels", "last_heard_s", b"last_heard_s", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "placed", b"placed", "power_mode", b"power_mode", "profiles", b"profiles", "queries_done", b"queries_done", "sessions", b"sessions", "state", b"state", "switch_s", b"switch_s", "unprofiled", b"unprofiled", "unusable", b"unusable", "watts", b"watts", "worker_class", b"worker_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__joules: _TypeAlias = _typing.Literal["joules"]  # noqa: Y015
     _WhichOneofArgType__joules: _TypeAlias = _typing.Literal["_joules", b"_joules"]  # noqa: Y015

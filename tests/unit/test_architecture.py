@@ -73,7 +73,6 @@ ORDER = {
         "requests",
         "store",
         "hub",
-        "verification",
         "servicers",
         "http",
         "app",

@@ -34,7 +34,6 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentsRevoked,
     AssignmentStarted,
-    CheckArrived,
     Command,
     Dispatch,
     EnginesChanged,
@@ -100,7 +99,6 @@ class World:
     done: dict[AssignmentId, int] = field(default_factory=dict)
     outcomes: dict[JobId, Command | None] = field(default_factory=dict)
     workers: set[WorkerId] = field(default_factory=set)
-    checks: set[JobId] = field(default_factory=set)
     requests: int = 0
     copies: int = 0
 
@@ -132,7 +130,7 @@ class World:
                 case Finish(job_id) | Fail(job_id) | Reject(job_id) | Expire(job_id):
                     assert job_id not in self.outcomes, "a job ends once"
                     self.outcomes[job_id] = command
-                    if isinstance(command, Finish) and job_id not in self.checks:
+                    if isinstance(command, Finish):
                         assert len(self.recorded[job_id]) == self.jobs[job_id].queries
         self.check()
 
@@ -156,8 +154,6 @@ class World:
         if assignment is None or assignment.job_id in self.outcomes:
             return
         before = self.done[assignment.id]
-        if assignment.job_id in self.checks:
-            return
         if before <= event.done <= assignment.count:
             new = set(range(assignment.first + before, assignment.first + event.done))
             assert new.isdisjoint(self.recorded[assignment.job_id]), "a query is recorded once"
@@ -180,12 +176,6 @@ class World:
             assert len(set().union(*places)) == job.job.queries
             assert (job in waiting) == (job.assignable > 0)
         assert set(core._jobs.by_id) == set(self.jobs) - set(self.outcomes)
-        waiting_checks, running_checks = set(core._checks.waiting), set(core._checks._running)
-        assert waiting_checks.isdisjoint(running_checks)
-        assert waiting_checks | running_checks == self.checks - set(self.outcomes)
-        for worker in core._fleet.workers.values():
-            checks = [lease for lease in worker.leases.values() if lease.job.is_check]
-            assert not checks or worker.head in checks, "a check starts on an idle worker"
         assert core.hedges[0] == self.copies >= core.hedges[1]
         for job_id, copy in core._hedging._copies.items():
             assert core._jobs.by_id[job_id] is copy.job.copy_of
@@ -200,7 +190,7 @@ class World:
             for lease in worker.leases.values():
                 assert lease.is_head or lease.phase is not Phase.SETUP
                 is_copy = lease.assignment.job_id in core._hedging._copies
-                assert lease.stopping or not lease.job.removed or lease.job.is_check or is_copy
+                assert lease.stopping or not lease.job.removed or is_copy
             available = worker in core._fleet.available(self.now)
             assert available == (worker.next_available_at(core._settings) <= self.now)
         wakeup = core.wakeup()
@@ -270,21 +260,8 @@ def _make_ready(world: World, data: st.DataObject, _: int) -> Event | None:
     return QueriesReady(job_id, data.draw(st.integers(0, world.jobs[job_id].queries)))
 
 
-def _check(world: World, data: st.DataObject, number: int) -> Event:
-    job = Job(
-        id=JobId(f"check-{number}"),
-        engine=data.draw(st.sampled_from(ENGINES)),
-        queries=1,
-        arrival=world.now,
-        with_tensors=True,
-    )
-    workers = data.draw(st.permutations(["w1", "w2", "w3", "never-seen"]))
-    world.checks.add(job.id)
-    return CheckArrived(job, tuple(map(WorkerId, workers[: data.draw(st.integers(0, 4))])))
-
-
 def _cancel(world: World, data: st.DataObject, _: int) -> Event | None:
-    known = sorted({*world.jobs, *world.checks})
+    known = sorted(world.jobs)
     if not known:
         return None
     job_id = data.draw(st.sampled_from(known))
@@ -387,7 +364,6 @@ ACTIONS: Final[Sequence[Action]] = [
     *[_start] * 2,
     *[_join] * 3,
     *[_wake] * 3,
-    *[_check] * 2,
     _check_progress,
     _submit_again,
     _make_ready,
@@ -430,7 +406,7 @@ def test_queries_are_conserved_under_any_events(policy: str, data: st.DataObject
     world = make_world(data, policy)
     drive(world, data, data.draw(st.integers(1, 40)))
     finish(world)
-    assert set(world.jobs) == set(world.outcomes) - world.checks
+    assert set(world.jobs) == set(world.outcomes)
 
 
 @pytest.mark.parametrize("policy", ["malleable", "rr", "synergai"])
@@ -454,7 +430,7 @@ def test_queries_are_conserved_while_late_requests_are_copied(
         world.handle(WorkerJoined(worker))
     drive(world, data, data.draw(st.integers(1, 40)), REQUEST_ACTIONS)
     finish(world)
-    assert set(world.jobs) == set(world.outcomes) - world.checks
+    assert set(world.jobs) == set(world.outcomes)
 
 
 def finish(world: World) -> None:

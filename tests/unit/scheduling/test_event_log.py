@@ -16,7 +16,6 @@ from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
     AssignmentsRevoked,
-    CheckArrived,
     ConfigurationsUnusable,
     Event,
     JobArrived,
@@ -131,7 +130,6 @@ def test_log_of_an_earlier_release_is_replayed() -> None:
     steps = list(replay(EARLIER, time.thread_time))
     later = {
         AssignmentsRevoked,
-        CheckArrived,
         ConfigurationsUnusable,
         ProfilesRemoved,
         ProgressChecked,

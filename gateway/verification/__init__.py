@@ -1,1 +1,0 @@
-"""Comparison of workers' answers, to find those that answer falsely."""
