@@ -8,6 +8,7 @@ from synergai.models.formats.protobuf_wire import Message
 from synergai.protocol.request_codec import field_prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 FLOAT: Final = 1
@@ -90,9 +91,17 @@ def square() -> bytes:
     )
 
 
-def saved_model(graph_definition: bytes, signature: str = "serving_default") -> bytes:
-    """Return a SavedModel of a graph from ``x:0`` to ``y:0``, named a and b in its signature."""
-    sides = ((1, "a", "x:0"), (2, "b", "y:0"))
+def saved_model(
+    graph_definition: bytes, signature: str = "serving_default", outputs: Sequence[str] = ("b",)
+) -> bytes:
+    """Return a SavedModel of a graph from ``x:0``, named a in its signature, to ``y:0``.
+
+    Args:
+        graph_definition: the graph.
+        signature: name of the signature.
+        outputs: names of ``y:0`` in it.
+    """
+    sides = [(1, "a", "x:0"), *((2, output, "y:0") for output in outputs)]
     tensors = b"".join(
         _field(
             side,
@@ -110,8 +119,8 @@ def saved_model(graph_definition: bytes, signature: str = "serving_default") -> 
     return _number(1, 1) + _field(2, meta_graph)
 
 
-def save_saved_model(folder: Path) -> Path:
-    """Save a model of b = a + a, without variables."""
+def save_saved_model(folder: Path, outputs: Sequence[str] = ("b",)) -> Path:
+    """Save a model of b = a + a, without variables; other `outputs` have the same value."""
     folder.mkdir(parents=True)
-    (folder / "saved_model.pb").write_bytes(saved_model(graph()))
+    (folder / "saved_model.pb").write_bytes(saved_model(graph(), outputs=outputs))
     return folder

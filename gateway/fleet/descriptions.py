@@ -79,11 +79,13 @@ class Description(Struct, frozen=True, kw_only=True):
             engine: the engine of a worker.
             any_file: whether its file may differ.
         """
-        for name in ("inputs", "outputs", "preprocess", "postprocess"):
+        for name in ("preprocess", "postprocess"):
             ours, theirs = getattr(self, name), getattr(engine, name)
             if ours != theirs:
-                if isinstance(ours, str):
-                    return f"{name} {theirs!r} instead of {ours!r}"
+                return f"{name} {theirs!r} instead of {ours!r}"
+        # Clients name tensors: their order may depend on the runtime.
+        for name in ("inputs", "outputs"):
+            if set(getattr(self, name)) != set(getattr(engine, name)):
                 return f"other {name}"
         if bool(engine.variants) != bool(self.variants):
             return self._other_kind(engine)

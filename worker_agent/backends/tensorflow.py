@@ -123,14 +123,18 @@ class TensorflowBackend:
 
 
 class _SavedModel:
-    """The serving signature of a SavedModel, with the signature's tensor names."""
+    """The serving signature of a SavedModel, with the signature's tensor names.
+
+    The file maps names to tensors, so TensorFlow lists them in another order in each process: they
+    are sorted by name, as by `read_saved_model`.
+    """
 
     def __init__(self, path: Path) -> None:
         # The signature alone does not keep the variables alive.
         self._loaded = tf.saved_model.load(str(path), tags=[SERVE])
         self._signature = self._loaded.signatures[SIGNATURE]
-        self.inputs: Mapping[str, Any] = self._signature.structured_input_signature[1]
-        self.outputs: Mapping[str, Any] = self._signature.structured_outputs
+        self.inputs = dict(sorted(self._signature.structured_input_signature[1].items()))
+        self.outputs = dict(sorted(self._signature.structured_outputs.items()))
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         results: Mapping[str, Any] = self._signature(**inputs)

@@ -144,6 +144,13 @@ def test_saved_model_is_served_by_the_names_of_its_signature(fleet: Path) -> Non
         assert runtimes(host) == {"tensorflow"}
 
 
+def test_outputs_of_a_saved_model_are_sorted_by_name(tmp_path: Path) -> None:
+    # The file maps names to tensors: TensorFlow lists them in another order in each process.
+    save_saved_model(tmp_path / "many" / "1", outputs=("e", "c", "d", "b", "f"))
+    with HostClient(tmp_path, session("many")) as host:
+        assert [spec.name for spec in host.ready.outputs] == ["b", "c", "d", "e", "f"]
+
+
 def usage(models: Path, session: Session) -> tuple[float, float]:
     """How a host computes: processors that it kept busy, and threads that shared the work.
 

@@ -259,6 +259,13 @@ def test_single_file_of_another_interface_is_no_variant(engine: Engine) -> None:
     assert "postprocess" in catalogue.update(W2, other)[W2].fault
 
 
+def test_tensors_are_compared_by_name(engine: Engine) -> None:
+    a, b = TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "INT64", (-1,))
+    catalogue = Catalogue()
+    catalogue.update(W1, replace(engine, outputs=(a, b)))
+    assert not catalogue.update(W2, replace(engine, outputs=(b, a)))[W2].fault
+
+
 def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, engine)
