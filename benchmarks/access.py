@@ -86,7 +86,7 @@ async def measure_checks(folder: Path, calls: int, rounds: int) -> None:
     }
     signed = jwt.encode(claims, key, "ES256", {"kid": "1"})
     async with AsyncExitStack() as stack:
-        authenticator = Authenticator(LiveTable(write_table(folder, keys)), None, stack)
+        authenticator = Authenticator(LiveTable(write_table(folder, keys)), stack)
         interceptor = AccessInterceptor(authenticator, certificates=False)
 
         async def proceed(_details: object) -> Any:
@@ -96,7 +96,7 @@ async def measure_checks(folder: Path, calls: int, rounds: int) -> None:
             details: Any = SimpleNamespace(method=METHOD, invocation_metadata=metadata)
             return lambda: interceptor.intercept_service(proceed, details)
 
-        board = PeerCertificate(("board.example.org",), b"")
+        board = PeerCertificate(("board.example.org",))
         caller = await authenticator.authenticate([f"Bearer {TOKEN}"], None)
         role = next(iter(caller._grants[0].roles))  # noqa: SLF001 - any role of the caller
 

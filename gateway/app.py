@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gateway.access.authenticator import Authenticator
     from gateway.access.live_table import LiveTable
-    from gateway.access.revocation import RevocationLists
     from gateway.access.worker_rules import WorkerRules
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas
@@ -46,7 +45,6 @@ class App:
     Attributes:
         access: the access table; None allows every caller everything.
         authenticator: finds the callers; None without an access table.
-        revocations: revoked client certificates; None without lists.
         audit: the audit log; None without one.
         restored: number of unfinished jobs restored from the journal.
     """
@@ -55,7 +53,6 @@ class App:
     metrics: Metrics
     access: LiveTable | None
     authenticator: Authenticator | None
-    revocations: RevocationLists | None
     audit: AuditLog | None
     admission: Admission
     quotas: TenantQuotas

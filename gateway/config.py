@@ -52,7 +52,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     tls_key: Path | None
     tls_client_ca: Path | None
     tls_clients_ca: Path | None
-    tls_crl: Path | None
     access: Path | None
     audit_log: Path | None
     http_tls: bool

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import grpc
 
-from gateway.access.certified_calls import CertifiedCalls
 from gateway.access.exposure import check_exposure
-from gateway.access.interceptor import AccessInterceptor, RevocationInterceptor
+from gateway.access.interceptor import AccessInterceptor
 from gateway.admission.connections import current_connection_limits
 from gateway.admission.interceptor import QuotaInterceptor
 from gateway.audit.interceptor import AuditInterceptor
@@ -143,7 +142,7 @@ class Gateway:
         check_exposure(config, workers_are_listed=listed)
         connections = current_connection_limits()
         hub_server = self._make_server(
-            self._hub_interceptors(),
+            self._audit_interceptors(),
             rpc.server_options(config.max_message_bytes, max_connections=connections.agents),
         )
         client_server = self._make_server(
@@ -236,7 +235,6 @@ class Gateway:
             config.tls_cert,
             config.tls_key,
             config.tls_client_ca,
-            config.tls_crl if config.tls_client_ca else None,
         )
         work_sockets = WorkSocketServer(streams.serve, tls)
         port = await work_sockets.start(config.hub.rpartition(":")[0], config.work_port)
@@ -281,34 +279,17 @@ class Gateway:
             config.tls_cert,
             config.tls_key,
             config.tls_clients_ca,
-            config.tls_crl if config.tls_clients_ca else None,
         )
 
     def _client_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """Return the interceptors of the clients' port, the outermost first."""
         app, certificates = self.app, self._config.tls_clients_ca is not None
         interceptors = self._audit_interceptors()
-        certified = None
-        if app.revocations is not None and certificates:
-            certified = CertifiedCalls(app.revocations.check)
-            app.revocations.follow(certified.review)
         if app.authenticator is not None:
             interceptors += [
-                AccessInterceptor(
-                    app.authenticator, certificates=certificates, certified=certified
-                ),
+                AccessInterceptor(app.authenticator, certificates=certificates),
                 QuotaInterceptor(app.quotas),
             ]
-        elif app.revocations is not None and certificates:
-            interceptors.append(RevocationInterceptor(app.revocations, certified))
-        return interceptors
-
-    def _hub_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        """Return the interceptors of the agents' port, the outermost first."""
-        revocations = self.app.revocations
-        interceptors = self._audit_interceptors()
-        if revocations is not None and self._config.tls_client_ca is not None:
-            interceptors.append(RevocationInterceptor(revocations))
         return interceptors
 
     def _audit_interceptors(self) -> list[grpc.aio.ServerInterceptor]:

@@ -214,10 +214,6 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         description="Certificate authority (PEM) for clients, which then must present a client "
         "certificate; with --http-tls, on the HTTP port as well.",
     )
-    tls_crl: Path | None = Field(
-        default=None,
-        description="Revocation lists (PEM) of the authorities of clients and agents.",
-    )
     access: Path | None = Field(
         default=None,
         description="Access table (TOML): clients, their roles and tenants. Without one, every "

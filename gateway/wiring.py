@@ -44,7 +44,6 @@ from gateway.requests.inference import Inference
 from gateway.store.files import open_files
 from gateway.store.pacer import Pacer
 from gateway.store.store import EngineStore
-from synergai.errors import InvalidInput
 from synergai.models.contents import Contents
 from synergai.profiles.service import ProfileService
 from synergai.protocol.unread import UnreadResponses
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from contextlib import AsyncExitStack
 
-    from gateway.access.revocation import RevocationLists
     from gateway.config import GatewayConfig
     from synergai.profiles.service import ProfileChanges
 
@@ -74,8 +72,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         SynergaiError: the state directory or the dictionary cannot be used.
     """
     clock, metrics = Clock(), Metrics()
-    revocations = _revocations(config, stack)
-    access, authenticator = _access(config, revocations, metrics, stack)
+    access, authenticator = _access(config, metrics, stack)
     admission = Admission(config.max_requests, config.max_request_bytes)
     audit = _audit(config, metrics, stack)
     quotas = TenantQuotas(clock)
@@ -151,7 +148,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     rollouts = Rollouts(versions, model_control, policies)
     stack.push_async_callback(rollouts.close)
-    rules = WorkerRules(config.state, revocations=revocations)
+    rules = WorkerRules(config.state)
     stack.push_async_callback(rules.close)
     store = _store(config, stack)
     versions.stored = store.versions_of
@@ -179,8 +176,6 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     if access is not None:
         await rules.load()
         access.follow(lambda table: hub.set_rules(table.workers))
-    if revocations is not None:
-        revocations.follow(lambda _: hub.review())
     _keep_running(rules.watch(hub.review), stack)
     stack.callback(asyncio.get_running_loop().call_later(_RETURN_S, hub.release_absent).cancel)
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
@@ -194,7 +189,6 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         metrics=metrics,
         access=access,
         authenticator=authenticator,
-        revocations=revocations,
         audit=audit,
         admission=admission,
         quotas=quotas,
@@ -256,7 +250,6 @@ def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
 
 def _access(
     config: GatewayConfig,
-    revocations: RevocationLists | None,
     metrics: Metrics,
     stack: AsyncExitStack,
 ) -> tuple[LiveTable, Authenticator] | tuple[None, None]:
@@ -265,7 +258,7 @@ def _access(
         return None, None
     table = LiveTable(config.access)
     _keep_running(table.watch(), stack)
-    authenticator = Authenticator(table, revocations, stack)
+    authenticator = Authenticator(table, stack)
     metrics.add_counter(
         "access_table_rejected",
         "Changes of the access table that were not applied, because it was invalid.",
@@ -297,25 +290,6 @@ def _audit(config: GatewayConfig, metrics: Metrics, stack: AsyncExitStack) -> Au
         lambda: file.dropped,
     )
     return log
-
-
-def _revocations(config: GatewayConfig, stack: AsyncExitStack) -> RevocationLists | None:
-    """Return the certificate revocation lists, if any are configured.
-
-    Raises:
-        InvalidInput: they are invalid, or no client certificates are required.
-    """
-    if config.tls_crl is None:
-        return None
-    authorities = [path for path in (config.tls_clients_ca, config.tls_client_ca) if path]
-    if not authorities:
-        raise InvalidInput("--tls-crl needs --tls-clients-ca or --tls-client-ca")
-    # Imported on demand: it takes memory.
-    from gateway.access.revocation import RevocationLists
-
-    lists = RevocationLists(config.tls_crl, authorities)
-    _keep_running(lists.watch(), stack)
-    return lists
 
 
 def _keep_running(work: Coroutine[Any, Any, None], stack: AsyncExitStack) -> None:

@@ -1,4 +1,4 @@
-"""Certificate authorities, certificates, revocation lists and JSON web tokens for tests."""
+"""Certificate authorities, certificates and JSON web tokens for tests."""
 
 from __future__ import annotations
 
@@ -75,26 +75,6 @@ class Authority:
             key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         )
         return files
-
-    def revoke(self, path: Path, *certificates: Path, days: int = 1) -> None:
-        """Write a revocation list.
-
-        Args:
-            path: the file.
-            certificates: files of the revoked certificates.
-            days: validity from now; negative if it has expired.
-        """
-        builder = (
-            x509.CertificateRevocationListBuilder()
-            .issuer_name(self._certificate.subject)
-            .last_update(self._now - 3 * DAY)
-            .next_update(self._now + days * DAY)
-        )
-        for file in certificates:
-            serial = x509.load_pem_x509_certificate(file.read_bytes()).serial_number
-            revoked = x509.RevokedCertificateBuilder(serial, self._now - 2 * DAY).build()
-            builder = builder.add_revoked_certificate(revoked)
-        path.write_bytes(builder.sign(self.key, hashes.SHA256()).public_bytes(PEM))
 
     def _builder(
         self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int = 1

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from gateway.access.caller import Caller
     from gateway.access.live_table import LiveTable
     from gateway.access.peer_certificate import PeerCertificate
-    from gateway.access.revocation import RevocationLists
     from gateway.access.table import AccessTable
 
 AUTHORIZATION: Final = "authorization"
@@ -48,17 +47,13 @@ class Authenticator:
 
     Args:
         table: clients, grants and issuers.
-        revocations: revoked certificates; None accepts all that TLS has verified.
         stack: ends its background tasks.
 
     Attributes:
         failures: number of calls with invalid credentials.
     """
 
-    def __init__(
-        self, table: LiveTable, revocations: RevocationLists | None, stack: AsyncExitStack
-    ) -> None:
-        self._revocations = revocations
+    def __init__(self, table: LiveTable, stack: AsyncExitStack) -> None:
         self._anonymous = Anonymous()
         jwt = JwtTokens()
         stack.push_async_callback(jwt.close)
@@ -92,8 +87,6 @@ class Authenticator:
     async def _find(
         self, authorization: Sequence[str], certificate: PeerCertificate | None
     ) -> Caller:
-        if certificate is not None and self._revocations is not None:
-            self._revocations.check(certificate.pem)
         if not authorization:
             if certificate is None:
                 return self._anonymous.caller

@@ -17,11 +17,9 @@ class PeerCertificate(Struct, frozen=True):
 
     Attributes:
         names: its common name and subject alternative names.
-        pem: the certificate.
     """
 
     names: tuple[str, ...]
-    pem: bytes
 
 
 def grpc_certificate(context: Mapping[str, Iterable[bytes]]) -> PeerCertificate | None:
@@ -30,15 +28,14 @@ def grpc_certificate(context: Mapping[str, Iterable[bytes]]) -> PeerCertificate 
     Args:
         context: the call's ``auth_context()``.
     """
-    pem = next(iter(context.get("x509_pem_cert", ())), b"")
-    if not pem:
+    if not any(context.get("x509_pem_cert", ())):
         return None
     names = (
         name.decode("utf-8", "replace")
         for key in ("x509_common_name", "x509_subject_alternative_name")
         for name in context.get(key, ())
     )
-    return PeerCertificate(tuple(dict.fromkeys(names)), pem)
+    return PeerCertificate(tuple(dict.fromkeys(names)))
 
 
 def socket_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None:
@@ -51,7 +48,6 @@ def socket_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | No
 def _parse(der: bytes) -> PeerCertificate:
     # Imported on demand: most gateways verify no certificates of clients.
     from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import Encoding
 
     certificate = x509.load_der_x509_certificate(der)
     common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
@@ -62,4 +58,4 @@ def _parse(der: bytes) -> PeerCertificate:
         pass
     else:
         names += [str(name.value) for name in extension.value]
-    return PeerCertificate(tuple(dict.fromkeys(names)), certificate.public_bytes(Encoding.PEM))
+    return PeerCertificate(tuple(dict.fromkeys(names)))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.access.enrolments import EnrolledWorker
-    from gateway.access.revocation import RevocationLists
     from gateway.access.table import Worker
     from synergai.domain import Engine, EngineName
 
@@ -40,14 +39,12 @@ class Applicant(Struct, frozen=True, kw_only=True):
     Attributes:
         id: the id that it claims.
         worker_class: the class that it claims.
-        certificate: its verified certificate (PEM); empty without one.
         certificate_names: subject alternative names of this certificate.
         secret_sha256: SHA-256 of its secret; empty if it has none.
     """
 
     id: str
     worker_class: str
-    certificate: bytes = b""
     certificate_names: frozenset[str] = frozenset()
     secret_sha256: bytes = b""
 
@@ -67,18 +64,15 @@ class WorkerRules:
     Args:
         state: state directory, which has the enrolments.
         clock: current time in seconds since the epoch.
-        revocations: revoked certificates; None accepts all that TLS has verified.
     """
 
     def __init__(
         self,
         state: Path,
         clock: Callable[[], float] = time.time,
-        revocations: RevocationLists | None = None,
     ) -> None:
         self._state = state
         self._clock = clock
-        self._revocations = revocations
         self._rows: tuple[Worker, ...] | None = None
         self._enrolled: dict[str, EnrolledWorker] = {}
         self._store: EnrolmentStore | None = None
@@ -121,8 +115,7 @@ class WorkerRules:
 
         Raises:
             PermissionDenied: no row is for this worker.
-            Unauthenticated: it does not prove its identity, and has no valid token; or its
-                certificate has been revoked.
+            Unauthenticated: it does not prove its identity, and has no valid token.
             Unavailable: the enrolments cannot be read or written.
         """
         if self.active:
@@ -139,11 +132,6 @@ class WorkerRules:
 
     def refusal(self, applicant: Applicant) -> SynergaiError | None:
         """Return why a worker may not be connected; None if it may."""
-        if self._revocations is not None and applicant.certificate:
-            try:
-                self._revocations.check(applicant.certificate)
-            except Unauthenticated as error:
-                return error
         if self._rows is None or self._row(applicant) is not None:
             return None
         who = f"worker {applicant.id!r} of class {applicant.worker_class!r}"

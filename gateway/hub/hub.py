@@ -308,7 +308,7 @@ class Hub:
         self.review()
 
     def review(self) -> None:
-        """Apply changed rules and revocation lists to the connected workers."""
+        """Apply changed rules to the connected workers."""
         for connection, worker in self._connections.registered():
             if connection.applicant is None:
                 continue

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from gateway.access.enrolments import sha256
-from gateway.access.peer_certificate import grpc_certificate
 from gateway.access.worker_rules import Applicant
 from synergai.errors import InvalidInput, Unauthenticated
 from synergai.runtime.addresses import is_loopback
@@ -40,11 +39,9 @@ def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
                     "characters"
                 )
     names = properties.get("x509_subject_alternative_name", ())
-    certificate = grpc_certificate(properties)
     return Applicant(
         id=message.worker_id,
         worker_class=message.worker_class,
-        certificate=b"" if certificate is None else certificate.pem,
         certificate_names=frozenset(name.decode("utf-8", "replace") for name in names),
         secret_sha256=sha256(message.secret) if message.secret else b"",
     )

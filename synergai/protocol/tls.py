@@ -103,7 +103,6 @@ def server_context(
     certificate: Path | None,
     key: Path | None,
     client_authority: Path | None = None,
-    revoked: Path | None = None,
 ) -> ssl.SSLContext | None:
     """Create the context of a server on asyncio sockets; None if TLS is not configured.
 
@@ -114,7 +113,6 @@ def server_context(
         key: private key of `certificate`.
         client_authority: authority that must have signed the clients' certificates; None accepts
             clients without a certificate.
-        revoked: current revocation lists of this authority; None accepts all its certificates.
     """
 
     def read() -> ssl.SSLContext:
@@ -124,9 +122,6 @@ def server_context(
         if client_authority is not None:
             context.load_verify_locations(cadata=_read_authority(client_authority).decode("ascii"))
             context.verify_mode = ssl.CERT_REQUIRED
-        if revoked is not None:
-            _load_revoked(context, revoked)
-            context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
         return context
 
     if Identity.read(certificate, key) is None:
@@ -134,7 +129,7 @@ def server_context(
             raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
         return None
     context = _ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
-    context.files = _ReloadedFiles(read, (certificate, key, client_authority, revoked))
+    context.files = _ReloadedFiles(read, (certificate, key, client_authority))
     return context
 
 
@@ -266,13 +261,6 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         raise InvalidInput(
             f"{certificate} and {key} are not a PEM certificate and its PEM key: {_reason(error)}"
         ) from None
-
-
-def _load_revoked(context: ssl.SSLContext, path: Path) -> None:
-    try:
-        context.load_verify_locations(path)
-    except OSError as error:
-        raise InvalidInput(f"{path} contains no revocation lists: {_reason(error)}") from None
 
 
 def _read_authority(path: Path) -> bytes:

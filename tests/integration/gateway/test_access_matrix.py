@@ -349,9 +349,9 @@ def wrong_roles(call: Call) -> str:
     return "+".join(role for role in ROLES if role not in call.needs)
 
 
-def expectations(call: Call, kind: str, *, by_certificate: bool, http: bool) -> str | None:
+def expectations(call: Call, kind: str, *, by_certificate: bool) -> str | None:
     """Return the expected outcome of a call for a kind of caller; None if it has none."""
-    if by_certificate and (kind in ("none", "expired", "foreign") or (http and kind == "revoked")):
+    if by_certificate and kind in ("none", "expired", "foreign"):
         return "no connection"
     if kind in INVALID:
         return "unauthenticated"
@@ -408,11 +408,8 @@ def by_jwt(issuer: Issuer) -> Iterator[Credentials]:
         yield Credentials(kind, issuer.token(kind.replace("+", "-"), tenant=tenant))
 
 
-def by_certificate(authority: Authority, stranger: Authority, crl: Path) -> Iterator[Credentials]:
-    revoked = authority.issue("revoked")
-    authority.revoke(crl, revoked[0])
+def by_certificate(authority: Authority, stranger: Authority) -> Iterator[Credentials]:
     yield Credentials("none")
-    yield Credentials("revoked", certificate=revoked)
     yield Credentials("expired", certificate=authority.issue("expired", days=-1))
     yield Credentials("foreign", certificate=stranger.issue("infer"))
     for kind in kinds():
@@ -453,7 +450,7 @@ class Matrix:
             else grpc.secure_channel(address, tls.channel, options)
         ) as channel:
             for method, call in GRPC_CALLS.items():
-                expected = self._expected(call, credentials, http=False)
+                expected = self._expected(call, credentials)
                 if expected is None:
                     continue
                 message = requests.get(method)
@@ -472,17 +469,15 @@ class Matrix:
             )
         try:
             for route, call in ROUTES.items():
-                expected = self._expected(call, credentials, http=True)
+                expected = self._expected(call, credentials)
                 if expected is not None:
                     outcome = http_outcome(connection, route, credentials.token)
                     self._compare(route, credentials, outcome, expected)
         finally:
             connection.close()
 
-    def _expected(self, call: Call, credentials: Credentials, *, http: bool) -> str | None:
-        return expectations(
-            call, credentials.kind, by_certificate=self._authority is not None, http=http
-        )
+    def _expected(self, call: Call, credentials: Credentials) -> str | None:
+        return expectations(call, credentials.kind, by_certificate=self._authority is not None)
 
     def _compare(self, what: str, credentials: Credentials, outcome: str, expected: str) -> None:
         self.cells += 1
@@ -537,8 +532,8 @@ async def test_every_call_with_every_token(
 async def test_every_call_with_every_certificate(
     tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    authority, crl = Authority(tmp_path), tmp_path / "crl.pem"
-    presented = list(by_certificate(authority, Authority(tmp_path, "stranger"), crl))
+    authority = Authority(tmp_path)
+    presented = list(by_certificate(authority, Authority(tmp_path, "stranger")))
     certificate, key = authority.issue("server", server=True)
     async with AsyncExitStack() as stack:
         gateway = await start(
@@ -550,7 +545,6 @@ async def test_every_call_with_every_certificate(
             tls_key=key,
             tls_client_ca=authority.file,
             tls_clients_ca=authority.file,
-            tls_crl=crl,
             http_tls=True,
         )
         matrix = Matrix(gateway, authority.file)

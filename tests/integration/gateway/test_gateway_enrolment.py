@@ -14,9 +14,7 @@ from msgspec.structs import replace
 from gateway.access.enrolments import EnrolmentStore
 from gateway.access.table import Worker
 from gateway.server import Gateway
-from synergai.protocol.tls import ClientTls
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
-from tests.authorities import Authority
 from tests.integration.gateway.conftest import Caller, FakeAgent, described
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
 from worker_agent.hub_client.identity import SECRET_FILE
@@ -133,28 +131,6 @@ async def test_revoked_worker_is_disconnected(
         await asyncio.wait_for(agent.ended.wait(), 30)
         assert agent.code is grpc.StatusCode.UNAUTHENTICATED
     await caller.workers(0)
-
-
-async def test_worker_whose_certificate_is_revoked_is_disconnected(
-    config: GatewayConfig, tmp_path: Path
-) -> None:
-    authority, crl = Authority(tmp_path), tmp_path / "crl.pem"
-    server, client = authority.issue("gateway", server=True), authority.issue("w1")
-    await asyncio.to_thread(authority.revoke, crl)
-    secured = replace(
-        config,
-        tls_cert=server[0],
-        tls_key=server[1],
-        tls_client_ca=authority.file,
-        tls_crl=crl,
-        heartbeat_s=20.0,  # so that a busy machine does not lose the worker first
-    )
-    tls = ClientTls.read(authority.file, *client)
-    async with Gateway(secured) as running, FakeAgent(running.hub_address, "w1", tls) as agent:
-        await asyncio.to_thread(authority.revoke, crl, client[0])
-        await asyncio.wait_for(agent.ended.wait(), 60)
-        assert agent.code is grpc.StatusCode.UNAUTHENTICATED
-        assert "has been revoked" in agent.gone
 
 
 async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(

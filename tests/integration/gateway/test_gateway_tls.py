@@ -23,7 +23,6 @@ from gateway.server import Gateway
 from synergai.client.target import connection
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.loadgen.sync_client import SyncStreamClient
-from synergai.oip import inference_pb2 as oip
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.protocol import rpc
 from synergai.protocol.tls import (
@@ -36,9 +35,8 @@ from synergai.protocol.tls import (
 from synergai.protocol.work_socket import WorkSocket
 from synergai.testing import LocalFleet
 from tests import http2
-from tests.authorities import Authority
 from tests.calls import raw_stream
-from tests.integration.gateway.conftest import Caller, FakeAgent
+from tests.integration.gateway.conftest import FakeAgent
 from tests.tiny_tflite import save_sum
 from worker_agent.hub_client.remote import open_work_socket
 
@@ -378,43 +376,3 @@ async def test_encrypted_http_port_needs_a_certificate(config: GatewayConfig) ->
     gateway = Gateway(replace(config, http_tls=True))
     with pytest.raises(InvalidInput, match="--http-tls needs --tls-cert"):
         await gateway.__aenter__()
-
-
-async def test_open_stream_ends_once_its_certificate_is_revoked(
-    config: GatewayConfig, tmp_path: Path, a_request: RequestFactory
-) -> None:
-    authority, crl = Authority(tmp_path), tmp_path / "crl.pem"
-    server = authority.issue("gateway", server=True)
-    kept, revoked = authority.issue("kept"), authority.issue("revoked")
-    await asyncio.to_thread(authority.revoke, crl)
-    secured = replace(
-        config,
-        tls_cert=server[0],
-        tls_key=server[1],
-        tls_clients_ca=authority.file,
-        tls_crl=crl,
-        heartbeat_s=20.0,  # so that a busy machine does not lose the worker first
-    )
-    async with Gateway(secured) as running, contextlib.AsyncExitStack() as stack:
-        agent_tls = ClientTls.read(authority.file)
-        await stack.enter_async_context(FakeAgent(running.hub_address, "w1", agent_tls))
-        streams = []
-        for certificate in (kept, revoked):
-            caller = Caller(running.address, ClientTls.read(authority.file, *certificate))
-            await stack.enter_async_context(caller.channel)
-            await caller.workers(1)
-            streams.append(caller.oip.ModelStreamInfer())
-            await streams[-1].write(a_request())
-            assert await streams[-1].read() is not grpc.aio.EOF
-        await asyncio.to_thread(authority.revoke, crl, revoked[0])
-        failure = await caller.failure(asyncio.ensure_future(streams[1].read()))
-        assert failure.code() is grpc.StatusCode.UNAVAILABLE
-        # A call on the closed connection is UNAVAILABLE until the client's channel has noticed.
-        again = Caller(running.address, ClientTls.read(authority.file, *revoked))
-        await stack.enter_async_context(again.channel)
-        refused = await again.failure(again.oip.ServerReady(oip.ServerReadyRequest()))
-        assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
-        await streams[0].write(a_request())
-        assert await streams[0].read() is not grpc.aio.EOF
-        for stream in streams:
-            stream.cancel()

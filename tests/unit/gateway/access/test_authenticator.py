@@ -41,7 +41,7 @@ roles = ["infer"]
 [tenants.vision]
 max_priority = 3
 """
-BOARD = PeerCertificate(("other", "board.example.org"), b"")
+BOARD = PeerCertificate(("other", "board.example.org"))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ async def table(path: Path) -> LiveTable:
 @pytest.fixture
 async def authenticator(table: LiveTable) -> AsyncIterator[Authenticator]:
     async with AsyncExitStack() as stack:
-        yield Authenticator(table, None, stack)
+        yield Authenticator(table, stack)
 
 
 async def test_token_and_certificate_name_their_client(authenticator: Authenticator) -> None:
@@ -103,7 +103,7 @@ async def test_invalid_credentials_are_refused_never_ignored(
 
 async def test_certificate_of_no_client_is_refused(authenticator: Authenticator) -> None:
     with pytest.raises(Unauthenticated, match="no client with certificate 'x' or 'y'"):
-        await authenticator.authenticate([], PeerCertificate(("x", "y"), b""))
+        await authenticator.authenticate([], PeerCertificate(("x", "y")))
 
 
 async def test_change_of_the_table_changes_callers_that_are_in_use(

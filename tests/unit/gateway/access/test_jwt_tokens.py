@@ -55,7 +55,7 @@ class Harness:
         self.path = folder / "access.toml"
         self.path.write_text(table_text(folder))
         self.table = LiveTable(self.path)
-        self._authenticator = Authenticator(self.table, None, stack)
+        self._authenticator = Authenticator(self.table, stack)
 
     async def caller(self, token: str) -> Caller:
         return await self._authenticator.authenticate([f"Bearer {token}"], None)
