@@ -44,7 +44,6 @@ from gateway.requests.inference import Inference
 from gateway.store.files import open_files
 from gateway.store.pacer import Pacer
 from gateway.store.store import EngineStore
-from synergai.models.contents import Contents
 from synergai.profiles.service import ProfileService
 from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.clock import Clock
@@ -238,7 +237,7 @@ def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
     """
     store = EngineStore(
         open_files(config.store, config.state),
-        Contents(config.state / "uploads"),
+        config.state / "uploads",
         location=config.store or str(config.state / "store"),
         remembered=config.state / "store-id",
         budget_bytes=config.store_budget,

@@ -8,6 +8,7 @@ import grpc
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
+from gateway.store.pushes import PushKey
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.v1 import store_pb2
@@ -54,9 +55,10 @@ class StoreServicer:
         self, request: store_pb2.OpenRequest, _context: Context
     ) -> store_pb2.OpenResponse:
         """Begin or continue to push a version."""
-        current_caller().check(Role.OPERATE, engine=request.engine)
+        caller = current_caller()
+        caller.check(Role.OPERATE, engine=request.engine)
         digest, stored, missing = await self._store.open(
-            request.engine, request.version, request.manifest, request.placement
+            caller, request.engine, request.version, request.manifest, request.placement
         )
         return store_pb2.OpenResponse(
             digest=digest,
@@ -72,16 +74,17 @@ class StoreServicer:
     ) -> store_pb2.UploadResponse:
         """Receive the rest of one content; what arrives is kept even if the call is cut off."""
         caller = current_caller()
-        sha256, received = "", 0
+        push, sha256, received = None, "", 0
         async for chunk in chunks:
-            if not sha256:
+            if push is None:
                 caller.check(Role.OPERATE, engine=chunk.engine)
+                push = PushKey(caller.name, chunk.engine, chunk.version, chunk.digest)
                 sha256, received = chunk.sha256, chunk.offset
             else:
                 caller.check_valid()
             await self._pacer.take(len(chunk.data))
-            received = await self._store.append(sha256, received, chunk.data)
-        if not sha256:
+            received = await self._store.append(push, sha256, received, chunk.data)
+        if push is None:
             raise InvalidInput("the upload has no chunk")
         return store_pb2.UploadResponse(received=received)
 
@@ -92,7 +95,7 @@ class StoreServicer:
         caller = current_caller()
         caller.check(Role.OPERATE, engine=request.engine)
         stored = await self._store.publish(
-            request.engine, request.version, request.digest, request.placement, caller.name
+            caller, request.engine, request.version, request.digest, request.placement
         )
         return self._message(stored)
 

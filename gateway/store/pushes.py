@@ -1,22 +1,29 @@
-"""Versions that clients are pushing, and the room that is kept for them."""
+"""Versions that clients are pushing, and the room that is kept for them.
+
+What a push has received is in a folder of its own: another client cannot damage it, nor publish it
+under another name.
+"""
 
 from __future__ import annotations
 
+import shutil
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
 from synergai.errors import InvalidInput, NotFound, Overloaded
-from synergai.models.manifest import validate_sha256
+from synergai.models.contents import Contents
+from synergai.models.manifest import content_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from gateway.store.threads import Threads
-    from synergai.models.contents import Contents
     from synergai.models.manifest import Manifest
 
 KEEP_FREE_BYTES: Final = 512 << 20
@@ -24,14 +31,21 @@ KEEP_FREE_BYTES: Final = 512 << 20
 ABANDONED_S: Final = 3600.0
 """Time after which no room is kept for a push that was not continued; what it has sent stays."""
 _MAX_PUSHES: Final = 64
+"""Pushes of one client; with a further one, its oldest is no longer continued."""
 
 
 class PushKey(NamedTuple):
-    """Identity of a push; engines may have the same files."""
+    """Identity of a push: the client's name, and what it pushes."""
 
+    pusher: str
     engine: str
     version: int
     digest: str
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder, the same after a restart."""
+        return content_digest(msgspec.json.encode(self))
 
 
 class Missing(Struct, frozen=True):
@@ -49,8 +63,11 @@ class Push:
         data: its manifest, as it was sent.
         manifest: the manifest.
         contents: sizes of its contents by SHA-256.
+        received: content that was received.
         continued_at: when it was begun or continued, in monotonic seconds.
     """
+
+    received: Contents
 
     def __init__(self, data: bytes, manifest: Manifest) -> None:
         self.data = data
@@ -63,7 +80,7 @@ class Pushes:
     """The versions that clients are pushing, and what was received of them.
 
     Args:
-        contents: the content that was received.
+        folder: directory of what they have received.
         threads: threads for blocking operations.
         budget_bytes: limit of the store's content; 0 for none.
         keep_free_bytes: space that pushes leave on their disk.
@@ -72,14 +89,14 @@ class Pushes:
 
     def __init__(
         self,
-        contents: Contents,
+        folder: Path,
         threads: Threads,
         *,
         budget_bytes: int = 0,
         keep_free_bytes: int = KEEP_FREE_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._contents = contents
+        self._folder = folder
         self._threads = threads
         self._budget_bytes = budget_bytes
         self._keep_free_bytes = keep_free_bytes
@@ -94,13 +111,23 @@ class Pushes:
         """Keep no more room for a push."""
         self._pushes.pop(key, None)
 
-    async def begin(self, key: PushKey, push: Push, stored: Mapping[str, int]) -> list[Missing]:
+    async def remove(self, key: PushKey) -> None:
+        """End a push whose version was published."""
+        self.end(key)
+        await self._threads.run(
+            partial(shutil.rmtree, self._folder / key.folder, ignore_errors=True)
+        )
+
+    async def begin(
+        self, key: PushKey, push: Push, readable: Mapping[str, int], stored: Mapping[str, int]
+    ) -> list[Missing]:
         """Begin or continue a push; return the content that is to be uploaded.
 
         Args:
             key: its key.
             push: the push.
-            stored: sizes of the content that the store has, by SHA-256.
+            readable: sizes of the stored content that the client may read, by SHA-256.
+            stored: sizes of all stored content.
 
         Raises:
             Overloaded: there is no room for it.
@@ -108,38 +135,45 @@ class Pushes:
         """
         self.end(key)
         self._check_budget(push, stored)
-        while len(self._pushes) >= _MAX_PUSHES:
-            self.end(min(self._pushes, key=lambda each: self._pushes[each].continued_at))
+        own = [each for each in self._pushes if each.pusher == key.pusher]
+        if len(own) >= _MAX_PUSHES:
+            self.end(min(own, key=lambda each: self._pushes[each].continued_at))
+        push.received = Contents(self._folder / key.folder)
         push.continued_at = self._clock()
         self._pushes[key] = push  # at once: other pushes have to count it
-        lacking = _lacking(push, stored)
         try:
-            missing = await self._threads.run(partial(self._missing, lacking))
+            missing = await self._threads.run(
+                partial(_missing, push.received, _lacking(push, readable))
+            )
             needed = sum(each.size - each.received for each in missing)
-            await self._threads.run(partial(self._check_disk, needed))
+            await self._threads.run(partial(self._check_disk, push.received, needed))
         except BaseException:
             if self._pushes.get(key) is push:
                 self.end(key)
             raise
         return missing
 
-    async def append(self, sha256: str, offset: int, data: bytes) -> int:
-        """Append to content that is being uploaded; return the bytes received so far.
+    async def append(self, key: PushKey, sha256: str, offset: int, data: bytes) -> int:
+        """Append to content of a push; return the bytes received so far.
 
         The digest is verified with the last byte.
 
         Raises:
-            NotFound: no version that was opened lacks it.
+            NotFound: the client has not begun the push, or its version does not have the content.
             InvalidInput: it is larger than it should be, or has another digest.
             Unavailable: another call has appended meanwhile.
             Overloaded: the disk is full.
         """
-        push = self._find(sha256)
+        push = self._pushes.get(key)
+        if push is None or sha256 not in push.contents:
+            raise NotFound(f"content {sha256[:12]}… is not being uploaded: open its version first")
         push.continued_at = self._clock()
         size = push.contents[sha256]
-        received = await self._threads.run(partial(self._append, sha256, offset, data, size))
+        received = await self._threads.run(
+            partial(self._append, push.received, sha256, offset, data, size)
+        )
         if received == size and not await self._threads.run(
-            partial(self._contents.verify, sha256, size)
+            partial(push.received.verify, sha256, size)
         ):
             raise InvalidInput(
                 f"the content that was uploaded as {sha256[:12]}… has another digest: the file "
@@ -148,15 +182,17 @@ class Pushes:
         return received
 
     async def complete(
-        self, push: Push, stored: Mapping[str, int]
+        self, push: Push, readable: Mapping[str, int]
     ) -> list[tuple[str, Path | None]]:
-        """Return the files of uploaded content that the store lacks; None for an incomplete one.
+        """Return the files of content that the client had to upload; None for an incomplete one.
 
         Raises:
-            InvalidInput: the manifest has a wrong size of one.
             Unavailable: they cannot be read.
         """
-        return await self._threads.run(partial(self._complete, _lacking(push, stored)))
+        lacking = _lacking(push, readable)
+        return await self._threads.run(
+            lambda: [(sha256, push.received.complete(sha256)) for sha256 in lacking]
+        )
 
     async def expire(self) -> None:
         """Forget abandoned pushes, and remove content that none has continued for long."""
@@ -164,17 +200,16 @@ class Pushes:
         for key, push in list(self._pushes.items()):
             if push.continued_at < abandoned:
                 self.end(key)
-        kept = {sha256 for push in self._pushes.values() for sha256 in push.contents}
-        await self._threads.run(partial(self._contents.expire, kept))
+        await self._threads.run(partial(self._expire, {key.folder for key in self._pushes}))
 
-    def _find(self, sha256: str) -> Push:
-        """Return a push that has a content."""
-        validate_sha256(sha256)
-        # The last first: a manifest with a wrong size must not hinder those opened after it.
-        for push in reversed(self._pushes.values()):
-            if sha256 in push.contents:
-                return push
-        raise NotFound(f"content {sha256[:12]}… is not being uploaded: open its version first")
+    def _expire(self, kept: set[str]) -> None:
+        if not self._folder.exists():
+            return
+        for folder in self._folder.iterdir():
+            if folder.name not in kept:
+                Contents(folder).expire()
+                with suppress(OSError):  # it has content
+                    folder.rmdir()
 
     def _check_budget(self, push: Push, stored: Mapping[str, int]) -> None:
         if not self._budget_bytes:
@@ -190,8 +225,8 @@ class Pushes:
                 "start the gateway with a larger --store-budget"
             )
 
-    def _check_disk(self, needed: int) -> None:
-        free = self._contents.free_bytes()
+    def _check_disk(self, received: Contents, needed: int) -> None:
+        free = received.free_bytes()
         if needed and free - needed < self._keep_free_bytes:
             raise Overloaded(
                 f"the gateway's disk has {free:,} bytes free, of which uploads leave "
@@ -199,34 +234,21 @@ class Pushes:
                 "with 'synergai engines remove', or free space in its state directory"
             )
 
-    def _append(self, sha256: str, offset: int, data: bytes, size: int) -> int:
+    def _append(self, received: Contents, sha256: str, offset: int, data: bytes, size: int) -> int:
         # Versions that are opened at the same time may have more content than fits on the disk.
-        self._check_disk(len(data))
-        return self._contents.append(sha256, offset, data, size)
-
-    def _missing(self, lacking: Mapping[str, int]) -> list[Missing]:
-        """Return the part of the content that the storage lacks."""
-        return [
-            Missing(sha256, size, self._contents.received(sha256))
-            for sha256, size in lacking.items()
-            if not self._contents.verify(sha256, size)
-        ]
-
-    def _complete(self, lacking: Mapping[str, int]) -> list[tuple[str, Path | None]]:
-        found = []
-        for sha256, size in lacking.items():
-            path = self._contents.complete(sha256)
-            if path is not None and path.stat().st_size != size:
-                raise InvalidInput(wrong_size(sha256, size))
-            found.append((sha256, path))
-        return found
+        self._check_disk(received, len(data))
+        return received.append(sha256, offset, data, size)
 
 
-def wrong_size(sha256: str, size: int) -> str:
-    """Return the fault of a manifest with a wrong size of a content."""
-    return f"the manifest is wrong: the content {sha256[:12]}… does not have {size:,} bytes"
+def _missing(received: Contents, lacking: Mapping[str, int]) -> list[Missing]:
+    """Return the part of the content that was not received."""
+    return [
+        Missing(sha256, size, received.received(sha256))
+        for sha256, size in lacking.items()
+        if not received.verify(sha256, size)
+    ]
 
 
 def _lacking(push: Push, stored: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the contents of a push that the store lacks."""
+    """Return the sizes of the contents of a push that are not stored."""
     return {sha256: size for sha256, size in push.contents.items() if sha256 not in stored}

@@ -1,8 +1,10 @@
 """The store of engines: versions, the content of their files, and how both come and go.
 
-Content is named by its SHA-256 and shared by versions. A version becomes visible by one atomic
-write of its record, after all of its content is there, and never changes except for its placement.
-The records are kept in memory, so that only transfers and changes need the storage.
+Content is named by its SHA-256 and shared by versions. A client that may operate no version with a
+content has to upload it: its name alone does not prove that the client has it. A version becomes
+visible by one atomic write of its record, after all of its content is there, and never changes
+except for its placement. The records are kept in memory, so that only transfers and changes need
+the storage.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from gateway.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey, wrong_size
+from gateway.access.roles import Role
+from gateway.store.pushes import KEEP_FREE_BYTES, Push, Pushes, PushKey
 from gateway.store.selectors import parse_placement
 from gateway.store.storage import Storage, StoredVersion
 from gateway.store.threads import Threads
@@ -37,10 +40,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from gateway.access.caller import Caller
     from gateway.store.files import Files
     from gateway.store.pushes import Missing
     from synergai.domain import EngineName
-    from synergai.models.contents import Contents
 
 T = TypeVar("T")
 
@@ -56,7 +59,7 @@ class EngineStore:
 
     Args:
         files: where it keeps its files.
-        uploads: content that clients are uploading.
+        uploads: directory of the content that clients are uploading.
         location: what identifies the storage, to notice that it was lost.
         remembered: file in the state directory with the id of the storage.
         budget_bytes: limit of its content; 0 for none.
@@ -70,7 +73,7 @@ class EngineStore:
     def __init__(
         self,
         files: Files,
-        uploads: Contents,
+        uploads: Path,
         *,
         location: str,
         remembered: Path,
@@ -158,11 +161,17 @@ class EngineStore:
     # --- pushing ----------------------------------------------------------------------------
 
     async def open(
-        self, engine: str, version: int, data: bytes, placement: Sequence[str] = ()
+        self,
+        caller: Caller,
+        engine: str,
+        version: int,
+        data: bytes,
+        placement: Sequence[str] = (),
     ) -> tuple[str, bool, list[Missing]]:
         """Begin or continue to push a version.
 
         Args:
+            caller: the client.
             engine: name of the engine.
             version: its version.
             data: its manifest.
@@ -193,28 +202,29 @@ class EngineStore:
                 f"{stored.digest[:12]}…, and versions do not change: push {digest[:12]}… as "
                 "another version, or remove it first with 'synergai engines remove'"
             )
-        self._check_sizes(push.contents)
-        if stored is not None and push.contents.keys() <= self._content.keys():
+        readable = self._readable(caller)
+        _check_sizes(push.contents, readable)
+        if stored is not None and push.contents.keys() <= readable.keys():
             return digest, True, []
-        key = PushKey(engine, version, digest)
-        return digest, False, await self._pushes.begin(key, push, self._content)
+        key = PushKey(caller.name, engine, version, digest)
+        return digest, False, await self._pushes.begin(key, push, readable, self._content)
 
-    async def append(self, sha256: str, offset: int, data: bytes) -> int:
+    async def append(self, key: PushKey, sha256: str, offset: int, data: bytes) -> int:
         """Append to content that is being uploaded; see `Pushes.append`."""
-        return await self._pushes.append(sha256, offset, data)
+        return await self._pushes.append(key, sha256, offset, data)
 
     async def publish(
-        self, engine: str, version: int, digest: str, placement: Sequence[str], by: str
+        self, caller: Caller, engine: str, version: int, digest: str, placement: Sequence[str]
     ) -> StoredVersion:
         """Make an uploaded version visible.
 
         Args:
+            caller: the client that has uploaded it.
             engine: name of the engine.
             version: its version.
             digest: digest of its manifest.
             placement: selectors of its workers. None stand for all workers, or for those of a
                 version that is stored already.
-            by: name of the client.
 
         Raises:
             InvalidInput: a selector is invalid.
@@ -225,7 +235,7 @@ class EngineStore:
             Unavailable: the storage cannot be written.
         """
         selectors = parse_placement(placement)
-        return await self._change(self._publish(engine, version, digest, selectors, by))
+        return await self._change(self._publish(caller, engine, version, digest, selectors))
 
     async def place(self, engine: str, version: int, placement: Sequence[str]) -> StoredVersion:
         """Change which workers fetch a version.
@@ -289,21 +299,23 @@ class EngineStore:
         if not self.loaded:
             raise Unavailable(f"the store of engines is not available: {self.fault or 'loading'}")
 
-    def _check_sizes(self, contents: Mapping[str, int]) -> None:
-        """Check that a manifest has the sizes of the content that is stored already.
-
-        Otherwise the store would take content for damaged when it is loaded, also that of other
-        versions.
-
-        Raises:
-            InvalidInput: it does not.
-        """
-        for sha256, size in contents.items():
-            if self._content.get(sha256, size) != size:
-                raise InvalidInput(wrong_size(sha256, size))
+    def _readable(self, caller: Caller) -> dict[str, int]:
+        """Return the sizes of the content that a caller could place on a worker, by SHA-256."""
+        return {
+            sha256: self._content[sha256]
+            for stored in self._versions.values()
+            if caller.may(Role.OPERATE, engine=stored.engine)
+            for sha256 in stored.manifest.contents
+            if sha256 in self._content
+        }
 
     async def _publish(
-        self, engine: str, version: int, digest: str, placement: tuple[str, ...], by: str
+        self,
+        caller: Caller,
+        engine: str,
+        version: int,
+        digest: str,
+        placement: tuple[str, ...],
     ) -> StoredVersion:
         async with self._changes:
             self._check_loaded()
@@ -313,7 +325,7 @@ class EngineStore:
                 raise Conflict(
                     f"version {version} of {engine!r} was stored meanwhile with another digest"
                 )
-            pushed = PushKey(engine, version, digest)
+            pushed = PushKey(caller.name, engine, version, digest)
             push = self._pushes.get(pushed)
             if push is None:
                 if stored is not None and not stored.fault:
@@ -321,8 +333,9 @@ class EngineStore:
                 raise NotFound(
                     f"no version with the digest {digest[:12]}… is being uploaded: push it again"
                 )
-            self._check_sizes(push.contents)
-            paths = await self._pushes.complete(push, self._content)
+            readable = self._readable(caller)
+            _check_sizes(push.contents, readable)
+            paths = await self._pushes.complete(push, readable)
             absent = [each for each, path in paths if path is None]
             if absent:
                 raise EngineUnusable(
@@ -330,7 +343,7 @@ class EngineStore:
                 )
             await self._call(self._storage.remember)
             for each, path in paths:
-                if path is not None:
+                if path is not None and each not in self._content:
                     await self._call(partial(self._storage.adopt, each, path))
                     self._content[each] = push.contents[each]
             await self._call(partial(self._storage.write, digest, push.data))
@@ -343,11 +356,11 @@ class EngineStore:
                 model_sha256=push.manifest.model_sha256,
                 placement=placement or (stored.placement if stored is not None else ()),
                 pushed_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                pushed_by=by,
+                pushed_by=caller.name,
             )
             await self._call(partial(self._storage.write_record, stored))
             self._versions[key] = stored
-            self._pushes.end(pushed)
+            await self._pushes.remove(pushed)
         _log.info("engine %s version %d is stored, digest %s", engine, version, digest[:12])
         self._changed()
         return stored
@@ -424,3 +437,19 @@ class EngineStore:
             raise
         self.fault = ""
         return result
+
+
+def _check_sizes(contents: Mapping[str, int], readable: Mapping[str, int]) -> None:
+    """Check that a manifest has the sizes of the content that it need not upload.
+
+    Otherwise the store would take content for damaged when it is loaded, also that of other
+    versions.
+
+    Raises:
+        InvalidInput: it does not.
+    """
+    for sha256, size in contents.items():
+        if readable.get(sha256, size) != size:
+            raise InvalidInput(
+                f"the manifest is wrong: the content {sha256[:12]}… does not have {size:,} bytes"
+            )

@@ -205,7 +205,7 @@ class EnginePush:
             best = max(best, self._done)
             try:
                 for each in opened.missing:
-                    await self._upload(each)
+                    await self._upload(opened.digest, each)
             except Unavailable:
                 if attempts >= _ATTEMPTS:
                     raise
@@ -220,13 +220,13 @@ class EnginePush:
         )
         return await self._channel.call(self._channel.store.Open, request, timeout=_OPEN_TIMEOUT_S)
 
-    async def _upload(self, missing: store_pb2.MissingContent) -> None:
+    async def _upload(self, digest: str, missing: store_pb2.MissingContent) -> None:
         self._channel.ensure_open()
         path = self._paths[missing.sha256]
         try:
             with await asyncio.to_thread(path.open, "rb", buffering=0) as file:
                 file.seek(missing.received)
-                received = await self._send(self._chunks(missing, file))
+                received = await self._send(self._chunks(digest, missing, file))
         except grpc.aio.AioRpcError as failure:
             raise self._channel.to_error(failure) from None
         except OSError as error:
@@ -250,10 +250,14 @@ class EnginePush:
             await asyncio.gather(writer, return_exceptions=True)
 
     async def _chunks(
-        self, missing: store_pb2.MissingContent, file: FileIO
+        self, digest: str, missing: store_pb2.MissingContent, file: FileIO
     ) -> AsyncIterator[store_pb2.UploadChunk]:
         head = store_pb2.UploadChunk(
-            engine=self._engine, sha256=missing.sha256, offset=missing.received
+            engine=self._engine,
+            version=self._version,
+            digest=digest,
+            sha256=missing.sha256,
+            offset=missing.received,
         )
         yield head
         while data := await asyncio.to_thread(file.read, CHUNK_BYTES):

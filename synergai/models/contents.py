@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
     from pathlib import Path
 
 KEPT_S: Final = 24 * 3600.0
@@ -107,13 +107,11 @@ class Contents:
         path = self._complete(sha256)
         return path if path.exists() else None
 
-    def expire(self, kept: Collection[str] = ()) -> None:
-        """Remove what has not been continued for a long time, and is not to be kept."""
+    def expire(self) -> None:
+        """Remove what has not been continued for a long time."""
         if not self.folder.exists():
             return
         for path in self.folder.iterdir():
-            if path.name.removesuffix(_COMPLETE) in kept:
-                continue
             with suppress(FileNotFoundError):
                 if self._now() - path.stat().st_mtime > KEPT_S:
                     path.unlink()

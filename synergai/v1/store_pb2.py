@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from synergai.v1 import common_pb2 as synergai_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17synergai/v1/store.proto\x12\x0bsynergai.v1\x1a\x18synergai/v1/common.proto\"S\n\x0bOpenRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x10\n\x08manifest\x18\x03 \x01(\x0c\x12\x11\n\tplacement\x18\x04 \x03(\t\"\\\n\x0cOpenResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06stored\x18\x02 \x01(\x08\x12,\n\x07missing\x18\x03 \x03(\x0b\x32\x1b.synergai.v1.MissingContent\"@\n\x0eMissingContent\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x10\n\x08received\x18\x03 \x01(\x04\"K\n\x0bUploadChunk\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\"\n\x0eUploadResponse\x12\x10\n\x08received\x18\x01 \x01(\x04\"T\n\x0ePublishRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x11\n\tplacement\x18\x04 \x03(\t\"B\n\x0cPlaceRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x11\n\tplacement\x18\x03 \x03(\t\"0\n\rRemoveRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"%\n\x0eRemoveResponse\x12\x13\n\x0b\x66reed_bytes\x18\x01 \x01(\x04\"\x13\n\x11ListStoredRequest\"j\n\x12ListStoredResponse\x12*\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x19.synergai.v1.StoredEngine\x12\x12\n\nused_bytes\x18\x02 \x01(\x04\x12\x14\n\x0c\x62udget_bytes\x18\x03 \x01(\x04\"\xeb\x01\n\x0cStoredEngine\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x0c\n\x04size\x18\x05 \x01(\x04\x12\x11\n\tplacement\x18\x06 \x03(\t\x12\x11\n\tpushed_at\x18\x07 \x01(\t\x12\x11\n\tpushed_by\x18\x08 \x01(\t\x12-\n\x07workers\x18\t \x03(\x0b\x32\x1c.synergai.v1.WorkerPlacement\x12\r\n\x05\x66\x61ult\x18\n \x01(\t\x12\x14\n\x0cmodel_sha256\x18\x0b \x01(\t\"I\n\x0fWorkerPlacement\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12#\n\x06placed\x18\x02 \x01(\x0b\x32\x13.synergai.v1.Placed2\x95\x03\n\x05Store\x12;\n\x04Open\x12\x18.synergai.v1.OpenRequest\x1a\x19.synergai.v1.OpenResponse\x12\x41\n\x06Upload\x12\x18.synergai.v1.UploadChunk\x1a\x1b.synergai.v1.UploadResponse(\x01\x12\x41\n\x07Publish\x12\x1b.synergai.v1.PublishRequest\x1a\x19.synergai.v1.StoredEngine\x12=\n\x05Place\x12\x19.synergai.v1.PlaceRequest\x1a\x19.synergai.v1.StoredEngine\x12\x41\n\x06Remove\x12\x1a.synergai.v1.RemoveRequest\x1a\x1b.synergai.v1.RemoveResponse\x12G\n\x04List\x12\x1e.synergai.v1.ListStoredRequest\x1a\x1f.synergai.v1.ListStoredResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17synergai/v1/store.proto\x12\x0bsynergai.v1\x1a\x18synergai/v1/common.proto\"S\n\x0bOpenRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x10\n\x08manifest\x18\x03 \x01(\x0c\x12\x11\n\tplacement\x18\x04 \x03(\t\"\\\n\x0cOpenResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x0e\n\x06stored\x18\x02 \x01(\x08\x12,\n\x07missing\x18\x03 \x03(\x0b\x32\x1b.synergai.v1.MissingContent\"@\n\x0eMissingContent\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x10\n\x08received\x18\x03 \x01(\x04\"l\n\x0bUploadChunk\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\"\"\n\x0eUploadResponse\x12\x10\n\x08received\x18\x01 \x01(\x04\"T\n\x0ePublishRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x11\n\tplacement\x18\x04 \x03(\t\"B\n\x0cPlaceRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x11\n\tplacement\x18\x03 \x03(\t\"0\n\rRemoveRequest\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"%\n\x0eRemoveResponse\x12\x13\n\x0b\x66reed_bytes\x18\x01 \x01(\x04\"\x13\n\x11ListStoredRequest\"j\n\x12ListStoredResponse\x12*\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x19.synergai.v1.StoredEngine\x12\x12\n\nused_bytes\x18\x02 \x01(\x04\x12\x14\n\x0c\x62udget_bytes\x18\x03 \x01(\x04\"\xeb\x01\n\x0cStoredEngine\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12\x0c\n\x04size\x18\x05 \x01(\x04\x12\x11\n\tplacement\x18\x06 \x03(\t\x12\x11\n\tpushed_at\x18\x07 \x01(\t\x12\x11\n\tpushed_by\x18\x08 \x01(\t\x12-\n\x07workers\x18\t \x03(\x0b\x32\x1c.synergai.v1.WorkerPlacement\x12\r\n\x05\x66\x61ult\x18\n \x01(\t\x12\x14\n\x0cmodel_sha256\x18\x0b \x01(\t\"I\n\x0fWorkerPlacement\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12#\n\x06placed\x18\x02 \x01(\x0b\x32\x13.synergai.v1.Placed2\x95\x03\n\x05Store\x12;\n\x04Open\x12\x18.synergai.v1.OpenRequest\x1a\x19.synergai.v1.OpenResponse\x12\x41\n\x06Upload\x12\x18.synergai.v1.UploadChunk\x1a\x1b.synergai.v1.UploadResponse(\x01\x12\x41\n\x07Publish\x12\x1b.synergai.v1.PublishRequest\x1a\x19.synergai.v1.StoredEngine\x12=\n\x05Place\x12\x19.synergai.v1.PlaceRequest\x1a\x19.synergai.v1.StoredEngine\x12\x41\n\x06Remove\x12\x1a.synergai.v1.RemoveRequest\x1a\x1b.synergai.v1.RemoveResponse\x12G\n\x04List\x12\x1e.synergai.v1.ListStoredRequest\x1a\x1f.synergai.v1.ListStoredResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,25 +39,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MISSINGCONTENT']._serialized_start=245
   _globals['_MISSINGCONTENT']._serialized_end=309
   _globals['_UPLOADCHUNK']._serialized_start=311
-  _globals['_UPLOADCHUNK']._serialized_end=386
-  _globals['_UPLOADRESPONSE']._serialized_start=388
-  _globals['_UPLOADRESPONSE']._serialized_end=422
-  _globals['_PUBLISHREQUEST']._serialized_start=424
-  _globals['_PUBLISHREQUEST']._serialized_end=508
-  _globals['_PLACEREQUEST']._serialized_start=510
-  _globals['_PLACEREQUEST']._serialized_end=576
-  _globals['_REMOVEREQUEST']._serialized_start=578
-  _globals['_REMOVEREQUEST']._serialized_end=626
-  _globals['_REMOVERESPONSE']._serialized_start=628
-  _globals['_REMOVERESPONSE']._serialized_end=665
-  _globals['_LISTSTOREDREQUEST']._serialized_start=667
-  _globals['_LISTSTOREDREQUEST']._serialized_end=686
-  _globals['_LISTSTOREDRESPONSE']._serialized_start=688
-  _globals['_LISTSTOREDRESPONSE']._serialized_end=794
-  _globals['_STOREDENGINE']._serialized_start=797
-  _globals['_STOREDENGINE']._serialized_end=1032
-  _globals['_WORKERPLACEMENT']._serialized_start=1034
-  _globals['_WORKERPLACEMENT']._serialized_end=1107
-  _globals['_STORE']._serialized_start=1110
-  _globals['_STORE']._serialized_end=1515
+  _globals['_UPLOADCHUNK']._serialized_end=419
+  _globals['_UPLOADRESPONSE']._serialized_start=421
+  _globals['_UPLOADRESPONSE']._serialized_end=455
+  _globals['_PUBLISHREQUEST']._serialized_start=457
+  _globals['_PUBLISHREQUEST']._serialized_end=541
+  _globals['_PLACEREQUEST']._serialized_start=543
+  _globals['_PLACEREQUEST']._serialized_end=609
+  _globals['_REMOVEREQUEST']._serialized_start=611
+  _globals['_REMOVEREQUEST']._serialized_end=659
+  _globals['_REMOVERESPONSE']._serialized_start=661
+  _globals['_REMOVERESPONSE']._serialized_end=698
+  _globals['_LISTSTOREDREQUEST']._serialized_start=700
+  _globals['_LISTSTOREDREQUEST']._serialized_end=719
+  _globals['_LISTSTOREDRESPONSE']._serialized_start=721
+  _globals['_LISTSTOREDRESPONSE']._serialized_end=827
+  _globals['_STOREDENGINE']._serialized_start=830
+  _globals['_STOREDENGINE']._serialized_end=1065
+  _globals['_WORKERPLACEMENT']._serialized_start=1067
+  _globals['_WORKERPLACEMENT']._serialized_end=1140
+  _globals['_STORE']._serialized_start=1143
+  _globals['_STORE']._serialized_end=1548
 # @@protoc_insertion_point(module_scope)

@@ -5,7 +5,8 @@ The gateway's store of engines, from which agents fetch what is placed on them.
 
 A version of an engine is a manifest, which lists its files. Manifest and files are content,
 named by its SHA-256 in hexadecimal digits. To push a version, open it, upload the content that is
-missing, and publish it: nothing of it is visible before.
+missing, and publish it: nothing of it is visible before, and nothing of it is another client's.
+Missing is what the store lacks, and what only engines have that the client may not operate.
 """
 
 from collections import abc as _abc
@@ -115,10 +116,15 @@ class UploadChunk(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENGINE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     engine: _builtins.str
+    version: _builtins.int
+    digest: _builtins.str
+    """as in OpenResponse"""
     sha256: _builtins.str
     offset: _builtins.int
     """of the first chunk: the bytes that the store has already"""
@@ -127,13 +133,15 @@ class UploadChunk(_message.Message):
         self,
         *,
         engine: _builtins.str = ...,
+        version: _builtins.int = ...,
+        digest: _builtins.str = ...,
         sha256: _builtins.str = ...,
         offset: _builtins.int = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "engine", b"engine", "offset", b"offset", "sha256", b"sha256"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "digest", b"digest", "engine", b"engine", "offset", b"offset", "sha256", b"sha256", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,7 +5,8 @@ The gateway's store of engines, from which agents fetch what is placed on them.
 
 A version of an engine is a manifest, which lists its files. Manifest and files are content,
 named by its SHA-256 in hexadecimal digits. To push a version, open it, upload the content that is
-missing, and publish it: nothing of it is visible before.
+missing, and publish it: nothing of it is visible before, and nothing of it is another client's.
+Missing is what the store lacks, and what only engines have that the client may not operate.
 """
 
 from collections import abc as _abc

@@ -160,7 +160,9 @@ def grpc_requests(job_id: str) -> dict[str, Message]:
         "synergai.v1.Store/Open": store_pb2.OpenRequest(
             engine=ECHO, version=1, manifest=_MANIFEST.encode()
         ),
-        "synergai.v1.Store/Upload": store_pb2.UploadChunk(engine=ECHO, sha256="b" * 64),
+        "synergai.v1.Store/Upload": store_pb2.UploadChunk(
+            engine=ECHO, version=1, digest="b" * 64, sha256="b" * 64
+        ),
         "synergai.v1.Store/Publish": store_pb2.PublishRequest(
             engine=ECHO, version=1, digest="b" * 64
         ),

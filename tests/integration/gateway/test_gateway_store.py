@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final, cast
 import grpc
 import pytest
 
+from gateway.access.caller import UNRESTRICTED
 from gateway.access.enrolments import EnrolmentStore
 from gateway.server import Gateway
+from gateway.store.pushes import PushKey
 from synergai.client.client import Client
 from synergai.client.store import PlacedState
 from synergai.errors import Cancelled, Conflict, InvalidInput, NotFound
@@ -207,8 +209,9 @@ async def test_upload_that_is_cut_off_is_kept_and_continued(
 ) -> None:
     package = pack(folder(tmp_path / "net"), "net", 1)
     data, model = package.manifest.encode(), package.manifest.model_sha256
-    await gateway.app.store.open("net", 1, data)
-    await gateway.app.store.append(model, 0, MODEL[:400_000])
+    digest, *_ = await gateway.app.store.open(UNRESTRICTED, "net", 1, data)
+    pushed = PushKey(UNRESTRICTED.name, "net", 1, digest)
+    await gateway.app.store.append(pushed, model, 0, MODEL[:400_000])
     progress: list[int] = []
     await client.push_engine(
         "net", 1, data, package.paths, on_progress=lambda done, _: progress.append(done)
@@ -258,7 +261,7 @@ async def test_refused_upload_raises_the_reason_and_stops_reading(
             assert resumed.wait(10.0)
             return b""
 
-    async def refuse(_sha256: str, _offset: int, _data: bytes) -> int:
+    async def refuse(_push: PushKey, _sha256: str, _offset: int, _data: bytes) -> int:
         raise InvalidInput("not this one")
 
     resumed = threading.Event()
@@ -286,7 +289,7 @@ async def test_file_that_cannot_be_read_while_it_is_pushed_is_named(
 async def test_closing_the_client_ends_a_push(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hang(_sha256: str, _offset: int, _data: bytes) -> int:
+    async def hang(_push: PushKey, _sha256: str, _offset: int, _data: bytes) -> int:
         uploading.set()
         await asyncio.Event().wait()
         return 0

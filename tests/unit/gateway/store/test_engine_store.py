@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+import os
 import secrets
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.access.caller import Caller
+from gateway.access.roles import Grant, Role
 from gateway.store.files import Files, FsspecFiles, LocalFiles, open_files
 from gateway.store.pushes import ABANDONED_S, Push, Pushes, PushKey
 from gateway.store.store import EngineStore
@@ -36,6 +40,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MODEL, SAMPLES = b"model" * 100, b"samples" * 10
+
+
+def operator(name: str, *engines: str) -> Caller:
+    return Caller(name, "", (Grant(to=("*",), roles=frozenset({Role.OPERATE}), engines=engines),))
+
+
+ME = operator("me", "*")
 
 
 class Folder(NamedTuple):
@@ -95,7 +106,7 @@ class Fixture:
         self.url = url
         self.state = state
         self.files = Broken(open_files(url, state))
-        self.uploads = Contents(state / "uploads")
+        self.uploads = state / "uploads"
         self.store: EngineStore
 
     async def start(self, budget: int = 0, keep_free: int = 0) -> EngineStore:
@@ -128,11 +139,20 @@ async def local(tmp_path: Path) -> AsyncIterator[Fixture]:
     await fixture.store.close()
 
 
-async def upload(store: EngineStore, engine: str, version: int, pushed: Folder) -> str:
-    digest, _, missing = await store.open(engine, version, pushed.manifest)
+def key(engine: str, version: int, manifest: bytes, pusher: Caller = ME) -> PushKey:
+    return PushKey(pusher.name, engine, version, content_digest(manifest))
+
+
+async def upload(
+    store: EngineStore, engine: str, version: int, pushed: Folder, pusher: Caller = ME
+) -> str:
+    digest, _, missing = await store.open(pusher, engine, version, pushed.manifest)
     for each in missing:
         await store.append(
-            each.sha256, each.received, pushed.contents[each.sha256][each.received :]
+            key(engine, version, pushed.manifest, pusher),
+            each.sha256,
+            each.received,
+            pushed.contents[each.sha256][each.received :],
         )
     return digest
 
@@ -141,7 +161,7 @@ async def push(
     store: EngineStore, engine: str = "a", version: int = 1, pushed: Folder | None = None
 ) -> str:
     digest = await upload(store, engine, version, pushed or folder())
-    await store.publish(engine, version, digest, (), "me")
+    await store.publish(ME, engine, version, digest, ())
     return digest
 
 
@@ -163,11 +183,11 @@ async def test_pushed_version_is_read_back_also_after_a_restart(at: Fixture) -> 
 async def test_same_digest_again_is_a_no_op_and_another_one_is_refused(at: Fixture) -> None:
     store = await at.start()
     digest = await push(store)
-    assert await store.open("a", 1, folder().manifest) == (digest, True, [])
+    assert await store.open(ME, "a", 1, folder().manifest) == (digest, True, [])
     before = store.get("a", 1)
-    assert await store.publish("a", 1, digest, (), "you") == before
+    assert await store.publish(ME, "a", 1, digest, ()) == before
     with pytest.raises(Conflict, match="engines remove"):
-        await store.open("a", 1, folder(b"other").manifest)
+        await store.open(ME, "a", 1, folder(b"other").manifest)
     await store.remove("a", 1)
     await push(store, pushed=folder(b"other"))
 
@@ -175,7 +195,7 @@ async def test_same_digest_again_is_a_no_op_and_another_one_is_refused(at: Fixtu
 async def test_content_is_shared_and_removed_with_the_last_version_that_has_it(at: Fixture) -> None:
     store = await at.start()
     await push(store)
-    _, _, missing = await store.open("a", 2, folder(b"new").manifest)
+    _, _, missing = await store.open(ME, "a", 2, folder(b"new").manifest)
     assert [each.sha256 for each in missing] == [content_digest(b"new")]  # not the samples
     await push(store, version=2, pushed=folder(b"new"))
     freed = await store.remove("a", 1)
@@ -189,13 +209,14 @@ async def test_content_is_shared_and_removed_with_the_last_version_that_has_it(a
 
 async def test_nothing_is_visible_before_all_content_is_there(at: Fixture) -> None:
     store = await at.start()
-    digest, _, missing = await store.open("a", 1, folder().manifest)
+    digest, _, missing = await store.open(ME, "a", 1, folder().manifest)
     with pytest.raises(EngineUnusable, match="2 files"):
-        await store.publish("a", 1, digest, (), "me")
+        await store.publish(ME, "a", 1, digest, ())
     assert store.versions == {}
-    await store.append(missing[0].sha256, 0, folder().contents[missing[0].sha256])
+    sha256 = missing[0].sha256
+    await store.append(key("a", 1, folder().manifest), sha256, 0, folder().contents[sha256])
     with pytest.raises(EngineUnusable, match="1 files"):
-        await store.publish("a", 1, digest, (), "me")
+        await store.publish(ME, "a", 1, digest, ())
     assert (await at.start()).versions == {}
 
 
@@ -210,12 +231,13 @@ def test_upload_continues_at_any_byte(
         fixture = Fixture("", tmp_path_factory.mktemp("store"))
         store = await fixture.start()
         pushed, model = folder(), content_digest(MODEL)
+        at = key("a", 1, pushed.manifest)
         sent = 0
         for cut in sorted(cuts):
-            _, _, missing = await store.open("a", 1, pushed.manifest)
+            _, _, missing = await store.open(ME, "a", 1, pushed.manifest)
             [received] = [each.received for each in missing if each.sha256 == model] or [len(MODEL)]
             assert received == sent
-            await store.append(model, received, MODEL[received:cut])
+            await store.append(at, model, received, MODEL[received:cut])
             sent = cut
             if restart:
                 await store.close()
@@ -230,27 +252,29 @@ def test_upload_continues_at_any_byte(
 
 async def test_upload_with_a_wrong_digest_starts_again(local: Fixture) -> None:
     store = await local.start()
-    await store.open("a", 1, folder().manifest)
+    await store.open(ME, "a", 1, folder().manifest)
     model = content_digest(MODEL)
     with pytest.raises(InvalidInput, match="another digest"):
-        await store.append(model, 0, b"x" * len(MODEL))
-    _, _, missing = await store.open("a", 1, folder().manifest)
+        await store.append(key("a", 1, folder().manifest), model, 0, b"x" * len(MODEL))
+    _, _, missing = await store.open(ME, "a", 1, folder().manifest)
     assert {each.received for each in missing} == {0}
 
 
 async def test_upload_with_more_bytes_or_at_another_offset_is_refused(local: Fixture) -> None:
     store = await local.start()
-    await store.open("a", 1, folder().manifest)
-    model = content_digest(MODEL)
-    await store.append(model, 0, MODEL[:10])
+    await store.open(ME, "a", 1, folder().manifest)
+    at, model = key("a", 1, folder().manifest), content_digest(MODEL)
+    await store.append(at, model, 0, MODEL[:10])
     with pytest.raises(Unavailable, match="at 10 bytes"):
-        await store.append(model, 0, MODEL[:10])
+        await store.append(at, model, 0, MODEL[:10])
     with pytest.raises(InvalidInput, match="more than"):
-        await store.append(model, 10, MODEL)
+        await store.append(at, model, 10, MODEL)
     with pytest.raises(NotFound):
-        await store.append("0" * 64, 0, b"x")
-    with pytest.raises(InvalidInput):
-        await store.append("../x", 0, b"x")
+        await store.append(at, "0" * 64, 0, b"x")
+    with pytest.raises(NotFound):
+        await store.append(at, "../x", 0, b"x")
+    with pytest.raises(NotFound):
+        await store.append(key("a", 2, folder().manifest), model, 10, MODEL[10:])
 
 
 @pytest.mark.parametrize(
@@ -259,30 +283,30 @@ async def test_upload_with_more_bytes_or_at_another_offset_is_refused(local: Fix
 async def test_names_and_versions_are_validated(local: Fixture, engine: str, version: int) -> None:
     store = await local.start()
     with pytest.raises(InvalidInput):
-        await store.open(engine, version, folder().manifest)
+        await store.open(ME, engine, version, folder().manifest)
 
 
 async def test_placement_is_checked_before_anything_is_uploaded(local: Fixture) -> None:
     store = await local.start()
     with pytest.raises(InvalidInput, match="does not select"):
-        await store.open("a", 1, folder().manifest, ["class=a,colour=red"])
+        await store.open(ME, "a", 1, folder().manifest, ["class=a,colour=red"])
 
 
 async def test_budget_counts_content_once_and_uploads_in_progress(local: Fixture) -> None:
     pushed = folder()
     store = await local.start(budget=len(MODEL) + len(SAMPLES) + len(pushed.manifest) + 600)
     await push(store)
-    await store.open("b", 1, folder(b"x" * 400).manifest)
+    await store.open(ME, "b", 1, folder(b"x" * 400).manifest)
     with pytest.raises(Overloaded, match="--store-budget"):
-        await store.open("c", 1, folder(b"y" * 400).manifest)
+        await store.open(ME, "c", 1, folder(b"y" * 400).manifest)
     await push(store, "d", 1)  # shares all
 
 
 async def test_pushes_at_the_same_time_do_not_get_the_same_room(local: Fixture) -> None:
     store = await local.start(budget=len(MODEL) + len(SAMPLES) + 100)
     opened = await asyncio.gather(
-        store.open("a", 1, folder().manifest),
-        store.open("b", 1, folder(b"b" * len(MODEL)).manifest),
+        store.open(ME, "a", 1, folder().manifest),
+        store.open(ME, "b", 1, folder(b"b" * len(MODEL)).manifest),
         return_exceptions=True,
     )
     assert sum(isinstance(each, Overloaded) for each in opened) == 1
@@ -292,7 +316,7 @@ async def test_abandoned_push_gives_its_room_back(tmp_path: Path) -> None:
     now = 0.0
     threads = Threads(1, "test", "test")
     pushes = Pushes(
-        Contents(tmp_path),
+        tmp_path,
         threads,
         budget_bytes=len(MODEL) + len(SAMPLES),
         keep_free_bytes=0,
@@ -301,11 +325,11 @@ async def test_abandoned_push_gives_its_room_back(tmp_path: Path) -> None:
 
     async def begin(engine: str, pushed: Folder) -> None:
         push = Push(pushed.manifest, read_manifest(pushed.manifest))
-        await pushes.begin(PushKey(engine, 1, content_digest(pushed.manifest)), push, {})
+        await pushes.begin(key(engine, 1, pushed.manifest), push, {}, {})
 
     await begin("a", folder())
     now = ABANDONED_S - 1
-    await pushes.append(content_digest(MODEL), 0, MODEL[:10])
+    await pushes.append(key("a", 1, folder().manifest), content_digest(MODEL), 0, MODEL[:10])
     now += ABANDONED_S
     await pushes.expire()
     with pytest.raises(Overloaded):
@@ -327,16 +351,16 @@ async def test_manifest_is_read_and_hashed_in_a_thread(
         return content_digest(data)
 
     monkeypatch.setattr("gateway.store.store.content_digest", digest)
-    await store.open("a", 1, folder().manifest)
+    await store.open(ME, "a", 1, folder().manifest)
     assert threads
     assert threading.main_thread() not in threads
 
 
 async def test_same_files_are_pushed_as_two_engines_at_the_same_time(local: Fixture) -> None:
     store = await local.start()
-    await store.open("b", 1, folder().manifest)
+    await store.open(ME, "b", 1, folder().manifest)
     digest = await push(store, "a", 1)
-    await store.publish("b", 1, digest, (), "me")
+    await store.publish(ME, "b", 1, digest, ())
     assert list(store.versions) == [("a", 1), ("b", 1)]
 
 
@@ -344,10 +368,10 @@ async def test_uploads_leave_space_on_the_disk(
     local: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await local.start(keep_free=1000)
-    monkeypatch.setattr(local.uploads, "free_bytes", lambda: 1300)
+    monkeypatch.setattr(Contents, "free_bytes", lambda _: 1300)
     with pytest.raises(Overloaded, match="engines remove"):
-        await store.open("a", 1, folder().manifest)
-    await store.open("a", 1, folder(b"x").manifest)
+        await store.open(ME, "a", 1, folder().manifest)
+    await store.open(ME, "a", 1, folder(b"x").manifest)
 
 
 async def test_full_disk_is_reported_and_harms_nothing(
@@ -360,21 +384,22 @@ async def test_full_disk_is_reported_and_harms_nothing(
     digest = await upload(store, "a", 2, new)
     at.files.error = full
     with pytest.raises(Overloaded, match="engines remove"):
-        await store.publish("a", 2, digest, (), "me")
+        await store.publish(ME, "a", 2, digest, ())
     at.files.error = None
     assert list(store.versions) == [("a", 1)]
     assert store.fault == ""
-    await store.publish("a", 2, digest, (), "me")
+    await store.publish(ME, "a", 2, digest, ())
 
     def fail(*_: object) -> int:
         raise full
 
-    await store.open("a", 3, folder(b"newer").manifest)
+    newer = folder(b"newer")
+    await store.open(ME, "a", 3, newer.manifest)
     with monkeypatch.context() as patch:
-        patch.setattr(at.uploads, "append", fail)
+        patch.setattr(Contents, "append", fail)
         with pytest.raises(Overloaded):
-            await store.append(content_digest(b"newer"), 0, b"newer")
-    await push(store, version=3, pushed=folder(b"newer"))
+            await store.append(key("a", 3, newer.manifest), content_digest(b"newer"), 0, b"newer")
+    await push(store, version=3, pushed=newer)
 
 
 async def test_store_that_vanishes_is_unavailable_until_it_returns(at: Fixture) -> None:
@@ -453,11 +478,11 @@ async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> 
     calls: list[int] = []
     store.follow(lambda: calls.append(len(store.versions)))
     digest = await upload(store, "a", 1, folder())
-    await store.publish("a", 1, digest, ("label=x, class=y", "edge-1"), "me")
+    await store.publish(ME, "a", 1, digest, ("label=x, class=y", "edge-1"))
     assert store.get("a", 1).placement == ("class=y,label=x", "worker=edge-1")
-    await store.publish("a", 1, digest, (), "me")  # again, which changes nothing
+    await store.publish(ME, "a", 1, digest, ())  # again, which changes nothing
     assert store.get("a", 1).placement == ("class=y,label=x", "worker=edge-1")
-    await store.publish("a", 1, digest, ("edge-2",), "me")
+    await store.publish(ME, "a", 1, digest, ("edge-2",))
     assert (await at.start()).get("a", 1).placement == ("worker=edge-2",)
     store = at.store
     store.follow(lambda: calls.append(len(store.versions)))
@@ -471,7 +496,7 @@ async def test_placement_is_kept_and_changes_tell_the_followers(at: Fixture) -> 
 async def test_change_completes_although_its_caller_has_gone(local: Fixture) -> None:
     store = await local.start()
     digest = await upload(store, "a", 1, folder())
-    publishing = asyncio.ensure_future(store.publish("a", 1, digest, (), "me"))
+    publishing = asyncio.ensure_future(store.publish(ME, "a", 1, digest, ()))
     await asyncio.sleep(0)
     publishing.cancel()
     await asyncio.wait([publishing])
@@ -479,19 +504,24 @@ async def test_change_completes_although_its_caller_has_gone(local: Fixture) -> 
     assert list(store.versions) == [("a", 1)]
 
 
-def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None:
-    now = 0.0
-    uploads = Contents(tmp_path / "uploads", lambda: now)
-    uploads.expire()
-    uploads.append("a" * 64, 0, b"x", 2)
-    now = (tmp_path / "uploads" / ("a" * 64)).stat().st_mtime + KEPT_S - 1
-    uploads.expire()
-    assert uploads.received("a" * 64) == 1
-    now += 2
-    uploads.expire({"a" * 64})  # its push goes on
-    assert uploads.received("a" * 64) == 1
-    uploads.expire()
-    assert uploads.received("a" * 64) == 0
+async def test_uploads_that_nobody_continues_are_removed(tmp_path: Path) -> None:
+    now, threads, model = 0.0, Threads(1, "test", "test"), content_digest(MODEL)
+    pushes = Pushes(tmp_path / "uploads", threads, keep_free_bytes=0, clock=lambda: now)
+    at = key("a", 1, folder().manifest)
+    await pushes.expire()
+    await pushes.begin(at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {})
+    await pushes.append(at, model, 0, MODEL[:10])
+    part = tmp_path / "uploads" / at.folder / model
+    for age_s, continued_s in ((KEPT_S - 5, ABANDONED_S + 1), (KEPT_S + 5, 0)):
+        os.utime(part, 2 * (time.time() - age_s,))
+        now += continued_s
+        await pushes.expire()
+        assert part.exists()
+        await pushes.begin(at, Push(folder().manifest, read_manifest(folder().manifest)), {}, {})
+    now += ABANDONED_S + 1
+    await pushes.expire()
+    assert list((tmp_path / "uploads").iterdir()) == []
+    await threads.close()
 
 
 def test_url_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -515,42 +545,97 @@ async def test_wrong_size_in_a_manifest_does_not_harm_other_versions(
     store = await local.start()
     await push(store)
     with pytest.raises(InvalidInput, match="does not have"):
-        await store.open("intruder", 1, lying(folder().manifest, size))
+        await store.open(ME, "intruder", 1, lying(folder().manifest, size))
     store = await local.start()
     assert store.get("a", 1).fault == ""
 
 
 @pytest.mark.parametrize("size", [1, len(MODEL) + 1])
-async def test_wrong_size_of_content_that_another_push_has_uploaded_is_refused(
-    local: Fixture, size: int
+@pytest.mark.parametrize("engines", ["*", "intruder"])
+async def test_wrong_size_of_content_that_is_published_meanwhile_is_refused(
+    local: Fixture, size: int, engines: str
 ) -> None:
-    store = await local.start()
-    await upload(store, "a", 1, folder())
-    digest, _, _ = await store.open("intruder", 1, lying(folder().manifest, size))
-    with pytest.raises(InvalidInput, match="does not have"):
-        await store.publish("intruder", 1, digest, (), "me")
-    await store.publish("a", 1, content_digest(folder().manifest), (), "me")
+    store, intruder = await local.start(), operator("intruder", engines)
+    digest, _, _ = await store.open(intruder, "intruder", 1, lying(folder().manifest, size))
+    await push(store)
+    with pytest.raises((InvalidInput, EngineUnusable), match=r"does not have|not uploaded"):
+        await store.publish(intruder, "intruder", 1, digest, ())
     assert (await local.start()).get("a", 1).fault == ""
 
 
-async def test_wrong_size_does_not_hinder_a_push_that_begins_later(local: Fixture) -> None:
-    store = await local.start()
-    await store.open("intruder", 1, lying(folder().manifest, len(MODEL) * 2))
-    await store.append(content_digest(MODEL), 0, b"x" * (len(MODEL) + 1))
-    await push(store)
-    assert store.get("a", 1).fault == ""
+ALICE, BOB, CAROL = operator("alice", "a"), operator("bob", "b"), operator("carol", "a", "b")
+
+
+@pytest.mark.parametrize("stage", ["unfinished", "finished", "published"])
+@pytest.mark.parametrize(
+    ("other", "engine", "may_read"),
+    [
+        (ALICE, "a", True),
+        (BOB, "b", False),
+        (CAROL, "a", True),
+        (CAROL, "b", True),
+        (operator("alice-2", "a"), "a", True),
+    ],
+)
+async def test_content_of_a_push_is_neither_damaged_nor_taken_by_naming_its_digest(
+    local: Fixture, stage: str, other: Caller, engine: str, *, may_read: bool
+) -> None:
+    store, pushed, model = await local.start(), folder(), content_digest(MODEL)
+    own, same = key("a", 1, pushed.manifest, ALICE), (other, engine) == (ALICE, "a")
+    await store.open(ALICE, "a", 1, pushed.manifest)
+    await store.append(own, model, 0, MODEL[:10])
+    if stage != "unfinished":
+        await upload(store, "a", 1, pushed, ALICE)
+    if stage == "published":
+        await store.publish(ALICE, "a", 1, own.digest, ())
+
+    digest, stored, missing = await store.open(other, engine, 1, pushed.manifest)
+    skipped = stage == "published" and may_read
+    assert stored == (skipped and engine == "a")
+    if skipped:
+        assert missing == []
+    elif not same:
+        assert [(each.size, each.received) for each in missing] == [
+            (len(data), 0) for data in pushed.contents.values()
+        ]
+        with pytest.raises(EngineUnusable, match="2 files"):
+            await store.publish(other, engine, 1, digest, ())
+        rubbish = key(engine, 1, pushed.manifest, other)
+        await store.append(rubbish, model, 0, b"rubbish")
+        with pytest.raises(InvalidInput, match="another digest"):
+            await store.append(rubbish, model, 7, bytes(len(MODEL) - 7))
+        await upload(store, engine, 1, pushed, other)
+
+    if stage != "published":
+        await upload(store, "a", 1, pushed, ALICE)
+        await store.publish(ALICE, "a", 1, own.digest, ())
+    await store.publish(other, engine, 1, digest, ())
+    assert await store.read(model, 0, 10_000) == MODEL
+    assert {each.pushed_by for each in store.versions.values()} <= {"alice", other.name}
+    assert (await local.start()).get(engine, 1).fault == ""
+
+
+async def test_begun_pushes_of_a_client_do_not_end_the_push_of_another(local: Fixture) -> None:
+    store, model = await local.start(), content_digest(MODEL)
+    await store.open(ALICE, "a", 1, folder().manifest)
+    for version in range(1, 100):
+        await store.open(BOB, "b", version, folder().manifest)
+    await store.append(key("a", 1, folder().manifest, ALICE), model, 0, MODEL)
+    with pytest.raises(NotFound):
+        await store.append(key("b", 1, folder().manifest, BOB), model, 0, MODEL)
 
 
 async def test_pushes_at_the_same_time_leave_the_space_of_the_journal(
     local: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await local.start(keep_free=1000)
-    monkeypatch.setattr(local.uploads, "free_bytes", lambda: 2000)
-    await store.open("a", 1, folder().manifest)
-    monkeypatch.setattr(local.uploads, "free_bytes", lambda: 1009)  # after another push
+    at = key("a", 1, folder().manifest)
+    monkeypatch.setattr(Contents, "free_bytes", lambda _: 2000)
+    await store.open(ME, "a", 1, folder().manifest)
+    monkeypatch.setattr(Contents, "free_bytes", lambda _: 1009)  # after another push
     with pytest.raises(Overloaded, match="no room"):
-        await store.append(content_digest(MODEL), 0, MODEL[:10])
-    await store.append(content_digest(MODEL), 0, MODEL[:9])
+        await store.append(at, content_digest(MODEL), 0, MODEL[:10])
+    await store.append(at, content_digest(MODEL), 0, MODEL[:9])
 
 
 def test_content_that_is_verified_twice_at_the_same_time_is_complete(
