@@ -12,6 +12,7 @@ from time import thread_time
 from typing import Literal
 
 from benchmarks.timed_core import TimedCore
+from benchmarks.variants.simulation import profile_entries
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -26,7 +27,6 @@ from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import JobArrived, Worker, WorkerJoined
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.simulator.accuracy.simulation import profile_entries
 
 FAMILY, PLAIN = EngineName("family"), EngineName("plain")
 VARIANTS = {f"v{number}": (0.001 * 2**number, 0.8 + 0.03 * number) for number in range(5)}

@@ -85,16 +85,10 @@ class _Locations(Settings):
 
 
 def _check_policy(name: str) -> str:
-    # Imported here, as in `_check_chooser`, to keep the scheduler out of `--help`.
+    # Imported here to keep the scheduler out of `--help`.
     from synergai.scheduling.policy import POLICIES
 
     return POLICIES.check(name)
-
-
-def _check_chooser(name: str) -> str:
-    from synergai.scheduling.choosers import CHOOSERS
-
-    return CHOOSERS.check(name)
 
 
 class _Scheduling(Settings):
@@ -104,7 +98,6 @@ class _Scheduling(Settings):
     strict: bool = field_of(SchedulingOptions, "strict")
     policy_options: dict[str, str] = field_of(SchedulingOptions, "policy_options")
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
-    chooser: Annotated[str, AfterValidator(_check_chooser)] = field_of(SchedulingOptions, "chooser")
     # Simulations and logs of earlier versions load nothing ahead unless they say so.
     preload: Literal["never", "requested", "all"] = field_of(
         SchedulingOptions, "preload", default="requested"

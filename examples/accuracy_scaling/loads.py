@@ -7,6 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.variants.bounds import accuracy_at_most
+from benchmarks.variants.demand import draw_arrivals
+from benchmarks.variants.simulation import Scenario
 from examples.accuracy_scaling.fleet import WORKERS, most_accurate
 from synergai.errors import InvalidInput
 from synergai.loadgen.outcome import Outcome
@@ -14,9 +17,6 @@ from synergai.loadgen.traces.driver import send_open_loop
 from synergai.loadgen.traces.variants import read_accuracies, variant_figures
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
-from synergai.simulator.accuracy.bounds import accuracy_at_most
-from synergai.simulator.accuracy.demand import draw_arrivals
-from synergai.simulator.accuracy.simulation import Scenario
 from synergai.versions import split_variant
 
 if TYPE_CHECKING:

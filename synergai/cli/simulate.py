@@ -8,14 +8,12 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.simulator.accuracy.settings import DEFAULT_RATES, VariantsSettings
 from synergai.simulator.settings import SimulatorSettings, parse_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from synergai.simulator.accuracy.study import Figures
     from synergai.simulator.results import Result
     from synergai.simulator.workload import Profile
 
@@ -45,76 +43,10 @@ def simulate(settings: SimulatorSettings) -> None:
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
-app.callback(
-    invoke_without_command=True,
+app.command(
     epilog="Example: [bold]synergai simulate --policies synergai,malleable --seeds 0-9 "
     "--sessions warm --plots plots[/bold]",
 )(settings_command(SimulatorSettings, simulate))
-
-
-def simulate_variants(settings: VariantsSettings) -> None:
-    """Compare rules that choose among the variants of engines, in virtual time.
-
-    Requests with a deadline of 0.4 s arrive at a changing rate. A late request counts with an
-    accuracy of 0; relative accuracy is that to the engine's best variant. No rule can exceed the
-    bound, which knows all arrivals. On one server, the bound on schedules is that of whole variants
-    that run one after another.
-    """
-    require("numpy")
-    require("highspy")
-    figures = _compare_all(settings)
-    if settings.as_json:
-        print_json([each.record() for each in figures])
-        return
-    columns = ("scenario", "load", "rule", "accuracy (%)", "relative (%)", "late (%)")
-    print_table(columns, [_row(each) for each in figures])
-
-
-app.command(
-    "variants",
-    epilog="Example: [bold]synergai simulate variants --scenarios single-server "
-    "--shapes linear,twitter --rates 8 --seeds 0[/bold]",
-)(settings_command(VariantsSettings, simulate_variants))
-
-
-def _compare_all(settings: VariantsSettings) -> list[Figures]:
-    from rich.console import Console
-    from rich.progress import track
-
-    from synergai.simulator.accuracy.study import SCENARIOS, compare
-
-    seeds = parse_seeds(settings.seeds)
-    loads = [
-        (name, shape, rate)
-        for name in settings.scenarios
-        for shape in settings.shapes
-        for rate in settings.rates or DEFAULT_RATES[name]
-    ]
-    figures = (
-        each
-        for name, shape, rate in loads
-        for each in compare(
-            name, shape, rate, settings.seconds, seeds, settings.rules, settings.start
-        )
-    )
-    bounds = sum(1 + (len(SCENARIOS[name].layout) == 1) for name, _, _ in loads)
-    total = len(loads) * len(settings.rules) + bounds
-    progress = track(
-        figures, "simulating", total=total, console=Console(stderr=True), transient=True
-    )
-    return list(progress)
-
-
-def _row(figures: Figures) -> list[str]:
-    effective = "" if figures.effective is None else f"{100 * figures.effective:.2f}"
-    return [
-        figures.scenario,
-        f"{figures.shape}, {figures.rate:g}/s",
-        figures.rule,
-        effective,
-        f"{100 * figures.accuracy:.2f}",
-        "" if figures.rule.startswith("bound") else f"{100 * figures.violations:.2f}",
-    ]
 
 
 def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[Result]:

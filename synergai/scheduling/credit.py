@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from synergai.domain import EngineName
-    from synergai.scheduling.choosers import Load, Query
-
 _ROUNDING: Final = 1e-9
-_SHARED: Final = 0.3
+SHARED: Final = 0.3
 """Most credit of an engine that shares workers with others, in costs of its slowest variant.
 
 A query that uses up more is long, and those of the others wait for it.
@@ -61,27 +57,3 @@ class Credit:
         balance += min(slowest, allowance) - costs[at]
         self._balance = min(max(balance, -slowest), most * slowest)
         return at
-
-
-class Allowance:
-    """Chooses by the seconds of worker time that a query may cost now.
-
-    Args:
-        load: the engines with variants.
-    """
-
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self._credits: dict[EngineName, Credit] = {}
-
-    def choose(self, query: Query) -> int:
-        """Return the number of a variant of the query's front."""
-        costs = query.front.costs
-        if query.deadline == math.inf:
-            return query.in_time(len(costs) - 1)
-        engine = query.engine
-        credit = self._credits.get(engine)
-        if credit is None:
-            credit = self._credits[engine] = Credit()
-        most = _SHARED if engine in self._load.sharing else 1.0
-        return credit.choose(costs, self._load.allowance(engine, query.now), query.in_time, most)

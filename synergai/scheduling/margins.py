@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 if TYPE_CHECKING:
-    from synergai.scheduling.choosers import Query
+    from synergai.domain import EngineName
     from synergai.scheduling.fleet import Fleet
+    from synergai.scheduling.fronts import Front
     from synergai.scheduling.queue import JobQueue
     from synergai.scheduling.state import Lease, WorkerRecord
 
@@ -26,6 +29,36 @@ _NARROWER: Final = 1.0 + _SPREAD_STEP * (_QUANTILE - 1.0)
 FIRST_SPREAD: Final = 1.3
 """Margin of a worker that has answered nothing yet."""
 _MAX_SPREAD: Final = 3.0
+
+
+class Query(Struct, frozen=True):
+    """A request that a worker runs next, in a variant to be chosen.
+
+    Attributes:
+        engine: its engine.
+        worker: where it runs.
+        front: the variants that it may use.
+        starts_at: when it is expected to start.
+        deadline: its deadline; infinite if it has none.
+        now: the instant of the event.
+        limits: knows what its deadline and the requests that wait behind it need.
+    """
+
+    engine: EngineName
+    worker: WorkerRecord
+    front: Front
+    starts_at: float
+    deadline: float
+    now: float
+    limits: Margins
+
+    def in_time(self, at: int) -> int:
+        """Return the slowest variant, up to a given one, that keeps the deadlines.
+
+        That is its own deadline, and those of the requests that wait behind it. The fastest if
+        there is none.
+        """
+        return self.limits.slowest_in_time(self, at) if at else 0
 
 
 class Margins:

@@ -32,13 +32,6 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "or least energy by the dictionary's watts."
         ),
     ] = "accuracy"
-    chooser: Annotated[
-        str,
-        Meta(
-            description="Rule that chooses the variants of engines with the objective accuracy; "
-            "those other than allowance are for comparison."
-        ),
-    ] = "allowance"
     preload: Annotated[
         Literal["never", "requested", "all"],
         Meta(

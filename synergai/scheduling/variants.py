@@ -12,14 +12,14 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from synergai.scheduling.choosers import CHOOSERS, Query
+from synergai.scheduling.credit import SHARED, Credit
 from synergai.scheduling.front_cache import Fronts
 from synergai.scheduling.job_demand import JOB_SHARE
-from synergai.scheduling.margins import Margins
+from synergai.scheduling.margins import Margins, Query
 from synergai.scheduling.pools import Pools
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from synergai.domain import EngineName
     from synergai.scheduling.estimate import Estimate
@@ -48,9 +48,7 @@ class Variants:
         engines: engines with variants that the fleet has; empty with other objectives.
         sharing: those of them that share a worker with others of them.
         margins: limits on the variant of a single request.
-
-    Raises:
-        InvalidInput: the rule by which variants are chosen does not exist.
+        rule: returns the number of the variant of a query's front that is used.
     """
 
     def __init__(
@@ -70,7 +68,8 @@ class Variants:
         self._pools = Pools(estimator, fleet, queue, self._fronts)
         self._families = self._pools.families
         self.margins = Margins(fleet, queue)
-        self._chooser = CHOOSERS.get(settings.chooser)(self)
+        self._credits: dict[EngineName, Credit] = {}
+        self.rule: Callable[[Query], int] = self._spend
 
     # --- changes ------------------------------------------------------------------------
 
@@ -108,18 +107,6 @@ class Variants:
         self._pools.charge(worker, seconds, now)
 
     # --- load ---------------------------------------------------------------------------
-
-    def arrivals_per_s(self, engine: EngineName, now: float) -> float:
-        """Return how many requests of the engine arrived within the last second."""
-        return self._pools.family(engine).arrivals.per_s(now)
-
-    def deadline_s(self, engine: EngineName) -> float:
-        """Return the mean time that requests have; infinite if they have no deadlines."""
-        return self._pools.family(engine).deadline_s
-
-    def workers(self, engine: EngineName) -> Sequence[WorkerRecord]:
-        """Return the workers that have the engine."""
-        return self._fleet.serving(engine)
 
     def allowance(self, engine: EngineName, now: float) -> float:
         """Return the mean cost that a query may have, in times of the fastest variant."""
@@ -181,7 +168,7 @@ class Variants:
             return joined, count
         starts_at = worker.free_at(now)
         query = Query(engine, worker, front, starts_at, deadline, now, self.margins)
-        at = self._chooser.choose(query)
+        at = self.rule(query)
         chosen = estimates[front.places[at]]
         if chosen.setup_s > 0.0:
             chosen = self._resident(worker, estimate, front, at, deadline - starts_at)
@@ -216,6 +203,18 @@ class Variants:
         return chosen, min(count, max(1, int(_CHUNK_S / chosen.per_query_s)))
 
     # --- internals ----------------------------------------------------------------------
+
+    def _spend(self, query: Query) -> int:
+        """Return the variant that the seconds of worker time for a query pay for now."""
+        costs = query.front.costs
+        if query.deadline == math.inf:
+            return query.in_time(len(costs) - 1)
+        engine = query.engine
+        credit = self._credits.get(engine)
+        if credit is None:
+            credit = self._credits[engine] = Credit()
+        most = SHARED if engine in self.sharing else 1.0
+        return credit.choose(costs, self.allowance(engine, query.now), query.in_time, most)
 
     @staticmethod
     def _joined(

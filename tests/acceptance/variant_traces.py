@@ -1,8 +1,7 @@
-"""Engines with variants under changing load, live: the scenarios of ``synergai simulate variants``.
+"""Engines with variants under changing load, live: the scenarios of ``benchmarks.variants``.
 
-Emulated workers compute every answer, and take the time of the profile. Each load is sent to a
-gateway with the rule under test and to others with the rules that it is compared with. The bounds
-are those of the simulation::
+Emulated workers compute every answer, and take the time of the profile. The bounds are those of the
+simulation::
 
     python tests/acceptance/variant_traces.py --scenarios single-server --seconds 60
 
@@ -26,6 +25,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from benchmarks.variants.bounds import accuracy_at_most, relative_accuracy_at_most
+from benchmarks.variants.demand import SHAPES, draw_arrivals
+from benchmarks.variants.simulation import profile_entries
+from benchmarks.variants.study import SCENARIOS, draw_requests
 from synergai.client.client import Client
 from synergai.domain import WorkerClass
 from synergai.loadgen.outcome import Outcome
@@ -33,10 +36,6 @@ from synergai.loadgen.traces.driver import send_open_loop
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
 from synergai.profiles.store import DictionaryStore
-from synergai.simulator.accuracy.bounds import accuracy_at_most, relative_accuracy_at_most
-from synergai.simulator.accuracy.demand import SHAPES, draw_arrivals
-from synergai.simulator.accuracy.simulation import profile_entries
-from synergai.simulator.accuracy.study import SCENARIOS, draw_requests
 from synergai.testing import LocalFleet
 from synergai.versions import split_variant
 from synergai.zoo.build import build
@@ -47,13 +46,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from benchmarks.variants.demand import Shape
+    from benchmarks.variants.simulation import Scenario
     from synergai.domain import EngineName
-    from synergai.simulator.accuracy.simulation import Scenario
 
     Requests = Sequence[tuple[float, EngineName]]
 
-TESTED: Final = "allowance"
-OTHERS: Final = ("model-switching", "slackfit")
 MODEL: Final = "onnx_digits"
 """Computes the answers."""
 LOAD_S: Final = 0.2
@@ -104,14 +102,12 @@ class Fleet:
 
     Args:
         scenario: engines, variants and workers.
-        rule: chooses the variants.
         model: folder of the model that computes the answers.
         directory: folder for all files.
     """
 
-    def __init__(self, scenario: Scenario, rule: str, model: Path, directory: Path) -> None:
+    def __init__(self, scenario: Scenario, model: Path, directory: Path) -> None:
         self._scenario = scenario
-        self._rule = rule
         self._model = model
         self._directory = directory
         [self._definition] = ModelDirectory(model.parent).engines()
@@ -132,9 +128,7 @@ class Fleet:
                 for entry in profile_entries(self._scenario.fronts, worker_class)
             )
         with LocalFleet(self._directory / "fleet") as fleet:
-            fleet.start_gateway(
-                ["--dictionary", str(self._directory / "dictionary.db"), "--chooser", self._rule]
-            )
+            fleet.start_gateway(["--dictionary", str(self._directory / "dictionary.db")])
             for number, engines in enumerate(self._scenario.layout):
                 models = self._directory / f"models-{number}"
                 for engine in engines:
@@ -209,50 +203,39 @@ def bound(scenario: Scenario, requests: Requests) -> float:
     return accuracy_at_most(scenario, engine, [at for at, _ in requests]) / best
 
 
-async def compare(
+async def trace(
     name: str, shapes: Sequence[str], seconds: int, seed: int, model: Path, directory: Path
 ) -> list[str]:
-    """Send each shape of load under each rule; print the figures, and return the errors."""
+    """Send each shape of load; print the figures, and return the errors."""
     scenario, rate = SCENARIOS[name], RATES[name]
     loads = {
         shape: draw_requests(scenario, shape, rate, seconds, seed)
         for shape in SHAPES
         if shape in shapes
     }
-    found: dict[tuple[str, str], Answers] = {}
-    for rule in (TESTED, *OTHERS):
-        fleet = Fleet(scenario, rule, model, directory / name / rule)
-        with fleet.running() as address:
-            for shape, requests in loads.items():
-                await fleet.send(address, low_load(scenario, SETTLE_S))
-                found[shape, rule] = await fleet.send(address, requests)
+    found: dict[Shape, Answers] = {}
+    fleet = Fleet(scenario, model, directory / name)
+    with fleet.running() as address:
+        for shape, requests in loads.items():
+            await fleet.send(address, low_load(scenario, SETTLE_S))
+            found[shape] = await fleet.send(address, requests)
     errors = []
-    for shape, requests in loads.items():
-        limit = bound(scenario, requests)
-        for rule in (TESTED, *OTHERS):
-            answers = found[shape, rule]
-            accuracy = answers.accuracy(scenario)
-            print(
-                json.dumps(
-                    {
-                        "scenario": name,
-                        "shape": shape,
-                        "rule": rule,
-                        "requests": len(requests),
-                        "late": answers.late,
-                        "accuracy": accuracy,
-                        "bound": limit,
-                        "shares": answers.shares(),
-                    }
-                ),
-                flush=True,
-            )
-            if rule != TESTED and accuracy > found[shape, TESTED].accuracy(scenario):
-                errors.append(f"{name}, {shape}: {rule} is better")
-        tested = found[shape, TESTED]
-        if tested.late > MAX_LATE:
-            errors.append(f"{name}, {shape}: {tested.late:.2%} are late")
-        if len(scenario.fronts) == 1 and tested.accuracy(scenario) < limit - MAX_GAP:
+    for shape, answers in found.items():
+        limit = bound(scenario, loads[shape])
+        accuracy = answers.accuracy(scenario)
+        record = {
+            "scenario": name,
+            "shape": shape,
+            "requests": len(loads[shape]),
+            "late": answers.late,
+            "accuracy": accuracy,
+            "bound": limit,
+            "shares": answers.shares(),
+        }
+        print(json.dumps(record), flush=True)
+        if answers.late > MAX_LATE:
+            errors.append(f"{name}, {shape}: {answers.late:.2%} are late")
+        if len(scenario.fronts) == 1 and accuracy < limit - MAX_GAP:
             errors.append(f"{name}, {shape}: more than {MAX_GAP:.0%} below the bound")
     return errors
 
@@ -271,7 +254,7 @@ async def burst(name: str, seed: int, model: Path, directory: Path) -> list[str]
         for at in draw_arrivals("constant", 2 * RATES[name], int(BURST_S), seed)
     ]
     after = [(end + at, engine) for at, _ in before]
-    fleet = Fleet(scenario, TESTED, model, directory / f"{name}-burst")
+    fleet = Fleet(scenario, model, directory / f"{name}-burst")
     with fleet.running() as address:
         await fleet.send(address, low_load(scenario, SETTLE_S))
         answers = await fleet.send(address, [*before, *high, *after])
@@ -283,7 +266,6 @@ async def burst(name: str, seed: int, model: Path, directory: Path) -> list[str]
     record = {
         "scenario": name,
         "shape": "burst",
-        "rule": TESTED,
         "requests": len(answers.variants),
         "late": answers.late,
         "best outside": steady.count(best) / len(steady),
@@ -304,7 +286,7 @@ async def run(options: argparse.Namespace, directory: Path) -> list[str]:
         if len(SCENARIOS[name].fronts) == 1:
             errors += await burst(name, options.seed, model, directory)
         shapes = options.shapes.split(",")
-        errors += await compare(name, shapes, options.seconds, options.seed, model, directory)
+        errors += await trace(name, shapes, options.seconds, options.seed, model, directory)
     return errors
 
 

@@ -96,7 +96,6 @@ def test_settings_keep_their_names_in_the_file(tmp_path: Path) -> None:
     assert head["settings"] == {
         "policy": "malleable",
         "objective": "accuracy",
-        "chooser": "allowance",
         "preload": "never",
         "infeasible": "defer",
         "fair_burst_s": 60.0,

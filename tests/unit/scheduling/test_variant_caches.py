@@ -17,9 +17,9 @@ from synergai.scheduling.pools import Family, Pools, _Pool
 from tests.unit.scheduling.test_variants import FAMILY, Fleet
 
 if TYPE_CHECKING:
-    from synergai.scheduling.choosers import Query
     from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.fronts import Front, Limit
+    from synergai.scheduling.margins import Query
     from synergai.scheduling.state import WorkerRecord
 
 FRESH_FOR_S = 0.02
@@ -139,7 +139,7 @@ def test_an_engine_that_shares_no_workers_is_allowed_what_the_division_gives(
 
 def reference_limit_s(core: SchedulerCore, query: Query) -> float:
     """Return the most seconds that a request may take, by the rule as it is documented."""
-    worker, now, fastest_s = query.worker, query.now, query.fastest_s
+    worker, now, fastest_s = query.worker, query.now, query.front.fastest_s
     starts_at = query.starts_at
     spread = worker.spreads.get(query.engine, 1.3)
     head = worker.head
@@ -169,7 +169,7 @@ def test_no_request_gets_a_variant_that_makes_one_late(
 
     def checked(query: Query, at: int) -> int:
         found = short(query, at)
-        front, fastest_s = query.front, query.fastest_s
+        front, fastest_s = query.front, query.front.fastest_s
         limit_s = reference_limit_s(core, query)
         for slack in (1e-9, -1e-9):
             fits = [n for n in range(at + 1) if front.costs[n] * fastest_s <= limit_s + slack]

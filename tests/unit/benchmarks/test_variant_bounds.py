@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.domain import EngineName
-from synergai.simulator.accuracy.bounds import (
+from benchmarks.variants.bounds import (
     accuracy_at_most,
     relative_accuracy_at_most,
     taut_string,
 )
-from synergai.simulator.accuracy.simulation import Scenario
+from benchmarks.variants.simulation import Scenario
+from synergai.domain import EngineName
 
 ENGINE = EngineName("fashion")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.variants.demand import draw_arrivals
+from benchmarks.variants.simulation import WARM, Answer, Scenario, Start, simulate
 from synergai.domain import EngineName
-from synergai.simulator.accuracy.demand import draw_arrivals
-from synergai.simulator.accuracy.simulation import WARM, Answer, Scenario, Start, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from synergai.simulator.accuracy.demand import Shape
+    from benchmarks.variants.demand import Shape
 
 _FASHION, _CIFAR10, _CIFAR100 = map(EngineName, ("fashion", "cifar10", "cifar100"))
 
@@ -125,7 +125,7 @@ def compare(
     for rule in rules:
         answers: list[Answer] = []
         for seed, requests in runs.items():
-            answers += simulate(scenario, requests, seed, chooser=rule, start=start)
+            answers += simulate(scenario, requests, seed, rule=rule, start=start)
         yield Figures(
             scenario=name,
             shape=shape,
@@ -162,7 +162,7 @@ def _bound(
     best: Mapping[EngineName, float],
 ) -> Figures:
     # Deferred, as the solver is an extra.
-    from synergai.simulator.accuracy.bounds import accuracy_at_most, relative_accuracy_at_most
+    from benchmarks.variants.bounds import accuracy_at_most, relative_accuracy_at_most
 
     total = sum(map(len, runs))
     effective: float | None = None
@@ -194,7 +194,7 @@ def _schedule_bound(
     rate: float,
     runs: Sequence[Sequence[tuple[float, EngineName]]],
 ) -> Figures:
-    from synergai.simulator.accuracy.bounds import schedule_at_most
+    from benchmarks.variants.bounds import schedule_at_most
 
     total = sum(map(len, runs))
     return Figures(

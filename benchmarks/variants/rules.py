@@ -1,4 +1,7 @@
-"""Rules of others for the choice of variants, for comparison with the gateway's own."""
+"""Rules of others for the choice of variants, for comparison with the gateway's own.
+
+Each is made from the load that it may observe, and chooses one request's variant at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,49 @@ import math
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from synergai.scheduling.arrivals import ArrivalRate
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from synergai.domain import EngineName, WorkerId
-    from synergai.scheduling.choosers import Load, Query
+    from synergai.scheduling.margins import Query
 
 _MARGIN: Final = 1.2
 """Ratio of the times that rules without a margin of their own count with to the profiled ones."""
+
+
+class Load:
+    """What rules may know of the requests.
+
+    Args:
+        workers: how many workers have each engine.
+        deadline_s: the time that each request has.
+    """
+
+    def __init__(self, workers: Mapping[EngineName, int], deadline_s: float) -> None:
+        self.workers = workers
+        self.deadline_s = deadline_s
+        self._arrivals = {engine: ArrivalRate() for engine in workers}
+
+    def arrived(self, engine: EngineName, now: float) -> None:
+        """Count a request."""
+        self._arrivals[engine].add(now)
+
+    def arrivals_per_s(self, engine: EngineName, now: float) -> float:
+        """Return how many requests of the engine arrived within the last second."""
+        return self._arrivals[engine].per_s(now)
+
+
+class Rule(Protocol):
+    """Chooses the variants of requests."""
+
+    def choose(self, query: Query) -> int:
+        """Return the number of a variant of the query's front."""
 
 
 class Largest:
@@ -54,7 +88,8 @@ class SlackFit:
 
     def choose(self, query: Query) -> int:
         """Return the slowest variant that completes before the deadline."""
-        fits = bisect_right(query.front.costs, query.left_s / (query.fastest_s * _MARGIN))
+        left_s = query.deadline - query.starts_at
+        fits = bisect_right(query.front.costs, left_s / (query.front.fastest_s * _MARGIN))
         return max(0, fits - 1)
 
 
@@ -75,13 +110,12 @@ class ModelSwitching:
     def choose(self, query: Query) -> int:
         """Return the best variant for the rate of the last second."""
         rate = self._load.arrivals_per_s(query.engine, query.now)
-        deadline_s = self._load.deadline_s(query.engine)
-        if rate <= 0.0 or math.isinf(deadline_s):
+        if rate <= 0.0:
             return len(query.front.costs) - 1
-        servers = len(self._load.workers(query.engine))
+        servers = self._load.workers[query.engine]
         # In times of the fastest variant, so that the table does not depend on the pace.
-        step = math.ceil(math.log(rate * query.fastest_s / servers, self._STEP))
-        patience = round(20 * deadline_s / query.fastest_s)
+        step = math.ceil(math.log(rate * query.front.fastest_s / servers, self._STEP))
+        patience = round(20 * self._load.deadline_s / query.front.fastest_s)
         key = step, patience, query.front.costs
         if key not in self._profiled:
             rates = self._STEP**step * servers
@@ -156,14 +190,14 @@ class Chain:
         if controller is None:
             controller = self._controllers[query.worker.id] = _Controller()
             controller.changed_at = query.now
-        controller.fronts[query.engine] = query.fastest_s, query
+        controller.fronts[query.engine] = query.front.fastest_s, query
         last = len(query.front.costs) - 1
         controller.allocation.setdefault(query.engine, last)
         if query.now - controller.checked_at >= 1.0:
             controller.checked_at = query.now
             self._control(controller, query.now)
         at = min(controller.allocation[query.engine], last)
-        self._count(controller, query, query.fastest_s * query.front.costs[at])
+        self._count(controller, query, query.front.fastest_s * query.front.costs[at])
         return at
 
     @staticmethod
@@ -207,8 +241,7 @@ class Chain:
 
     def _demand(self, engine: EngineName, now: float) -> float:
         """Return the engine's requests per second on one of its workers."""
-        workers = max(1, len(self._load.workers(engine)))
-        return self._load.arrivals_per_s(engine, now) / workers
+        return self._load.arrivals_per_s(engine, now) / self._load.workers[engine]
 
     def _cost(
         self, controller: _Controller, allocation: dict[EngineName, int], now: float
@@ -237,3 +270,12 @@ class Chain:
             allocation[min(slopes)[1]] -= 1
             chain.append(dict(allocation))
         return chain
+
+
+RULES: Final[Mapping[str, Callable[[Load], Rule]]] = {
+    "largest": Largest,
+    "smallest": Smallest,
+    "chain": Chain,
+    "model-switching": ModelSwitching,
+    "slackfit": SlackFit,
+}

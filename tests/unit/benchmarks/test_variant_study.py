@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.domain import EngineName
-from synergai.simulator.accuracy.bounds import (
+from benchmarks.variants.bounds import (
     accuracy_at_most,
     relative_accuracy_at_most,
     schedule_at_most,
 )
-from synergai.simulator.accuracy.simulation import Scenario, Start, simulate
-from synergai.simulator.accuracy.study import SCENARIOS, draw_requests
+from benchmarks.variants.simulation import OURS, Scenario, Start, simulate
+from benchmarks.variants.study import SCENARIOS, draw_requests
+from synergai.domain import EngineName
 
 if TYPE_CHECKING:
-    from synergai.simulator.accuracy.demand import Shape
+    from benchmarks.variants.demand import Shape
 
 COLD = Start(cold=True)
 ENGINE, OTHER = EngineName("fashion"), EngineName("other")
@@ -149,7 +149,7 @@ def exact_accuracies(name: str, shape: Shape, rate: float, rule: str) -> tuple[f
     scenario = replace(SCENARIOS[name], error=0.0)
     requests = draw_requests(scenario, shape, rate, 15, seed=100)
     ours, other = (
-        fmean(each.accuracy for each in simulate(scenario, requests, 0, chooser=chooser))
-        for chooser in ("allowance", rule)
+        fmean(each.accuracy for each in simulate(scenario, requests, 0, rule=each))
+        for each in (OURS, rule)
     )
     return ours, other

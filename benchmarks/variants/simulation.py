@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
 
+from benchmarks.variants.rules import RULES, Load
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -29,13 +30,13 @@ from synergai.scheduling.events import (
     Expire,
     Finish,
     JobArrived,
-    Load,
     SessionLoaded,
     Stop,
     TimePassed,
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.events import Load as LoadSession
 from synergai.scheduling.settings import SchedulingSettings
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class Answer:
 
 
 WARM: Final = Start()
+OURS: Final = "allowance"
+"""Name of the gateway's own rule."""
 
 
 def simulate(
@@ -111,7 +114,7 @@ def simulate(
     arrivals: Sequence[tuple[float, EngineName]],
     seed: int,
     *,
-    chooser: str = "allowance",
+    rule: str = OURS,
     policy: str = "malleable",
     start: Start = WARM,
 ) -> list[Answer]:
@@ -121,11 +124,11 @@ def simulate(
         scenario: engines and workers.
         arrivals: time and engine of each request, ascending.
         seed: seed of the deviations from the profile.
-        chooser: rule that chooses variants.
+        rule: chooses variants; `OURS` or one of `RULES`.
         policy: scheduling policy.
         start: how the run begins.
     """
-    return _Simulation(scenario, seed, chooser, policy, start).run(arrivals)
+    return _Simulation(scenario, seed, rule, policy, start).run(arrivals)
 
 
 @dataclass(slots=True)
@@ -159,19 +162,19 @@ def profile_entries(
 
 
 class _Simulation:
-    def __init__(
-        self, scenario: Scenario, seed: int, chooser: str, policy: str, start: Start
-    ) -> None:
+    def __init__(self, scenario: Scenario, seed: int, rule: str, policy: str, start: Start) -> None:
         self._scenario = scenario
         self._random = np.random.default_rng(seed)
-        settings = SchedulingSettings(
-            policy=policy, chooser=chooser, stuck_s=float("inf"), preload=start.preload
-        )
+        settings = SchedulingSettings(policy=policy, stuck_s=float("inf"), preload=start.preload)
         name = WorkerClass("server")
         entries = profile_entries(
             scenario.fronts, name, start_s=scenario.start_s, load_s=scenario.load_s
         )
         self._core = SchedulerCore(settings, ConfigurationDictionary(entries))
+        served = Counter(engine for engines in scenario.layout for engine in engines)
+        self._load = Load(served, scenario.deadline_s)
+        if rule != OURS:
+            self._core._variants.rule = RULES[rule](self._load).choose  # noqa: SLF001 - no option
         self._workers: dict[WorkerId, _Worker] = {}
         # When an assignment ends, or a load, of which the session is given.
         self._timers: list[tuple[float, int, WorkerId, Session | None]] = []
@@ -226,6 +229,7 @@ class _Simulation:
                     with_tensors=True,
                 )
                 self._jobs[job.id] = engine, at
+                self._load.arrived(engine, at)
                 self._handle(JobArrived(job, 1), at)
         return self._answers
 
@@ -247,7 +251,7 @@ class _Simulation:
                     self._answers.append(Answer(engine, arrival, "", 0.0))
                 case Stop(assignment_id, worker_id):
                     self._stop(worker_id, assignment_id, now)
-                case Load(worker_id, session):
+                case LoadSession(worker_id, session):
                     # Beside the queries of the variants that are in use.
                     ends_at = now + self._load_s(self._workers[worker_id], session)
                     self._call_at(ends_at, worker_id, session)

@@ -24,8 +24,8 @@ from synergai.scheduling.allowance import concave_hull
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from benchmarks.variants.simulation import Scenario
     from synergai.domain import EngineName
-    from synergai.simulator.accuracy.simulation import Scenario
 
 _SLOT_S: Final = 0.05
 _STEP_S: Final = 1e-4

@@ -1,0 +1,1 @@
+"""Engines with variants under changing load: rules that choose variants, and bounds, compared."""

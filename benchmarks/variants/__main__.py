@@ -1,0 +1,118 @@
+"""Rules that choose among the variants of engines, compared in virtual time.
+
+    python -m benchmarks.variants --scenarios single-server --shapes linear,twitter --rates 8
+
+Requests with a deadline of 0.4 s arrive at a changing rate. A late request counts with an accuracy
+of 0; relative accuracy is that to the engine's best variant. No rule can exceed the bound, which
+knows all arrivals. On one server, the bound on schedules is that of whole variants that run one
+after another.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.variants.demand import SHAPES
+from benchmarks.variants.rules import RULES
+from benchmarks.variants.simulation import OURS, Start
+from benchmarks.variants.study import SCENARIOS, compare
+from synergai.cli.output import print_json, print_table
+from synergai.errors import InvalidInput
+from synergai.simulator.settings import one_of, parse_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.variants.study import Figures
+
+DEFAULT_RATES: Final = {
+    "single-server": (3.0, 8.0, 16.0),
+    "three-servers": (24.0, 48.0),
+    "co-located": (3.0, 9.0),
+    "distributed": (9.0, 27.0),
+}
+"""Requests per second of all engines together; with several, the last is three times the demand."""
+COLUMNS: Final = ("scenario", "load", "rule", "accuracy (%)", "relative (%)", "late (%)")
+
+
+def parse() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.variants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    rules = [*RULES, OURS]
+    add("--scenarios", type=_some(list(SCENARIOS), "scenario"), default=list(SCENARIOS))
+    add("--rules", type=_some(rules, "rule"), default=rules)
+    add("--shapes", type=_some(list(SHAPES), "shape"), default=["twitter"], help="of the load")
+    add("--rates", type=_rates, default=(), help="requests per second of all engines together")
+    add("--seconds", type=int, default=600, help="duration of each run")
+    add("--seeds", type=_seeds, default=(0, 1, 2), help="one run for each, such as 0-2")
+    add("--cold", action="store_true", help="begin with nothing loaded")
+    add("--lead", type=float, default=0.0, help="seconds before the first request, with --cold")
+    add("--preload", choices=("never", "requested", "all"), default="never")
+    add("--json", action="store_true", help="print JSON instead of a table")
+    return parser.parse_args()
+
+
+def _some(names: list[str], kind: str) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        try:
+            return [one_of(name, names, kind) for name in text.split(",")]
+        except InvalidInput as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return parse_seeds(text)
+    except InvalidInput as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def compare_all(options: argparse.Namespace) -> Iterator[Figures]:
+    """Simulate every rule under every load."""
+    start = Start(cold=options.cold, lead_s=options.lead, preload=options.preload)
+    for name in options.scenarios:
+        for shape in options.shapes:
+            for rate in options.rates or DEFAULT_RATES[name]:
+                yield from compare(
+                    name, shape, rate, options.seconds, options.seeds, options.rules, start
+                )
+
+
+def row(figures: Figures) -> list[str]:
+    """Return a row of the table."""
+    effective = "" if figures.effective is None else f"{100 * figures.effective:.2f}"
+    return [
+        figures.scenario,
+        f"{figures.shape}, {figures.rate:g}/s",
+        figures.rule,
+        effective,
+        f"{100 * figures.accuracy:.2f}",
+        "" if figures.rule.startswith("bound") else f"{100 * figures.violations:.2f}",
+    ]
+
+
+def main() -> None:
+    """Print the figures."""
+    options = parse()
+    figures = list(compare_all(options))
+    if options.json:
+        print_json([each.record() for each in figures])
+    else:
+        print_table(COLUMNS, [row(each) for each in figures])
+
+
+if __name__ == "__main__":
+    main()
