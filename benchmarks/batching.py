@@ -33,13 +33,13 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
         workload.build(models)
     dictionary = _profile(list(workloads.values()), models, folder)
     async with contextlib.AsyncExitStack() as stack:
-        servers = stack.enter_context(
+        gateway = stack.enter_context(
             run_synergai(folder / "batching", models, dictionary=dictionary)
         )
         probes_to_run = [
             probe
             for row, workload in workloads.items()
-            for probe in probes(stack, row, servers.gateway, workload, PATTERNS)
+            for probe in probes(stack, row, gateway, workload, PATTERNS)
         ]
         measured = await measure_interleaved(probes_to_run, seconds, rounds)
     return Section(

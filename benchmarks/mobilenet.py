@@ -9,7 +9,6 @@ from benchmarks.call_patterns import STREAM_3, UNARY_1, probes
 from benchmarks.interleaving import Probe, measure_interleaved
 from benchmarks.report import Comparison, Section
 from benchmarks.servers import (
-    AGENT,
     GATEWAY,
     PINNED,
     PLAIN,
@@ -29,24 +28,23 @@ NO_REQUESTS = "no requests"
 
 
 async def measure(folder: Path, seconds: float, rounds: int) -> Section:
-    """Measure a plain loop, agent, gateway, and a job of samples."""
+    """Measure a plain loop, gateway, and a job of samples."""
     workload, models = mobilenet(), folder / "models"
     workload.build(models)
     async with contextlib.AsyncExitStack() as stack:
-        servers = stack.enter_context(run_synergai(folder / "mobilenet", models))
+        gateway = stack.enter_context(run_synergai(folder / "mobilenet", models))
         pinned = stack.enter_context(run_synergai(folder / "mobilenet-pinned", models, pinned=True))
         one = stack.enter_context(run_serve(folder / "mobilenet-serve", models))
         plain = await stack.enter_async_context(run_plain_onnx(workload.engine, models))
         probes_to_run = [
             Probe(row=PLAIN, column=NO_REQUESTS, measure=plain.measure),
-            *probes(stack, AGENT, servers.agent, workload, (UNARY_1, STREAM_3)),
-            *probes(stack, GATEWAY, servers.gateway, workload, (UNARY_1, STREAM_3)),
+            *probes(stack, GATEWAY, gateway, workload, (UNARY_1, STREAM_3)),
             *probes(stack, SERVE, one.address, workload, (UNARY_1, STREAM_3)),
-            *probes(stack, PINNED, pinned.gateway, workload, (UNARY_1, STREAM_3)),
+            *probes(stack, PINNED, pinned, workload, (UNARY_1, STREAM_3)),
             Probe(
                 row=GATEWAY,
                 column=NO_REQUESTS,
-                measure=JobProbe(servers.gateway, workload.engine).measure,
+                measure=JobProbe(gateway, workload.engine).measure,
             ),
         ]
         measured = await measure_interleaved(probes_to_run, seconds, rounds)
@@ -55,7 +53,7 @@ async def measure(folder: Path, seconds: float, rounds: int) -> Section:
         title="MobileNet",
         note="MobileNet v1 in FP32 on one thread; a request has 602 kB. Without requests: a "
         "plain loop around ONNX Runtime, and a job on samples stored at the worker.",
-        rows=[PLAIN, AGENT, GATEWAY, SERVE, PINNED],
+        rows=[PLAIN, GATEWAY, SERVE, PINNED],
         columns=[NO_REQUESTS, str(UNARY_1), str(STREAM_3)],
         measured=measured,
         comparisons=[

@@ -7,7 +7,6 @@ import contextlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 HERE = Path(__file__).parent
-AGENT = "agent, called directly"
+ECHO = "bare echo"
 GATEWAY = "gateway and agent"
 SERVE = "serve"
 """Gateway and agent in one process."""
@@ -48,24 +47,11 @@ def run_bare_grpc(role: str, target: str = "") -> Iterator[str]:
         process.wait()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SynergaiServers:
-    """A gateway and one agent, which also listens for clients itself.
-
-    Attributes:
-        gateway: address of the gateway.
-        agent: address of the agent.
-    """
-
-    gateway: str
-    agent: str
-
-
 @contextlib.contextmanager
 def run_synergai(
     folder: Path, models: Path, *, pinned: bool = False, dictionary: Path | None = None
-) -> Iterator[SynergaiServers]:
-    """Run a gateway and an agent.
+) -> Iterator[str]:
+    """Run a gateway and an agent; yield the address for clients.
 
     Args:
         folder: directory for logs and state; created.
@@ -76,8 +62,7 @@ def run_synergai(
     Raises:
         Unavailable: they did not start; the message has the last lines of their logs.
     """
-    listen = f"127.0.0.1:{free_port()}"
-    options = ["--listen", listen, "--threads", str(THREADS)]
+    options = ["--threads", str(THREADS)]
     prefix: list[str] = []
     if pinned:
         first, second, *_ = sorted(os.sched_getaffinity(0))
@@ -87,15 +72,14 @@ def run_synergai(
         try:
             profiles = [] if dictionary is None else ["--dictionary", str(dictionary)]
             fleet.start_gateway(profiles, prefix)
-            fleet.start_agent("direct", models=models, options=options)
+            fleet.start_agent("worker", models=models, options=options)
             fleet.wait_for_workers(1)
-            wait_for_port(listen)
         except Unavailable as error:
             # Quote the logs, since the directory is deleted after the run.
             logs = sorted(folder.glob("*.log"))
             lines = [line for log in logs for line in log.read_text().splitlines()[-1:]]
             raise Unavailable(f"{error}; last log lines: {' / '.join(lines)}") from error
-        yield SynergaiServers(gateway=fleet.address, agent=listen)
+        yield fleet.address
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directory import ModelDirectory
 from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
-from synergai.runtime.clock import Clock
 from synergai.runtime.ready_file import ready_file
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
@@ -37,12 +36,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from synergai.domain import Engine, EngineName
-    from synergai.errors import InternalError
     from synergai.v1 import common_pb2
     from worker_agent.config import AgentConfig
     from worker_agent.hub_client.link import HubLink
     from worker_agent.providers.choice import Offers, ProviderChoice
-    from worker_agent.standalone.server import StandaloneServer
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +59,6 @@ class Agent:
         self._config = config
         self._instance = secrets.token_hex(8)
         self._read_tls()  # report invalid certificate files before starting anything
-        self.address = ""
         # As the inventory describes them; each worker has those that it can run.
         self._engines: dict[EngineName, Engine] = {}
         self._inventory: Inventory | None = None
@@ -80,9 +76,7 @@ class Agent:
             self._send_placed,
             self._installed,
         )
-        self._standalone: StandaloneServer | None = None
         self._stop = asyncio.Event()
-        self._failure: InternalError | None = None
         self._tasks = asyncio.TaskGroup()
         self._exit_stack: contextlib.AsyncExitStack
 
@@ -123,10 +117,7 @@ class Agent:
             )
             for engine in (await inventory.discover()).values():
                 self._set_engine(engine)
-            # A gateway holds requests for engines under inspection; our own server does not.
             first = {session.engine for session in self._config.sessions} & set(self._engines)
-            if self._config.listen is not None:
-                first = set(self._engines)
             await inventory.describe(first, self._set_engine)
             # Failures are logged by the pool; the registration lists the resident sessions.
             loads = [
@@ -138,13 +129,7 @@ class Agent:
             await stack.enter_async_context(self._tasks)
             for worker in self._workers:
                 stack.callback(worker.runner.abandon_all)
-            if self._config.listen is not None:
-                self._standalone = self._create_standalone()
-                self.address = await self._standalone.start(
-                    self._config.listen, self._config.max_message_bytes
-                )
-                stack.push_async_callback(self._standalone.stop)
-            stack.enter_context(ready_file(self._config.ready_file, address=self.address))
+            stack.enter_context(ready_file(self._config.ready_file))
             for loop in (
                 *(worker.hub.run() for worker in self._workers),
                 *(worker.hosts.enforce_memory_budget() for worker in self._workers),
@@ -169,15 +154,9 @@ class Agent:
         self._stop.set()
 
     async def wait_stopped(self) -> None:
-        """Wait for `stop`, then until the outstanding work is complete or ``drain_s`` is over.
-
-        Raises:
-            InternalError: the agent stopped because its own server could not be replaced.
-        """
+        """Wait for `stop`, then until the outstanding work is complete or ``drain_s`` is over."""
         await self._stop.wait()
         _log.info("draining")
-        if self._standalone is not None:
-            self._standalone.drain()
         for worker in self._workers:
             worker.hub.send_draining()
         with contextlib.suppress(TimeoutError):
@@ -186,8 +165,6 @@ class Agent:
                     self._idle.clear()
                     await self._idle.wait()
         await asyncio.gather(*(worker.hub.flush() for worker in self._workers))
-        if self._failure is not None:
-            raise self._failure
 
     # --- workers --------------------------------------------------------------------------------
 
@@ -305,23 +282,6 @@ class Agent:
     def _read_tls(self) -> ClientTls:
         config = self._config
         return ClientTls.read(config.tls_ca, config.tls_cert, config.tls_key)
-
-    def _create_standalone(self) -> StandaloneServer:
-        # Deferred: most agents serve a gateway only, and the two modules take 4 MB.
-        from worker_agent.standalone.backend import AgentBackend
-        from worker_agent.standalone.server import StandaloneServer
-
-        clock = Clock()
-        worker = self._workers[0]
-        backend = AgentBackend(
-            worker.runner, worker.hosts, worker.engines, worker.configurations, clock
-        )
-        return StandaloneServer(backend, clock, self._fail)
-
-    def _fail(self, error: InternalError) -> None:
-        """Stop because of an error, so that the service manager restarts the agent."""
-        self._failure = error
-        self.stop()
 
     def _engine_found(self, engine: Engine) -> None:
         """Tell the gateway of a new engine, for which it holds requests until it is inspected."""

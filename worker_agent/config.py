@@ -62,7 +62,6 @@ class AgentConfig(WorkerConfig, frozen=True, kw_only=True):
     tls_cert: Path | None
     tls_key: Path | None
     enrolment_token_file: Path | None
-    listen: str | None
     drain_s: float
     max_message_bytes: int
     ready_file: Path | None

@@ -15,12 +15,10 @@ from synergai.domain import MAX_THREADS, Configuration, EngineName, Session
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
-from synergai.runtime.addresses import is_loopback
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
 from synergai.runtime.settings import (
     HUB,
-    Address,
     Cores,
     Duration,
     HubAddress,
@@ -192,14 +190,6 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
         description="File with an enrolment token of the gateway, which the agent exchanges for a "
         "secret at its first registration; not needed afterwards.",
     )
-    listen: Address | None = Field(
-        default=None,
-        description="Address to serve the Open Inference Protocol on, without a gateway.",
-    )
-    insecure: bool = Field(
-        default=False,
-        description="Let --listen be reached by other machines, which need no credentials.",
-    )
     drain_s: Duration = Field(
         default=30.0,
         ge=0,
@@ -212,21 +202,11 @@ class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
     )
     ready_file: Path | None = Field(
         default=None,
-        description="File to write once the agent serves: its address and process id, as JSON. "
-        "Without --listen, its engines may still be under inspection.",
+        description="File to write once the agent serves: its process id, as JSON. "
+        "Engines may still be under inspection.",
     )
     log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
 
     def to_config(self) -> AgentConfig:
-        """Return the configuration of an agent with these settings.
-
-        Raises:
-            InvalidInput: other machines could reach `listen`, and `insecure` does not allow it.
-        """
-        if self.listen and not self.insecure and not is_loopback(self.listen.rpartition(":")[0]):
-            raise InvalidInput(
-                f"other machines can reach --listen {self.listen}, which has neither encryption "
-                "nor authentication: use a gateway for them, listen on 127.0.0.1, or accept the "
-                "risk with --insecure"
-            )
+        """Return the configuration of an agent with these settings."""
         return msgspec.convert(self, AgentConfig, from_attributes=True)

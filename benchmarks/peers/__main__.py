@@ -30,12 +30,12 @@ async def compare(names: Sequence[str], arguments: argparse.Namespace) -> list[s
         for scenario in SCENARIOS:
             scenario.workload.build(models)
         with (
-            run_synergai(Path(folder, "default"), models) as servers,
+            run_synergai(Path(folder, "default"), models) as gateway,
             run_serve(Path(folder, "serve"), models) as serve,
             run_synergai(Path(folder, "pinned"), models, pinned=True) as pinned,
         ):
             setup = Setup(
-                servers=servers,
+                gateway=gateway,
                 serve=serve,
                 pinned=pinned,
                 models=models,

@@ -19,7 +19,7 @@ from benchmarks.interleaving import measure_interleaved
 from benchmarks.peers.environment import ensure_installed
 from benchmarks.peers.peer_process import RunningPeer, run_peer
 from benchmarks.report import Comparison, Section
-from benchmarks.servers import GATEWAY, PINNED, SERVE, SynergaiServers, resident_mb
+from benchmarks.servers import GATEWAY, PINNED, SERVE, resident_mb
 from benchmarks.workloads import Workload, identity, mobilenet
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ class Setup:
         rounds: number of rounds.
     """
 
-    servers: SynergaiServers
+    gateway: str
     serve: LocalFleet
-    pinned: SynergaiServers
+    pinned: str
     models: Path
     cache: Path
     scratch: Path
@@ -126,9 +126,9 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
     async with contextlib.AsyncExitStack() as stack:
         probes_to_run = [
             *probes(stack, peer.title, started.address, scenario.workload, supported, peer.dialect),
-            *probes(stack, GATEWAY, setup.servers.gateway, scenario.workload, patterns),
+            *probes(stack, GATEWAY, setup.gateway, scenario.workload, patterns),
             *probes(stack, SERVE, setup.serve.address, scenario.workload, patterns),
-            *probes(stack, PINNED, setup.pinned.gateway, scenario.workload, patterns),
+            *probes(stack, PINNED, setup.pinned, scenario.workload, patterns),
         ]
         measured = await measure_interleaved(
             probes_to_run, setup.seconds * scenario.seconds, setup.rounds

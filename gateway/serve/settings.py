@@ -33,7 +33,6 @@ class ServeSettings(GatewaySettings, WorkerSettings, env_prefix="SYNERGAI_SERVE_
             tls_cert=None,
             tls_key=None,
             enrolment_token_file=None,
-            listen=None,
             drain_s=self.drain_s,
             max_message_bytes=self.max_message_bytes,
             ready_file=None,

@@ -493,7 +493,7 @@ class Attackers:
     async def run(self) -> None:
         """Attack until cancelled."""
         fleet, tally = self._fleet, self._tally
-        target = Target(fleet, "", ClientTls())
+        target = Target(fleet, ClientTls())
         clients = self._opened(fleet.address)
         hub = self._opened(fleet.hub_address)
         methods = hostile.CLIENT_METHODS

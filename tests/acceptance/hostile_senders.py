@@ -79,14 +79,12 @@ class Target(NamedTuple):
     """Addresses of a fleet and how to connect to them.
 
     Attributes:
-        standalone: address of the agent's own server; empty if it has none.
         tls: what agents and clients of gRPC present.
         socket_tls: context for sockets; None without TLS.
         http2_tls: the same with HTTP/2 as the protocol, without which gRPC closes a connection.
     """
 
     fleet: LocalFleet
-    standalone: str
     tls: ClientTls
     socket_tls: ssl.SSLContext | None = None
     http2_tls: ssl.SSLContext | None = None

@@ -35,7 +35,7 @@ from synergai import Client
 from synergai.domain import JobState
 from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.protocol.tls import ClientTls
-from synergai.testing import LocalFleet, free_port, wait_for_port
+from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.acceptance import hostile_messages as hostile
 from tests.acceptance.hostile_senders import (
@@ -143,7 +143,6 @@ class Honest:
         self._number = 0
         ca = TLS / "ca.pem" if target.socket_tls is not None else None
         self._client = Client(target.fleet.address, tls_ca=ca)
-        self._alone = Client(target.standalone) if target.standalone else None
 
     async def run(self) -> None:
         """Call until cancelled."""
@@ -155,9 +154,6 @@ class Honest:
         }
         async with contextlib.AsyncExitStack() as stack:
             await stack.enter_async_context(self._client)
-            if (alone := self._alone) is not None:
-                await stack.enter_async_context(alone)
-                fronts["agent"] = lambda: self._infer(alone)
             async with asyncio.TaskGroup() as group:
                 for name, call in fronts.items():
                     self._seen.honest[name] += 0
@@ -261,15 +257,6 @@ def build_lanes(
         (f"{prefix}clients, frames", fleet.address),
         (f"{prefix}hub, frames", fleet.hub_address),
     ]
-    if target.standalone:
-        alone = opened(target.standalone, ClientTls())
-        inference = hostile.INFERENCE_METHODS
-        lanes += [
-            Lane(UnaryCalls("agent, unary", seen, alone, inference), 5, 12),
-            Lane(StreamingCalls("agent, streaming", seen, alone, inference), 2, 8),
-            Lane(InferenceStreams("agent, inference", seen, alone), 5, 2),
-        ]
-        addresses.append(("agent, frames", target.standalone))
     lanes += [
         Lane(Connections(name, seen, address, every, target.http2_tls), 2, 8)
         for name, address in addresses
@@ -324,10 +311,9 @@ async def settled(
 
 
 def start(directory: Path, models: Path, *, encrypted: bool, faults: Sequence[str]) -> Target:
-    """Start a fleet with an agent that also serves by itself, unless everything is encrypted."""
+    """Start a fleet, encrypted or not."""
     fleet = LocalFleet(directory)
     tls, context, http2_context = ClientTls(), None, None
-    standalone = f"127.0.0.1:{free_port()}"
     gateway = ["--reflection", "--kept-jobs", "1000", "--log-level", "warning"]
     agent = ["--threads", "1", "--log-level", "warning"]
     if encrypted:
@@ -341,26 +327,21 @@ def start(directory: Path, models: Path, *, encrypted: bool, faults: Sequence[st
         )
         assert http2.socket is not None
         http2.socket.set_alpn_protocols(["h2"])
-        context, http2_context, standalone = tls.socket, http2.socket, ""
-    else:
-        agent += ["--listen", standalone]
+        context, http2_context = tls.socket, http2.socket
     fleet.start_gateway(gateway, plant(directory, faults))
     fleet.start_agent(AGENT, models=models, options=agent)
-    if standalone:
-        wait_for_port(standalone, 60.0)
-    return Target(fleet, standalone, tls, context, http2_context)
+    return Target(fleet, tls, context, http2_context)
 
 
 async def load_engines(target: Target) -> None:
     """Wait for the worker and load both engines, so that no process starts later."""
     ca = TLS / "ca.pem" if target.socket_tls is not None else None
-    for address in filter(None, (target.fleet.address, target.standalone)):
-        async with Client(address, tls_ca=None if address == target.standalone else ca) as client:
-            for engine in (ENGINE, hostile.VICTIM):
-                async with asyncio.timeout(60.0):
-                    while not await client.ready(engine):  # noqa: ASYNC110 - seen from outside
-                        await asyncio.sleep(0.05)
-                await client.load(engine)
+    async with Client(target.fleet.address, tls_ca=ca) as client:
+        for engine in (ENGINE, hostile.VICTIM):
+            async with asyncio.timeout(60.0):
+                while not await client.ready(engine):  # noqa: ASYNC110 - seen from outside
+                    await asyncio.sleep(0.05)
+            await client.load(engine)
 
 
 async def run(messages: int, seed: int, directory: Path, faults: Sequence[str]) -> Observations:

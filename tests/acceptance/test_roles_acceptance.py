@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,8 @@ import psutil
 import pytest
 from onnx import TensorProto, helper
 
-from synergai.oip import inference_pb2 as oip
+from synergai import SyncClient
+from synergai.testing import LocalFleet
 from tests.tiny_tensorflow import save_saved_model
 from tests.tiny_tflite import save_sum
 from tests.wheel import build_wheel
@@ -37,15 +37,6 @@ async def describe():
     await inventory.describe(await inventory.discover(), lambda engine: print(engine.fault))
 
 asyncio.run(describe())
-"""
-MAX_CLIENT_BYTES = 105 << 20
-"""Maximum disk space that the client and its dependencies need."""
-# The client uses bare gRPC, which is all that the new environment has.
-CLIENT = """
-import sys, grpc
-channel = grpc.insecure_channel(sys.argv[1])
-call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-sys.stdout.buffer.write(call(bytes.fromhex(sys.argv[2]), timeout=60))
 """
 
 
@@ -85,23 +76,25 @@ def models(tmp_path: Path) -> Path:
 
 @contextmanager
 def running_agent(
-    python: Path, models: Path, state: Path
+    python: Path, models: Path, folder: Path
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run an agent without a gateway; yield its address and process."""
-    ready = state.with_suffix(".json")
-    command = [str(python), "-m", "synergai", "agent", "--models", str(models)]
-    command += ["--gateway", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--state", str(state)]
-    agent = subprocess.Popen([*command, "--ready-file", str(ready)], env=bare_environment())
-    try:
-        deadline = time.monotonic() + 120
-        while not ready.exists():
-            assert agent.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        yield json.loads(ready.read_text())["address"], agent
-    finally:
-        agent.terminate()
-        agent.wait(30)
+    """Run an agent with `python` for a gateway; yield the gateway's address and its process."""
+    with LocalFleet(folder) as fleet:
+        fleet.start_gateway()
+        ready = folder / "agent.json"
+        command = [str(python), "-m", "synergai", "agent", "--models", str(models)]
+        command += ["--gateway", fleet.hub_address, "--state", str(folder / "agent")]
+        agent = subprocess.Popen([*command, "--ready-file", str(ready)], env=bare_environment())
+        try:
+            deadline = time.monotonic() + 120
+            while not ready.exists():
+                assert agent.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield fleet.address, agent
+        finally:
+            agent.terminate()
+            agent.wait(30)
 
 
 def bare_environment() -> dict[str, str]:
@@ -109,21 +102,13 @@ def bare_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def infer(python: Path, models: Path, engine: str, tensor: str, state: Path) -> list[float]:
+def infer(python: Path, models: Path, engine: str, tensor: str, folder: Path) -> list[float]:
     """Return the engine's output for [1, 2], served by an agent that runs with `python`."""
-    array = np.array([[1, 2]], np.float32)
-    described = oip.ModelInferRequest.InferInputTensor(
-        name=tensor, datatype="FP32", shape=array.shape
-    )
-    request = oip.ModelInferRequest(
-        model_name=engine, inputs=[described], raw_input_contents=[array.tobytes()]
-    )
-    with running_agent(python, models, state) as (address, _):
-        command = [str(python), "-c", CLIENT, address, request.SerializeToString().hex()]
-        answer = subprocess.run(command, check=True, capture_output=True, timeout=120)
-    response = oip.ModelInferResponse.FromString(answer.stdout)
-    values: list[float] = np.frombuffer(response.raw_output_contents[0], np.float32).tolist()
-    return values
+    with running_agent(python, models, folder) as (address, _), SyncClient(address) as client:
+        result = client.infer(engine, {tensor: np.array([[1, 2]], np.float32)}, deadline=120.0)
+    [values] = result.outputs.values()
+    answer: list[float] = values.ravel().tolist()
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -150,37 +135,10 @@ def test_fault_of_an_engine_without_its_runtime_names_the_extra(
         assert f"install synergai[{runtime}]" in done.stdout
 
 
-@pytest.fixture(scope="module")
-def client_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """An environment with the client alone: its interpreter, and the bytes that the client adds."""
-    folder = tmp_path_factory.mktemp("client") / "venv"
-    empty = size_bytes(environment(folder, "pip").parents[1])
-    python = environment(folder, f"synergai[client] @ file://{wheel}")
-    return python, size_bytes(python.parents[1]) - empty
-
-
-def test_client_can_be_imported_without_other_roles(
-    client_environment: tuple[Path, int], tmp_path: Path
-) -> None:
-    python, _ = client_environment
+def test_client_can_be_imported_without_other_roles(wheel: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "venv", f"synergai[client] @ file://{wheel}")
     code = "import synergai; synergai.Client, synergai.SyncClient"
     subprocess.run([str(python), "-c", code], check=True, cwd=tmp_path, env=bare_environment())
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="one wheel has all programs (docs/decisions/0087-one-wheel-for-all-programs.md)",
-)
-def test_client_adds_little_to_an_empty_environment(client_environment: tuple[Path, int]) -> None:
-    _, added = client_environment
-    print(f"the client adds {added / (1 << 20):.1f} MiB")
-    assert added <= MAX_CLIENT_BYTES
-
-
-def size_bytes(folder: Path) -> int:
-    """Return the space that the files of a folder take up on disk."""
-    return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 def test_oldest_supported_onnx_runtime_serves_a_query(

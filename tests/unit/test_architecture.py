@@ -102,7 +102,6 @@ ORDER = {
         "runner",
         "hub_client",
         "worker",
-        "standalone",
         "app",
         "serve",
         "installer",

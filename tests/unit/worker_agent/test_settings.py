@@ -113,7 +113,6 @@ def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -
     config = settings.to_config()
     derived = {"pin": "sessions", "memory_mb": "memory_bytes"}
     fields = {derived.get(name, name) for name in AgentSettings.model_fields}
-    fields.remove("insecure")  # of no use once the address has been checked
     assert set(config.__struct_fields__) == fields | {"agent_version", "memory_limit_bytes"}
     assert all(getattr(config, name) == getattr(settings, name) for name in fields)
     assert (config.models, config.cores, config.tls_ca) == (tmp_path, (1, 2, 3), Path("a"))
@@ -123,13 +122,6 @@ def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -
 def test_memory_defaults_to_half_of_the_machine() -> None:
     assert AgentSettings(memory_mb=3).memory_bytes == 3 << 20
     assert AgentSettings().memory_bytes > 64 << 20
-
-
-def test_agents_own_server_is_for_this_machine_unless_told_otherwise() -> None:
-    AgentSettings.load({"listen": "127.0.0.1:9001"}).to_config()
-    with pytest.raises(InvalidInput, match=r"--listen 0\.0\.0\.0:9001.*--insecure"):
-        AgentSettings.load({"listen": "0.0.0.0:9001"}).to_config()
-    AgentSettings.load({"listen": "0.0.0.0:9001", "insecure": "true"}).to_config()
 
 
 def test_example_of_an_agents_gateway_has_the_port_for_agents() -> None:

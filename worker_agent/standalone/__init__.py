@@ -1,1 +1,0 @@
-"""Open Inference Protocol server of the agent, for use without a gateway."""
