@@ -211,6 +211,11 @@ class JobRecord:
         return self.lane is not None
 
     @property
+    def level(self) -> Level | None:
+        """Its level in the job queue; None while it is not queued."""
+        return None if self.lane is None else self.lane.level
+
+    @property
     def over_share(self) -> bool:
         """Whether it is queued behind others of its priority, its tenant being over its share."""
         return self.lane is not None and self.lane.level[1]

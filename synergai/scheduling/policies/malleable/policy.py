@@ -19,7 +19,7 @@ from synergai.errors import InvalidInput
 from synergai.scheduling.policies.malleable.planner import MAX_WORKERS, Weights
 from synergai.scheduling.policies.malleable.replan import Replanner
 from synergai.scheduling.policies.malleable.snapshot import Snapshot
-from synergai.scheduling.policy import Assign, Decision, View
+from synergai.scheduling.policy import Assign, Candidate, Decision, View
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_JOBS: Final = 5
 """Number of waiting jobs planned at once; jobs behind them wait for a later event."""
+MAX_SINGLES: Final = 64
+"""Waiting jobs of one query that are considered at once."""
 LONG_QUEUE: Final = 64
 """Waiting jobs beyond which those that move up are not planned before a worker is available."""
 
@@ -89,7 +91,7 @@ class Malleable:
         if not waiting and all(not worker.leases for worker in view.workers.values()):
             return []  # fast path: the fleet is idle
         if available and waiting and waiting[0].pending.total == 1:
-            return self._assign_singles(view, waiting, available)
+            return self._assign_singles(view, available)
         workers = _relevant_workers(view, waiting, available)
         preemptible: set[Lease] = set()
         if arrived or idle:
@@ -102,19 +104,31 @@ class Malleable:
             return []
         return self._decide(view, waiting, available, workers, preemptible)
 
-    def _assign_singles(
-        self, view: View, waiting: Sequence[JobRecord], available: list[WorkerRecord]
-    ) -> list[Decision]:
-        """Assign each single-query job to the worker that completes it soonest."""
-        decisions: list[Decision] = []
-        for job in waiting:
-            if job.pending.total > 1 or not available:
+    def _assign_singles(self, view: View, available: list[WorkerRecord]) -> list[Decision]:
+        """Assign leading jobs of one query, each to the worker that completes it soonest.
+
+        Jobs that are in time there come first, as many of them as possible. A late one that another
+        worker could complete in time waits for it, until its latest start.
+        """
+        in_time: list[tuple[JobRecord, Candidate]] = []
+        late: list[tuple[JobRecord, Candidate]] = []
+        level = None
+        for job in islice(view.queue.in_order(now=view.now), MAX_SINGLES):
+            if job.pending.total > 1 or (in_time and job.level != level):
                 break
             candidates = view.candidates(job, available)
             if not candidates:
                 continue  # it waits for a load, which holds up no other
-            decisions.append(Assign(job, candidates[0].worker, candidates[0].estimate, 1))
-            available.remove(candidates[0].worker)
+            if candidates[0].completes_at <= job.job.deadline:
+                level = job.level
+                in_time.append((job, candidates[0]))
+            elif job.latest_start < view.now:
+                late.append((job, candidates[0]))
+        decisions: list[Decision] = []
+        for job, candidate in _most_in_time(in_time, view) if in_time else late:
+            if candidate.worker in available:
+                available.remove(candidate.worker)
+                decisions.append(Assign(job, candidate.worker, candidate.estimate, 1))
         return decisions
 
     def _preemptible(
@@ -159,6 +173,33 @@ class Malleable:
 
     def _replan(self, view: View, snapshot: Snapshot, preemptible: Collection[Lease]) -> Replanner:
         return Replanner(view, snapshot, preemptible, self._weights, self._order)
+
+
+def _most_in_time(
+    options: list[tuple[JobRecord, Candidate]], view: View
+) -> list[tuple[JobRecord, Candidate]]:
+    """Return the largest set of jobs that are in time one after the other, by deadline.
+
+    The longest of those up to a deadline that cannot be met is left out (Moore and Hodgson, 1968).
+    Workers that have the engine share the work.
+    """
+    if len(options) == 1:
+        return options
+    options.sort(key=_by_deadline)
+    kept: list[tuple[float, int]] = []
+    at = min(candidate.worker.free_at(view.now) for _, candidate in options)
+    for number, (job, candidate) in enumerate(options):
+        took_s = candidate.completes_at - candidate.worker.free_at(view.now)
+        took_s /= len(view.serving(job.job.engine))
+        at += took_s
+        heapq.heappush(kept, (-took_s, number))
+        if at > job.job.deadline:
+            at += heapq.heappop(kept)[0]
+    return [options[number] for number in sorted([number for _, number in kept])]
+
+
+def _by_deadline(option: tuple[JobRecord, Candidate]) -> float:
+    return option[0].job.deadline
 
 
 def _are_singles(waiting: Sequence[JobRecord]) -> bool:

@@ -1,0 +1,119 @@
+"""Jobs of one query under overload: as many as possible are in time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    AssignmentEnded,
+    Dispatch,
+    JobArrived,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.workload import EXPERIMENTS, Arrival, Profile, draw
+
+SHORT, LONG = EngineName("short"), EngineName("long")
+ONE = Configuration(threads=1)
+QPS = {SHORT: 10.0, LONG: 1.0}
+JOBS = 600
+
+
+def entries(worker_class: str = "box", pace: float = 1.0) -> list[ProfileEntry]:
+    name = WorkerClass(worker_class)
+    return [
+        ProfileEntry(engine=engine, worker_class=name, configuration=ONE, qps=qps / pace)
+        for engine, qps in QPS.items()
+    ]
+
+
+def late_share(policy: str, load: float, *, seed: int, perishable: bool, error: float) -> float:
+    """Return the share of jobs that are late on one worker at a multiple of its capacity."""
+    rng = random.Random(seed)
+    profile = Profile(entry for entry in entries() if entry.engine == SHORT)
+    at, given = 0.0, []
+    for _ in range(JOBS):
+        at += rng.expovariate(load * QPS[SHORT])
+        qos_s = rng.uniform(0.5, 3.0)
+        given.append(Arrival(at=at, engine=SHORT, queries=1, qos_s=qos_s, perishable=perishable))
+    workload = draw(
+        profile,
+        EXPERIMENTS["DL-FL"],
+        seed,
+        sessions="prewarmed",
+        estimate_error=error,
+        count=JOBS,
+        given=given,
+    )
+    run = simulate(workload, scheduling_settings(policy))
+    in_time = [job for job in workload.jobs if run.finished.get(job.id, 1e9) <= job.deadline]
+    return 1.0 - len(in_time) / JOBS
+
+
+@pytest.mark.parametrize("policy", ["malleable", "edf", "synergai"])
+@pytest.mark.parametrize("perishable", [False, True])
+@pytest.mark.parametrize("load", [1.1, 1.5, 3.0])
+def test_overload_makes_no_more_jobs_late_than_it_must(
+    load: float, policy: str, *, perishable: bool
+) -> None:
+    unavoidable = 1.0 - 1.0 / load
+    late = late_share(policy, load, seed=1, perishable=perishable, error=0.0)
+    assert late <= unavoidable + 0.03
+
+
+def test_malleable_serves_as_many_as_possible_with_estimates_that_are_off() -> None:
+    assert late_share("malleable", 1.5, seed=2, perishable=True, error=0.15) <= 1 / 3 + 0.06
+
+
+def make_core(policy: str, **paces: float) -> SchedulerCore:
+    """A core with a worker of each class, of which each has a pace."""
+    known = [entry for name, pace in paces.items() for entry in entries(name, pace)]
+    core = SchedulerCore(SchedulingSettings(policy=policy), ConfigurationDictionary(known))
+    for name in paces:
+        worker = Worker(
+            id=WorkerId(name),
+            worker_class=WorkerClass(name),
+            engines=frozenset(QPS),
+            configurations=(ONE,),
+        )
+        core.handle(WorkerJoined(worker), 0.0)
+    return core
+
+
+def submit(core: SchedulerCore, name: str, deadline: float, engine: EngineName) -> list[Dispatch]:
+    job = Job(id=JobId(name), engine=engine, queries=1, arrival=0.0, deadline=deadline)
+    return [c for c in core.handle(JobArrived(job, ready=1), 0.0) if isinstance(c, Dispatch)]
+
+
+@pytest.mark.parametrize("policy", ["malleable", "edf", "synergai"])
+def test_job_that_only_a_busy_worker_completes_in_time_waits_for_it(policy: str) -> None:
+    core = make_core(policy, fast=1.0, slow=20.0)
+    [first] = submit(core, "first", 1.0, SHORT)
+    assert first.assignment.worker_id == "fast"
+    assert submit(core, "second", 1.0, SHORT) == []
+
+
+def test_malleable_leaves_out_the_longest_job_if_not_all_can_be_in_time() -> None:
+    core = make_core("malleable", box=1.0)
+    [running] = submit(core, "running", 1.0, SHORT)
+    submit(core, "long", 1.2, LONG)
+    for name in ("a", "b", "c"):
+        submit(core, name, 1.3, SHORT)
+    ended = AssignmentEnded(running.assignment.id, 1, Outcome.COMPLETED)
+    commands = core.handle(ended, 0.1)
+    assert [c.assignment.job_id for c in commands if isinstance(c, Dispatch)] == ["a"]
