@@ -107,11 +107,12 @@ class Conflict(SynergaiError):
 
 
 class IdempotencyConflict(Conflict):
-    """The idempotency key was already used with another specification."""
+    """The idempotency key was already used with another engine, other inputs or other options."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"idempotency key {key!r} was already used with another specification; use a new key"
+            f"idempotency key {key!r} was already used with another engine, other inputs or other "
+            "options; use a new key"
         )
         self.key = key
 

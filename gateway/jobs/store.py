@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from synergai.errors import Overloaded
 
@@ -21,6 +21,21 @@ class StoreFull(Overloaded):
 
     def __init__(self) -> None:
         super().__init__("the gateway's disk is full, so jobs cannot be recorded; try later")
+
+
+class SubmissionTerms(NamedTuple):
+    """What a submission has to repeat under its key, apart from the specification.
+
+    Attributes:
+        by: seconds and nanoseconds of the instant that stands for the QoS time; None without one.
+        inputs: digest of the inputs of the upload; None if unknown.
+    """
+
+    by: tuple[int, int] | None = None
+    inputs: int | None = None
+
+
+NO_TERMS: Final = SubmissionTerms()
 
 
 class ResultSink(Protocol):
@@ -64,7 +79,11 @@ class JobStore(Protocol):
         """Wait until `accepting` or `writable` may have changed since the last call."""
 
     def accept(
-        self, record: JobRecord, key: str = "", asked: JobSpec | None = None
+        self,
+        record: JobRecord,
+        key: str = "",
+        asked: JobSpec | None = None,
+        terms: SubmissionTerms = NO_TERMS,
     ) -> Future[JobId]:
         """Record a new job; return its id, or that of the earlier job with the same key.
 
@@ -73,9 +92,12 @@ class JobStore(Protocol):
             key: idempotency key; empty for none.
             asked: the specification before the gateway chose what it leaves open, which jobs under
                 the same key have to repeat; that of the record by default.
+            terms: what else they have to repeat.
         """
 
-    def find_accepted(self, spec: JobSpec, key: str) -> Future[JobId | None]:
+    def find_accepted(
+        self, spec: JobSpec, key: str, terms: SubmissionTerms = NO_TERMS
+    ) -> Future[JobId | None]:
         """Return the id of the job accepted under a key, if any."""
 
     def record_dispatch(self, record: JobRecord) -> Future[None]:

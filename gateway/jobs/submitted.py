@@ -15,7 +15,7 @@ from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening, UnopenedJob
-from gateway.jobs.store import StoreFull
+from gateway.jobs.store import NO_TERMS, StoreFull
 from gateway.jobs.submitted_job import SubmittedJob, new_job_record, record_job_end, scheduler_job
 from gateway.jobs.tracker import JobTracker
 from synergai.domain import Fault, JobId, JobState
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.jobs.own_inputs import OwnInputs
     from gateway.jobs.own_inputs_job import JobData
     from gateway.jobs.record import JobRecord
-    from gateway.jobs.store import JobStore
+    from gateway.jobs.store import JobStore, SubmissionTerms
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
     from synergai.jobs import JobStatus
@@ -132,7 +132,13 @@ class SubmittedJobs:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def submit(self, caller: Caller, spec: JobSpec, key: str = "") -> JobStatus:
+    async def submit(
+        self,
+        caller: Caller,
+        spec: JobSpec,
+        key: str = "",
+        terms: SubmissionTerms = NO_TERMS,
+    ) -> JobStatus:
         """Accept a job; return once the journal has recorded it.
 
         Args:
@@ -141,6 +147,7 @@ class SubmittedJobs:
                 version of the engine, the gateway chooses one, which the job keeps.
             key: idempotency key; submitting the same specification again under it returns the
                 same job.
+            terms: what else has to be the same.
 
         Raises:
             Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
@@ -170,13 +177,13 @@ class SubmittedJobs:
                 raise
         except SynergaiError:
             # A retry after a lost reply must get the original result.
-            known = await self._journal.find_accepted(asked, key) if key else None
+            known = await self._journal.find_accepted(asked, key, terms) if key else None
             if known is None:
                 raise
             return await self._status(known)
         tracker = self._tracker(record)
         self._accepting += 1
-        accepted = self._journal.accept(tracker.record, key, asked)
+        accepted = self._journal.accept(tracker.record, key, asked, terms)
         accepted.add_done_callback(partial(self._accepted, tracker, usage, data))
         # A job in the journal runs even if its client has gone.
         job_id = await asyncio.shield(accepted)

@@ -10,7 +10,7 @@ import errno
 import os
 from collections import Counter
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
@@ -22,6 +22,7 @@ from gateway.records.log import Record, is_out_of_space
 from gateway.records.store import DataKey
 from synergai.domain import MAX_QUERIES
 from synergai.errors import (
+    Conflict,
     InternalError,
     InvalidInput,
     Overloaded,
@@ -30,11 +31,12 @@ from synergai.errors import (
     UploadUsed,
 )
 from synergai.names import validate_name
+from synergai.protocol.job_inputs import chain_digest
 from synergai.protocol.request_codec import split_fields
 from synergai.v1.jobs_pb2 import UploadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from gateway.admission.limits import Admission
@@ -70,6 +72,18 @@ class Journal(Protocol):
 
     def fail(self, error: OSError) -> None:
         """Break the journal: the disk has failed."""
+
+
+class Receipt(NamedTuple):
+    """What is stored of an upload.
+
+    Attributes:
+        stored: number of inputs.
+        digest: their digest; None if they were deleted after their job.
+    """
+
+    stored: int
+    digest: int | None
 
 
 class Message(Struct, frozen=True):
@@ -141,8 +155,8 @@ class InputUploads:
 
     async def upload(
         self, tenant: str, messages: AsyncIterator[bytes], check_caller: Callable[[], None]
-    ) -> AsyncGenerator[int, None]:
-        """Store the inputs of a stream; yield the number of stored inputs whenever it is durable.
+    ) -> AsyncGenerator[Receipt, None]:
+        """Store the inputs of a stream; yield what is stored whenever it is durable.
 
         Args:
             tenant: the caller's tenant.
@@ -151,6 +165,7 @@ class InputUploads:
 
         Raises:
             InvalidInput: a message is not valid, or leaves a gap.
+            Conflict: an input is stored already, and differs.
             UploadUsed: a job uses the upload, and there are further inputs.
             QuotaExceeded: the tenant has used up its quota of stored bytes.
             StoreFull, Overloaded: the disk or the budget is full, or too many uploads are open or
@@ -170,14 +185,17 @@ class InputUploads:
         try:
             user = await self._journal.upload_user(key.tenant, key.name)
             async with aclosing(ReadAhead(messages, self._idle_s).batches(opening)) as batches:
-                if user is not None:
+                if user is not None and key not in self._store:
                     async for batch in batches:
                         yield await asyncio.to_thread(_repeated, user, batch)
                     return
                 async with self._opened(key) as opened:
+                    if user is not None:
+                        opened.user = user.id
                     async for batch in batches:
                         check_caller()
-                        self._check_room(tenant, sum(map(len, batch)))
+                        if user is None:
+                            self._check_room(tenant, sum(map(len, batch)))
                         yield await self._write(opened, batch)
         finally:
             self._open -= Counter((tenant,))  # keeps no tenant without uploads
@@ -256,8 +274,8 @@ class InputUploads:
         finally:
             await self._store.release(opened)
 
-    async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> int:
-        """Store the inputs of messages durably, and return the number of stored inputs.
+    async def _write(self, opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
+        """Store the inputs of messages durably.
 
         The thread cannot be stopped, so a cancelled call waits for it.
         """
@@ -296,8 +314,8 @@ class InputUploads:
         return InternalError(f"the upload cannot be written: {error.strerror}")
 
 
-def _repeated(user: JobRecord, batch: Sequence[bytes]) -> int:
-    """Return the number of stored inputs to a client that sends what a job uses already.
+def _repeated(user: JobRecord, batch: Sequence[bytes]) -> Receipt:
+    """Return the receipt for inputs that were deleted after their job.
 
     Raises:
         InvalidInput: a message is not valid.
@@ -307,16 +325,17 @@ def _repeated(user: JobRecord, batch: Sequence[bytes]) -> int:
     for message in map(parse, batch):
         if message.first + len(message.inputs) > stored:
             raise UploadUsed(user.spec.upload_id, user.id)
-    return stored
+    return Receipt(stored, None)
 
 
-def _store(opened: OpenLog, batch: Sequence[bytes]) -> int:
+def _store(opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
     """Append the inputs of messages that are not stored yet, and sync.
 
     What precedes a message that is refused is stored.
 
     Raises:
         InvalidInput: a message is not valid, or leaves a gap.
+        Conflict: an input is stored already, and differs.
         UploadUsed: a job uses the upload, and there are further inputs.
         OSError: the inputs cannot be written.
     """
@@ -331,16 +350,33 @@ def _store(opened: OpenLog, batch: Sequence[bytes]) -> int:
                         f"input {message.first:,} was sent, but only {stored:,} are stored: "
                         f"continue with input {stored:,}"
                     )
-                new = message.inputs[stored - message.first :]
-                if new and opened.takers:
-                    raise UploadUsed(opened.key.name)
+                digest = log.tags()[message.first - 1] if message.first else 0
+                known = message.inputs[: stored - message.first]
+                for index, each in enumerate(known, message.first):
+                    digest = chain_digest(digest, (each,))
+                    if digest != log.tags()[index]:
+                        raise Conflict(
+                            f"input {index:,} of upload {opened.key.name!r} is stored already, and "
+                            "differs: upload other inputs under another id"
+                        )
+                new = message.inputs[len(known) :]
+                if new and (opened.user or opened.takers):
+                    raise UploadUsed(opened.key.name, opened.user)
                 if stored + len(new) > MAX_QUERIES:
                     raise InvalidInput(f"an upload has at most {MAX_QUERIES:,} inputs")
-                _check_disk(log.directory, message.size)
-                log.append(Record(0, (each,)) for each in new)
+                if new:
+                    _check_disk(log.directory, message.size)
+                    log.append(_records(digest, new))
         finally:
             log.sync()
-        return len(log)
+        return Receipt(len(log), log.tags()[-1] if len(log) else 0)
+
+
+def _records(digest: int, inputs: Sequence[memoryview]) -> Iterator[Record]:
+    """Yield the records of further inputs; the tag of each is the digest up to it."""
+    for each in inputs:
+        digest = chain_digest(digest, (each,))
+        yield Record(digest, (each,))
 
 
 def _wait_written(opened: OpenLog) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import apsw
 
-from gateway.jobs.store import StoreFull
+from gateway.jobs.store import NO_TERMS, StoreFull
 from gateway.journal import operations, schema
 from gateway.journal.errors import JournalBroken
 from gateway.journal.files import RESERVE, lock
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.fleet.descriptions import Established
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.record import JobRecord, UploadUse
-    from gateway.jobs.store import ResultSink
+    from gateway.jobs.store import ResultSink, SubmissionTerms
     from gateway.records.results import InputResult
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
@@ -127,22 +127,30 @@ class Journal:
     # --- writes, durable once their future is done --------------------------------------------
 
     def accept(
-        self, record: JobRecord, key: str = "", asked: JobSpec | None = None
+        self,
+        record: JobRecord,
+        key: str = "",
+        asked: JobSpec | None = None,
+        terms: SubmissionTerms = NO_TERMS,
     ) -> asyncio.Future[JobId]:
         """Record a new job; see `JobStore.accept`.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
         """
-        return self._enqueue_write(partial(operations.accept, record=record, key=key, asked=asked))
+        return self._enqueue_write(
+            partial(operations.accept, record=record, key=key, asked=asked, terms=terms)
+        )
 
-    def find_accepted(self, spec: JobSpec, key: str) -> asyncio.Future[JobId | None]:
+    def find_accepted(
+        self, spec: JobSpec, key: str, terms: SubmissionTerms = NO_TERMS
+    ) -> asyncio.Future[JobId | None]:
         """Return the id of the job accepted under a key, if any.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
         """
-        return self._enqueue(partial(operations.find_accepted, spec=spec, key=key))
+        return self._enqueue(partial(operations.find_accepted, spec=spec, key=key, terms=terms))
 
     def record_dispatch(self, record: JobRecord) -> asyncio.Future[None]:
         """Record the job's first dispatch and estimate."""

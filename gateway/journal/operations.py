@@ -16,6 +16,7 @@ import msgspec
 from gateway.fleet.descriptions import Established
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord, UploadUse
+from gateway.jobs.store import NO_TERMS
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.versions import split_version
@@ -23,24 +24,28 @@ from synergai.versions import split_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gateway.jobs.store import SubmissionTerms
     from synergai.domain import AssignmentId
 
 Row: TypeAlias = tuple[Any, ...]
 """Row of a STRICT table: each column has the type of the schema."""
 
 
-def digest(spec: JobSpec) -> bytes:
-    """Return a hash that is equal for equal specifications only."""
+def digest(spec: JobSpec, terms: SubmissionTerms) -> bytes:
+    """Return a hash that is equal for equal submissions only."""
     # The number of an upload's inputs may be left out, and says nothing.
     queries = 0 if spec.upload_id else spec.queries
+    qos: object = spec.qos if terms.by is None else terms.by
     # Parts that earlier releases did not have come last, and only if given: digests stay valid.
-    parts: tuple[object, ...] = (spec.engine, queries, spec.qos, spec.priority, spec.tenant)
+    parts: tuple[object, ...] = (spec.engine, queries, qos, spec.priority, spec.tenant)
     if spec.version:
         parts += (("version", spec.version),)
     if spec.upload_id:
         parts += (("upload", spec.upload_id, spec.max_failures),)
     if spec.variant or spec.min_accuracy:
         parts += (("variant", spec.variant, spec.min_accuracy),)
+    if terms.inputs is not None:
+        parts += (("inputs", terms.inputs),)
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
@@ -48,7 +53,12 @@ def no_op(_connection: apsw.Connection) -> None:
     """Do nothing; used to wait for earlier operations."""
 
 
-def find_accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId | None:
+def find_accepted(
+    connection: apsw.Connection,
+    spec: JobSpec,
+    key: str,
+    terms: SubmissionTerms = NO_TERMS,
+) -> JobId | None:
     """Return the job accepted under an idempotency key; see `Journal.find_accepted`."""
     known = connection.execute(
         "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
@@ -57,18 +67,22 @@ def find_accepted(connection: apsw.Connection, spec: JobSpec, key: str) -> JobId
     ).fetchone()
     if known is None:
         return None
-    if known[0] != digest(spec):
+    if known[0] != digest(spec, terms):
         raise IdempotencyConflict(key)
     return JobId(known[1])
 
 
 def accept(
-    connection: apsw.Connection, record: JobRecord, key: str, asked: JobSpec | None = None
+    connection: apsw.Connection,
+    record: JobRecord,
+    key: str,
+    asked: JobSpec | None = None,
+    terms: SubmissionTerms = NO_TERMS,
 ) -> JobId:
     """Insert a job unless its idempotency key is known; see `Journal.accept`."""
     spec = record.spec
     asked = spec if asked is None else asked
-    if key and (known := find_accepted(connection, asked, key)) is not None:
+    if key and (known := find_accepted(connection, asked, key, terms)) is not None:
         return known
     if spec.upload_id and (user := upload_user(connection, spec.tenant, spec.upload_id)):
         raise UploadUsed(spec.upload_id, user.id)
@@ -94,7 +108,7 @@ def accept(
     if key:
         connection.execute(
             "INSERT INTO keys (tenant, key, digest, job) VALUES (?, ?, ?, ?)",
-            (spec.tenant, key, digest(asked), connection.last_insert_rowid()),
+            (spec.tenant, key, digest(asked, terms), connection.last_insert_rowid()),
         )
     return record.id
 

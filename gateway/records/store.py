@@ -59,6 +59,7 @@ class OpenLog:
         lock: held while it is written.
         users: number of users, without whom it is closed.
         takers: number of jobs that use the upload, or are about to; nothing can be added then.
+        user: id of the job that used the upload, if known; nothing can be added then, either.
     """
 
     def __init__(self, key: DataKey, log: RecordLog) -> None:
@@ -67,6 +68,7 @@ class OpenLog:
         self.lock = threading.Lock()
         self.users = 0
         self.takers = 0
+        self.user = ""
 
 
 class _Usage(NamedTuple):

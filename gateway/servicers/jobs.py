@@ -10,6 +10,7 @@ import grpc
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
+from gateway.jobs.store import SubmissionTerms
 from gateway.jobs.streamed import Query, Result
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
@@ -71,8 +72,12 @@ class JobsServicer:
     async def submit(self, request: jobs_pb2.SubmitRequest, _context: Context) -> jobs_pb2.Job:
         """Accept a job and write it to the journal."""
         spec = job_spec_from_proto(request.spec)
-        key = request.idempotency_key
-        return job_status_to_proto(await self._jobs.submit(current_caller(), spec, key))
+        terms = SubmissionTerms(
+            by=(request.by.seconds, request.by.nanos) if request.HasField("by") else None,
+            inputs=request.inputs_digest if request.HasField("inputs_digest") else None,
+        )
+        status = await self._jobs.submit(current_caller(), spec, request.idempotency_key, terms)
+        return job_status_to_proto(status)
 
     async def watch(
         self, request: jobs_pb2.WatchRequest, _context: Context
@@ -131,8 +136,8 @@ class JobsServicer:
         messages = (each.data async for each in requests if isinstance(each, rpc.RawRequest))
         receipts = self._uploads.upload(caller.tenant, messages, lambda: caller.check(Role.SUBMIT))
         async with aclosing(receipts) as stored:
-            async for count in stored:
-                yield jobs_pb2.UploadReceipt(stored=count)
+            async for receipt in stored:
+                yield jobs_pb2.UploadReceipt(stored=receipt.stored, digest=receipt.digest)
 
     async def results(
         self, request: jobs_pb2.ResultsRequest, context: Context

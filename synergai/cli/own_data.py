@@ -92,6 +92,7 @@ class OwnDataJob:
                 if directory is not None:
                     directory.check(Marker("", self.engine, digest, self.shard_format))
                 key = self.key or _upload_key(digest, description)
+                inventory.named_by_key = not self.key
                 job = await self._submit(inventory, key, directory, progress)
                 if directory is not None:
                     directory.claim(Marker(job.id, self.engine, digest, self.shard_format))

@@ -6,6 +6,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from synergai.errors import DeadlineExceeded, InvalidInput
 
 if TYPE_CHECKING:
@@ -74,6 +76,13 @@ def seconds_until(instant: datetime) -> float:
     if seconds <= 0:
         raise DeadlineExceeded(f"{instant:%Y-%m-%d %H:%M:%S} has passed")
     return seconds
+
+
+def to_timestamp(instant: datetime) -> Timestamp:
+    """Return an instant as a message; one without a zone is in local time."""
+    message = Timestamp()
+    message.FromDatetime(instant.astimezone())
+    return message
 
 
 def to_microseconds(seconds: float) -> int:

@@ -16,13 +16,15 @@ from synergai.client.upload_messages import MessageBuilder
 from synergai.data.columns import count_rows, iterate_rows
 from synergai.data.inventory import Inventory
 from synergai.data.items import NamedInput
-from synergai.errors import InvalidInput
+from synergai.errors import Conflict, InvalidInput
+from synergai.protocol.job_inputs import chain_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from synergai.client.upload_messages import InputEncoder, UploadMessage
     from synergai.domain import Engine
+    from synergai.v1.jobs_pb2 import UploadReceipt
 
 _END: Final[Any] = object()
 
@@ -177,24 +179,53 @@ def expand(item: Any, position: int, engine: Engine, limit: int) -> Iterator[Nam
 
 
 async def read_messages(
-    source: InputSource, encoder: InputEncoder, start: int
+    source: InputSource, encoder: InputEncoder, stored: UploadReceipt, *, compare: bool
 ) -> AsyncGenerator[UploadMessage, None]:
-    """Yield the messages of a source's inputs from `start` on.
+    """Yield the messages of a source's inputs that are not stored yet.
 
     Iterables that are not asynchronous are advanced in a thread, as they may read files.
+
+    Args:
+        source: the inputs.
+        encoder: encodes them.
+        stored: what is stored.
+        compare: whether to read the first inputs as well, and compare them with what is stored.
+
+    Raises:
+        Conflict: something else is stored.
     """
-    builder = MessageBuilder(encoder, start)
-    items = source.read(start)
+    builder = MessageBuilder(encoder, stored.stored)
+    items = source.read(0 if compare else stored.stored)
     if isinstance(items, AsyncGenerator):
         async with aclosing(items):
+            if compare:
+                digest = 0
+                for _ in range(stored.stored):
+                    if (item := await anext(items, None)) is not None:
+                        digest = chain_digest(digest, encoder.encode_named(item)[0])
+                _check_same(digest, stored)
             async for item in items:
                 if message := builder.add(item):
                     yield message
     else:
+        if compare:
+            await asyncio.to_thread(_skip_same, items, encoder, stored)
         while message := await asyncio.to_thread(_next_message, items, builder):
             yield message
     while message := builder.take():
         yield message
+
+
+def _skip_same(items: Iterator[NamedInput], encoder: InputEncoder, stored: UploadReceipt) -> None:
+    digest = 0
+    for item in islice(items, stored.stored):
+        digest = chain_digest(digest, encoder.encode_named(item)[0])
+    _check_same(digest, stored)
+
+
+def _check_same(digest: int, stored: UploadReceipt) -> None:
+    if stored.stored and (not stored.HasField("digest") or digest != stored.digest):
+        raise Conflict("other inputs are stored")
 
 
 def _next_message(items: Iterator[NamedInput], builder: MessageBuilder) -> UploadMessage | None:

@@ -8,7 +8,7 @@ from collections.abc import Sized
 from functools import partial
 from typing import TYPE_CHECKING
 
-from synergai.client.deadlines import seconds_until
+from synergai.client.deadlines import seconds_until, to_timestamp
 from synergai.client.jobs import JobHandle
 from synergai.client.requests import job_spec, output_names, request_builder, with_version
 from synergai.client.streaming import JobRun
@@ -92,8 +92,9 @@ class JobOperations(ABC):
             version: version of the engine; if empty, the gateway chooses one when it accepts the
                 job. With a variant of it, such as ``2.int8``, all queries use this one.
             min_accuracy: lowest accuracy, 0 to 1, of the variants that queries may use.
-            idempotency_key: submitting again with the same key and specification returns the
-                same job, and continues the upload of its inputs; a random key if empty.
+            idempotency_key: submitting again with the same key, engine, inputs and options
+                returns the same job, and continues the upload of its inputs; a random key if
+                empty. Inputs that are stored already are read again, to compare them.
             outputs: names of the requested outputs, or a single name; all if empty. Only
                 with `inputs`.
             max_failures: inputs that may fail before the job does; None for all. Only with
@@ -103,7 +104,7 @@ class JobOperations(ABC):
         Raises:
             InvalidInput: a number is out of range, a name is not valid, or no input can be used.
             NotFound: there is no such engine.
-            Conflict: the key was used with a different specification.
+            Conflict: the key was used with another engine, other inputs or other options.
             Overloaded: the gateway rejected the job, or has no room for its inputs.
             Unavailable: the gateway is unreachable or stopping.
             DeadlineExceeded: `by` has passed, at the latest when the inputs are stored.
@@ -126,13 +127,14 @@ class JobOperations(ABC):
             )
 
         key = idempotency_key or uuid.uuid4().hex
+        instant = None if by is None else to_timestamp(by)
         if inputs is None:
             if queries is None:
                 raise InvalidInput("pass the number of queries, or inputs")
             if outputs:
                 raise InvalidInput("outputs are for jobs over inputs only")
             request = jobs_pb2.SubmitRequest(
-                spec=job_spec_to_proto(spec(queries)), idempotency_key=key
+                spec=job_spec_to_proto(spec(queries)), idempotency_key=key, by=instant
             )
             method = self._channel.jobs.Submit
             return self.job((await self._channel.call(method, request)).id)
@@ -146,6 +148,7 @@ class JobOperations(ABC):
             await self.engine(with_version(engine, version)),
             inputs,
             spec,
+            instant,
             outputs=output_names(outputs),
             idempotency_key=key,
             max_input_bytes=self.max_input_bytes,

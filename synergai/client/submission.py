@@ -10,12 +10,14 @@ from synergai.client.input_sources import open_source, read_messages
 from synergai.client.upload_messages import InputEncoder
 from synergai.client.uploads import Upload, UploadProgress
 from synergai.data.inventory import Inventory
-from synergai.errors import Conflict, InvalidInput
+from synergai.errors import Conflict, EngineUnusable, IdempotencyConflict, InvalidInput
 from synergai.protocol.converters import job_spec_to_proto
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from google.protobuf.timestamp_pb2 import Timestamp
 
     from synergai.client.channel import GatewayChannel
     from synergai.client.input_sources import JobInputs
@@ -36,6 +38,7 @@ async def submit_inputs(
     engine: Engine,
     inputs: JobInputs,
     make_spec: Callable[[int, str], JobSpec],
+    by: Timestamp | None,
     *,
     outputs: Sequence[str],
     idempotency_key: str,
@@ -50,6 +53,7 @@ async def submit_inputs(
         engine: the engine.
         inputs: see `Client.submit`.
         make_spec: returns the job's specification for a number of inputs and an upload.
+        by: the deadline, if it is an instant.
         outputs: names of the requested outputs; all if empty.
         idempotency_key: of the submission, and of the upload.
         max_input_bytes: largest input.
@@ -58,6 +62,7 @@ async def submit_inputs(
 
     Raises:
         InvalidInput: there are no inputs, or they do not suit the engine.
+        IdempotencyConflict: the key was used for other inputs or another specification.
         SynergaiError: a call failed.
         Exception: reading the inputs failed.
     """
@@ -66,22 +71,29 @@ async def submit_inputs(
     source = await open_source(inputs, engine, max_input_bytes)
     try:
         encoder = InputEncoder(engine, outputs, max_input_bytes)
-        read = partial(read_messages, source, encoder)
+        # A key that follows from the files needs no second look at those that are stored.
+        named_by_key = isinstance(source, Inventory) and source.named_by_key
+        read = partial(read_messages, source, encoder, compare=not named_by_key)
         upload = Upload(channel, upload_id, read, patience=patience, on_progress=on_progress)
-        stored = await upload.run()
+        receipt = await upload.run()
+    except (Conflict, EngineUnusable) as error:  # a job uses the upload, and there are more inputs
+        raise IdempotencyConflict(idempotency_key) from error
     finally:
         if isinstance(source, Inventory) and source is not inputs:
             source.close()
-    if not stored:
+    if not receipt.stored:
         raise InvalidInput(f"there are no inputs for engine {engine.name!r}")
     request = jobs_pb2.SubmitRequest(
-        spec=job_spec_to_proto(make_spec(stored, upload_id)), idempotency_key=idempotency_key
+        spec=job_spec_to_proto(make_spec(receipt.stored, upload_id)),
+        idempotency_key=idempotency_key,
+        inputs_digest=receipt.digest if receipt.HasField("digest") else None,
+        by=by,
     )
     try:
         return (await channel.call(channel.jobs.Submit, request)).id
     except Conflict:
-        # The time left until an instant has changed since the key was used.
-        if job_id := await _find_job(channel, upload_id):
+        # The time of day may stand for another day than when the command was first run.
+        if named_by_key and (job_id := await _find_job(channel, upload_id)):
             return job_id
         raise
 

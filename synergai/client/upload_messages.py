@@ -108,6 +108,16 @@ class InputEncoder:
         rank = 1 if engine.preprocess else len(first.shape)
         self._file_shapes: Shapes = ((first.name, "BYTES", (1,) * rank),)
 
+    def encode_named(self, item: NamedInput) -> tuple[list[Part], str]:
+        """Return the parts of an ``Input``, and why it is unusable, if it is."""
+        name, reason = clean_name(item.name).encode(), ""
+        try:
+            content = self.encode(item.value)
+        except InvalidInput as error:
+            reason = str(error)[:MAX_REASON]
+            content = _unusable_content(reason)
+        return [field_prefix(_NAME, len(name)), name, *content], reason
+
     def encode(self, value: Any) -> list[Part]:
         """Return the parts of an input's content, which is a field of ``Input``.
 
@@ -217,15 +227,10 @@ class MessageBuilder:
 
     def add(self, item: NamedInput) -> UploadMessage | None:
         """Add an input; return a message if one is complete."""
-        name = clean_name(item.name).encode()
+        named, reason = self._encoder.encode_named(item)
         failure: UnusableInput | None = None
-        try:
-            content = self._encoder.encode(item.value)
-        except InvalidInput as error:
-            reason = str(error)[:MAX_REASON]
-            content = _unusable_content(reason)
+        if reason:
             failure = UnusableInput(self._first + self._count, clean_name(item.name), reason)
-        named: list[Part] = [field_prefix(_NAME, len(name)), name, *content]
         size = sum(map(len, named))
         complete = self.take() if self._size and self._size + size > _MAX_BYTES else None
         self._parts += (field_prefix(_INPUTS, size), *named)

@@ -53,7 +53,7 @@ class Upload:
     Args:
         channel: the gateway's.
         upload_id: identifies the upload across interruptions.
-        read: yields the messages of the inputs from a position on; called once.
+        read: yields the messages of the inputs behind those that a receipt names; called once.
         patience: seconds without progress after which an unavailable gateway is given up.
         on_progress: called with the progress after each change.
     """
@@ -62,7 +62,7 @@ class Upload:
         self,
         channel: GatewayChannel,
         upload_id: str,
-        read: Callable[[int], AsyncGenerator[UploadMessage, None]],
+        read: Callable[[jobs_pb2.UploadReceipt], AsyncGenerator[UploadMessage, None]],
         *,
         patience: float,
         on_progress: Callable[[UploadProgress], None] = lambda _: None,
@@ -73,6 +73,7 @@ class Upload:
         self._patience = patience
         self._on_progress = on_progress
         self._progress = UploadProgress()
+        self._receipt = jobs_pb2.UploadReceipt()
         self._messages: asyncio.Queue[UploadMessage | BaseException | None] = asyncio.Queue(
             _READ_AHEAD
         )
@@ -84,8 +85,8 @@ class Upload:
         # Whether the gateway has said, in this call, how much it has stored.
         self._greeted = asyncio.Event()
 
-    async def run(self) -> int:
-        """Send all inputs that the gateway has not stored yet; return their number in all.
+    async def run(self) -> jobs_pb2.UploadReceipt:
+        """Send all inputs that the gateway has not stored yet; return the receipt for all.
 
         Raises:
             Unavailable: the gateway was unavailable for longer than `patience`.
@@ -112,7 +113,7 @@ class Upload:
                         raise
                     await asyncio.sleep(delay)
                 else:
-                    return self._progress.stored
+                    return self._receipt
         finally:
             await self._stop_reading()
 
@@ -123,7 +124,7 @@ class Upload:
         call = DuplexCall(self._channel, self._channel.upload(), self._requests())
         try:
             async for receipt in call:
-                self._acknowledge(receipt.stored)
+                self._acknowledge(receipt)
                 self._greeted.set()
         finally:
             await call.close()
@@ -137,7 +138,7 @@ class Upload:
             yield message.data
         if self._reader is None:
             self._progress.read = self._progress.stored
-            self._reader = asyncio.create_task(self._read_ahead(self._progress.stored))
+            self._reader = asyncio.create_task(self._read_ahead(self._receipt))
         while True:
             while self._unstored_bytes >= _WINDOW_BYTES:
                 self._changed.clear()
@@ -156,9 +157,9 @@ class Upload:
                     self._count(message)
                     yield message.data
 
-    async def _read_ahead(self, start: int) -> None:
+    async def _read_ahead(self, stored: jobs_pb2.UploadReceipt) -> None:
         try:
-            async with aclosing(self._read(start)) as messages:
+            async with aclosing(self._read(stored)) as messages:
                 async for message in messages:
                     await self._messages.put(message)
         except Exception as error:  # noqa: BLE001 - raised by `run`
@@ -180,13 +181,14 @@ class Upload:
         self._on_progress(progress)
         progress.new = ()
 
-    def _acknowledge(self, stored: int) -> None:
+    def _acknowledge(self, receipt: jobs_pb2.UploadReceipt) -> None:
+        stored = receipt.stored
         if stored < self._progress.stored:
             raise InternalError(
                 f"{self._channel.target} has lost inputs of upload {self._upload_id} that it had "
                 "stored"
             )
-        self._progress.stored = stored
+        self._progress.stored, self._receipt = stored, receipt
         while self._unstored and self._unstored[0].first + self._unstored[0].count <= stored:
             self._unstored_bytes -= len(self._unstored.popleft().data)
         self._changed.set()

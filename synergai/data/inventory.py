@@ -70,6 +70,8 @@ class Inventory:
         files: number of files.
         size: bytes of the files whose size is known.
         skipped: files of directories that are no inputs by their suffix.
+        named_by_key: whether the idempotency key follows from `digest`, so that inputs which are
+            stored under it are these.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Inventory:
         limit: int,
     ) -> None:
         self.inputs = self.files = self.size = self.skipped = 0
+        self.named_by_key = False
         self._patterns = patterns
         self._engine = engine
         self._by_reference = by_reference

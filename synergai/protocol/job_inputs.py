@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -12,6 +13,8 @@ from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
 from synergai.v1.jobs_pb2 import Input
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from synergai.protocol.request_codec import Buffer
 
 _NAME: Final = Input.NAME_FIELD_NUMBER
@@ -20,6 +23,7 @@ _URL: Final = Input.URL_FIELD_NUMBER
 _MODEL_VERSION: Final = ModelInferRequest.MODEL_VERSION_FIELD_NUMBER
 _NO_VERSION: Final = bytes((_MODEL_VERSION << 3 | LENGTH_DELIMITED, 0))
 _SEARCHED_FIELDS: Final = 64
+_DIGEST_BYTES: Final = 8
 
 
 class JobInput(Struct, frozen=True):
@@ -60,6 +64,21 @@ def split_input(data: Buffer) -> JobInput:
     if request is None and not url:
         raise DecodeError("it has neither a request nor a URL")
     return JobInput(name, request, url)
+
+
+def chain_digest(before: int, parts: Iterable[Buffer]) -> int:
+    """Return the digest of consecutive inputs, in 64 bits.
+
+    It tells inputs apart that differ by mistake, not those of somebody who looks for collisions.
+
+    Args:
+        before: that of all inputs but the last one; 0 if there are none.
+        parts: the last one, serialised, in parts.
+    """
+    digest = blake2b(before.to_bytes(_DIGEST_BYTES, "little"), digest_size=_DIGEST_BYTES)
+    for part in parts:
+        digest.update(part)
+    return int.from_bytes(digest.digest(), "little")
 
 
 def without_version(request: Buffer) -> Buffer:

@@ -26,53 +26,53 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from synergai.v1 import common_pb2 as synergai_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16synergai/v1/jobs.proto\x12\x0bsynergai.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18synergai/v1/common.proto\"\xe1\x01\n\x07JobSpec\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x01(\x04\x12\x12\n\x05qos_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x11\n\tupload_id\x18\x06 \x01(\t\x12\x19\n\x0cmax_failures\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x0f\n\x07variant\x18\t \x01(\t\x12\x14\n\x0cmin_accuracy\x18\n \x01(\x01\x42\x08\n\x06_qos_sB\x0f\n\r_max_failures\"L\n\rSubmitRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1c\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"C\n\x0bListRequest\x12%\n\x06states\x18\x01 \x03(\x0e\x32\x15.synergai.v1.JobState\x12\r\n\x05limit\x18\x02 \x01(\r\".\n\x0cListResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.synergai.v1.Job\"\x1f\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xa9\x04\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.synergai.v1.JobState\x12\x30\n\x0csubmitted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cqueries_done\x18\x06 \x01(\x04\x12\x10\n\x08waited_s\x18\x07 \x01(\x01\x12\x18\n\x0b\x65stimated_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x61\x63tual_s\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08violated\x18\n \x01(\x08\x12\x10\n\x08\x65xcess_s\x18\x0b \x01(\x01\x12*\n\nexecutions\x18\x0c \x03(\x0b\x32\x16.synergai.v1.Execution\x12\x10\n\x08labelled\x18\r \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x0e \x01(\x04\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x18\n\x0bremaining_s\x18\x10 \x01(\x01H\x02\x88\x01\x01\x12\x1e\n\x11\x65xpected_excess_s\x18\x11 \x01(\x01H\x03\x88\x01\x01\x12\x10\n\x08\x66\x61ilures\x18\x12 \x01(\x04\x42\x0e\n\x0c_estimated_sB\x0b\n\t_actual_sB\x0e\n\x0c_remaining_sB\x14\n\x12_expected_excess_s\"\x80\x01\n\tExecution\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x31\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1a.synergai.v1.Configuration\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\"b\n\nRunRequest\x12$\n\x04open\x18\x01 \x01(\x0b\x32\x14.synergai.v1.JobSpecH\x00\x12#\n\x05query\x18\x02 \x01(\x0b\x32\x12.synergai.v1.QueryH\x00\x42\t\n\x07message\"\'\n\x05Query\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"`\n\x0bRunResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x10.synergai.v1.JobH\x00\x12%\n\x06result\x18\x02 \x01(\x0b\x32\x13.synergai.v1.ResultH\x00\x42\t\n\x07message\")\n\x06Result\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x10\n\x08response\x18\x02 \x01(\x0c\"U\n\rUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\"\n\x06inputs\x18\x03 \x03(\x0b\x32\x12.synergai.v1.Input\"\x1f\n\rUploadReceipt\x12\x0e\n\x06stored\x18\x01 \x01(\x04\"B\n\x05Input\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\x07request\x18\x02 \x01(\x0cH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x42\t\n\x07\x63ontent\"@\n\x0eResultsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"F\n\x0bResultBatch\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.synergai.v1.JobResult\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\"X\n\tJobResult\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\x08response\x18\x03 \x01(\x0cH\x00\x12\x0f\n\x05\x65rror\x18\x04 \x01(\tH\x00\x42\t\n\x07outcome*\xc9\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05\x12\x16\n\x12JOB_STATE_REJECTED\x10\x06\x12\x15\n\x11JOB_STATE_EXPIRED\x10\x07\x32\xe5\x03\n\x04Jobs\x12\x36\n\x06Submit\x12\x1a.synergai.v1.SubmitRequest\x1a\x10.synergai.v1.Job\x12\x36\n\x05Watch\x12\x19.synergai.v1.WatchRequest\x1a\x10.synergai.v1.Job0\x01\x12\x30\n\x03Get\x12\x17.synergai.v1.GetRequest\x1a\x10.synergai.v1.Job\x12;\n\x04List\x12\x18.synergai.v1.ListRequest\x1a\x19.synergai.v1.ListResponse\x12\x36\n\x06\x43\x61ncel\x12\x1a.synergai.v1.CancelRequest\x1a\x10.synergai.v1.Job\x12<\n\x03Run\x12\x17.synergai.v1.RunRequest\x1a\x18.synergai.v1.RunResponse(\x01\x30\x01\x12\x44\n\x06Upload\x12\x1a.synergai.v1.UploadRequest\x1a\x1a.synergai.v1.UploadReceipt(\x01\x30\x01\x12\x42\n\x07Results\x12\x1b.synergai.v1.ResultsRequest\x1a\x18.synergai.v1.ResultBatch0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16synergai/v1/jobs.proto\x12\x0bsynergai.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18synergai/v1/common.proto\"\xe1\x01\n\x07JobSpec\x12\x0e\n\x06\x65ngine\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x01(\x04\x12\x12\n\x05qos_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x11\n\tupload_id\x18\x06 \x01(\t\x12\x19\n\x0cmax_failures\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x0f\n\x07variant\x18\t \x01(\t\x12\x14\n\x0cmin_accuracy\x18\n \x01(\x01\x42\x08\n\x06_qos_sB\x0f\n\r_max_failures\"\xa2\x01\n\rSubmitRequest\x12\"\n\x04spec\x18\x01 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\x1a\n\rinputs_digest\x18\x03 \x01(\x06H\x00\x88\x01\x01\x12&\n\x02\x62y\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x10\n\x0e_inputs_digest\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x1c\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"C\n\x0bListRequest\x12%\n\x06states\x18\x01 \x03(\x0e\x32\x15.synergai.v1.JobState\x12\r\n\x05limit\x18\x02 \x01(\r\".\n\x0cListResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.synergai.v1.Job\"\x1f\n\rCancelRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\xa9\x04\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\"\n\x04spec\x18\x02 \x01(\x0b\x32\x14.synergai.v1.JobSpec\x12$\n\x05state\x18\x03 \x01(\x0e\x32\x15.synergai.v1.JobState\x12\x30\n\x0csubmitted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cqueries_done\x18\x06 \x01(\x04\x12\x10\n\x08waited_s\x18\x07 \x01(\x01\x12\x18\n\x0b\x65stimated_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\x08\x61\x63tual_s\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08violated\x18\n \x01(\x08\x12\x10\n\x08\x65xcess_s\x18\x0b \x01(\x01\x12*\n\nexecutions\x18\x0c \x03(\x0b\x32\x16.synergai.v1.Execution\x12\x10\n\x08labelled\x18\r \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x0e \x01(\x04\x12\x0e\n\x06reason\x18\x0f \x01(\t\x12\x18\n\x0bremaining_s\x18\x10 \x01(\x01H\x02\x88\x01\x01\x12\x1e\n\x11\x65xpected_excess_s\x18\x11 \x01(\x01H\x03\x88\x01\x01\x12\x10\n\x08\x66\x61ilures\x18\x12 \x01(\x04\x42\x0e\n\x0c_estimated_sB\x0b\n\t_actual_sB\x0e\n\x0c_remaining_sB\x14\n\x12_expected_excess_s\"\x80\x01\n\tExecution\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x31\n\rconfiguration\x18\x02 \x01(\x0b\x32\x1a.synergai.v1.Configuration\x12\r\n\x05\x66irst\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\"b\n\nRunRequest\x12$\n\x04open\x18\x01 \x01(\x0b\x32\x14.synergai.v1.JobSpecH\x00\x12#\n\x05query\x18\x02 \x01(\x0b\x32\x12.synergai.v1.QueryH\x00\x42\t\n\x07message\"\'\n\x05Query\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0f\n\x07request\x18\x02 \x01(\x0c\"`\n\x0bRunResponse\x12\x1f\n\x03job\x18\x01 \x01(\x0b\x32\x10.synergai.v1.JobH\x00\x12%\n\x06result\x18\x02 \x01(\x0b\x32\x13.synergai.v1.ResultH\x00\x42\t\n\x07message\")\n\x06Result\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x10\n\x08response\x18\x02 \x01(\x0c\"U\n\rUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\"\n\x06inputs\x18\x03 \x03(\x0b\x32\x12.synergai.v1.Input\"?\n\rUploadReceipt\x12\x0e\n\x06stored\x18\x01 \x01(\x04\x12\x13\n\x06\x64igest\x18\x02 \x01(\x06H\x00\x88\x01\x01\x42\t\n\x07_digest\"B\n\x05Input\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\x07request\x18\x02 \x01(\x0cH\x00\x12\r\n\x03url\x18\x03 \x01(\tH\x00\x42\t\n\x07\x63ontent\"@\n\x0eResultsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"F\n\x0bResultBatch\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.synergai.v1.JobResult\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\x04\"X\n\tJobResult\x12\r\n\x05index\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\x08response\x18\x03 \x01(\x0cH\x00\x12\x0f\n\x05\x65rror\x18\x04 \x01(\tH\x00\x42\t\n\x07outcome*\xc9\x01\n\x08JobState\x12\x19\n\x15JOB_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10JOB_STATE_QUEUED\x10\x01\x12\x15\n\x11JOB_STATE_RUNNING\x10\x02\x12\x17\n\x13JOB_STATE_SUCCEEDED\x10\x03\x12\x14\n\x10JOB_STATE_FAILED\x10\x04\x12\x17\n\x13JOB_STATE_CANCELLED\x10\x05\x12\x16\n\x12JOB_STATE_REJECTED\x10\x06\x12\x15\n\x11JOB_STATE_EXPIRED\x10\x07\x32\xe5\x03\n\x04Jobs\x12\x36\n\x06Submit\x12\x1a.synergai.v1.SubmitRequest\x1a\x10.synergai.v1.Job\x12\x36\n\x05Watch\x12\x19.synergai.v1.WatchRequest\x1a\x10.synergai.v1.Job0\x01\x12\x30\n\x03Get\x12\x17.synergai.v1.GetRequest\x1a\x10.synergai.v1.Job\x12;\n\x04List\x12\x18.synergai.v1.ListRequest\x1a\x19.synergai.v1.ListResponse\x12\x36\n\x06\x43\x61ncel\x12\x1a.synergai.v1.CancelRequest\x1a\x10.synergai.v1.Job\x12<\n\x03Run\x12\x17.synergai.v1.RunRequest\x1a\x18.synergai.v1.RunResponse(\x01\x30\x01\x12\x44\n\x06Upload\x12\x1a.synergai.v1.UploadRequest\x1a\x1a.synergai.v1.UploadReceipt(\x01\x30\x01\x12\x42\n\x07Results\x12\x1b.synergai.v1.ResultsRequest\x1a\x18.synergai.v1.ResultBatch0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'synergai.v1.jobs_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOBSTATE']._serialized_start=2002
-  _globals['_JOBSTATE']._serialized_end=2203
+  _globals['_JOBSTATE']._serialized_start=2121
+  _globals['_JOBSTATE']._serialized_end=2322
   _globals['_JOBSPEC']._serialized_start=99
   _globals['_JOBSPEC']._serialized_end=324
-  _globals['_SUBMITREQUEST']._serialized_start=326
-  _globals['_SUBMITREQUEST']._serialized_end=402
-  _globals['_WATCHREQUEST']._serialized_start=404
-  _globals['_WATCHREQUEST']._serialized_end=434
-  _globals['_GETREQUEST']._serialized_start=436
-  _globals['_GETREQUEST']._serialized_end=464
-  _globals['_LISTREQUEST']._serialized_start=466
-  _globals['_LISTREQUEST']._serialized_end=533
-  _globals['_LISTRESPONSE']._serialized_start=535
-  _globals['_LISTRESPONSE']._serialized_end=581
-  _globals['_CANCELREQUEST']._serialized_start=583
-  _globals['_CANCELREQUEST']._serialized_end=614
-  _globals['_JOB']._serialized_start=617
-  _globals['_JOB']._serialized_end=1170
-  _globals['_EXECUTION']._serialized_start=1173
-  _globals['_EXECUTION']._serialized_end=1301
-  _globals['_RUNREQUEST']._serialized_start=1303
-  _globals['_RUNREQUEST']._serialized_end=1401
-  _globals['_QUERY']._serialized_start=1403
-  _globals['_QUERY']._serialized_end=1442
-  _globals['_RUNRESPONSE']._serialized_start=1444
-  _globals['_RUNRESPONSE']._serialized_end=1540
-  _globals['_RESULT']._serialized_start=1542
-  _globals['_RESULT']._serialized_end=1583
-  _globals['_UPLOADREQUEST']._serialized_start=1585
-  _globals['_UPLOADREQUEST']._serialized_end=1670
-  _globals['_UPLOADRECEIPT']._serialized_start=1672
-  _globals['_UPLOADRECEIPT']._serialized_end=1703
-  _globals['_INPUT']._serialized_start=1705
-  _globals['_INPUT']._serialized_end=1771
-  _globals['_RESULTSREQUEST']._serialized_start=1773
-  _globals['_RESULTSREQUEST']._serialized_end=1837
-  _globals['_RESULTBATCH']._serialized_start=1839
-  _globals['_RESULTBATCH']._serialized_end=1909
-  _globals['_JOBRESULT']._serialized_start=1911
-  _globals['_JOBRESULT']._serialized_end=1999
-  _globals['_JOBS']._serialized_start=2206
-  _globals['_JOBS']._serialized_end=2691
+  _globals['_SUBMITREQUEST']._serialized_start=327
+  _globals['_SUBMITREQUEST']._serialized_end=489
+  _globals['_WATCHREQUEST']._serialized_start=491
+  _globals['_WATCHREQUEST']._serialized_end=521
+  _globals['_GETREQUEST']._serialized_start=523
+  _globals['_GETREQUEST']._serialized_end=551
+  _globals['_LISTREQUEST']._serialized_start=553
+  _globals['_LISTREQUEST']._serialized_end=620
+  _globals['_LISTRESPONSE']._serialized_start=622
+  _globals['_LISTRESPONSE']._serialized_end=668
+  _globals['_CANCELREQUEST']._serialized_start=670
+  _globals['_CANCELREQUEST']._serialized_end=701
+  _globals['_JOB']._serialized_start=704
+  _globals['_JOB']._serialized_end=1257
+  _globals['_EXECUTION']._serialized_start=1260
+  _globals['_EXECUTION']._serialized_end=1388
+  _globals['_RUNREQUEST']._serialized_start=1390
+  _globals['_RUNREQUEST']._serialized_end=1488
+  _globals['_QUERY']._serialized_start=1490
+  _globals['_QUERY']._serialized_end=1529
+  _globals['_RUNRESPONSE']._serialized_start=1531
+  _globals['_RUNRESPONSE']._serialized_end=1627
+  _globals['_RESULT']._serialized_start=1629
+  _globals['_RESULT']._serialized_end=1670
+  _globals['_UPLOADREQUEST']._serialized_start=1672
+  _globals['_UPLOADREQUEST']._serialized_end=1757
+  _globals['_UPLOADRECEIPT']._serialized_start=1759
+  _globals['_UPLOADRECEIPT']._serialized_end=1822
+  _globals['_INPUT']._serialized_start=1824
+  _globals['_INPUT']._serialized_end=1890
+  _globals['_RESULTSREQUEST']._serialized_start=1892
+  _globals['_RESULTSREQUEST']._serialized_end=1956
+  _globals['_RESULTBATCH']._serialized_start=1958
+  _globals['_RESULTBATCH']._serialized_end=2028
+  _globals['_JOBRESULT']._serialized_start=2030
+  _globals['_JOBRESULT']._serialized_end=2118
+  _globals['_JOBS']._serialized_start=2325
+  _globals['_JOBS']._serialized_end=2810
 # @@protoc_insertion_point(module_scope)

@@ -116,20 +116,32 @@ class SubmitRequest(_message.Message):
 
     SPEC_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
+    INPUTS_DIGEST_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
     idempotency_key: _builtins.str
+    inputs_digest: _builtins.int
+    """Digest of the last receipt of the upload; compared under the key."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
+    @_builtins.property
+    def by(self) -> _timestamp_pb2.Timestamp:
+        """Instant that `spec.qos_s` was computed from; compared under the key in its place."""
+
     def __init__(
         self,
         *,
         spec: Global___JobSpec | None = ...,
         idempotency_key: _builtins.str = ...,
+        inputs_digest: _builtins.int | None = ...,
+        by: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest", "by", b"by", "inputs_digest", b"inputs_digest", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["idempotency_key", b"idempotency_key", "spec", b"spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest", "by", b"by", "idempotency_key", b"idempotency_key", "inputs_digest", b"inputs_digest", "spec", b"spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__inputs_digest: _TypeAlias = _typing.Literal["inputs_digest"]  # noqa: Y015
+    _WhichOneofArgType__inputs_digest: _TypeAlias = _typing.Literal["_inputs_digest", b"_inputs_digest"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inputs_digest) -> _WhichOneofReturnType__inputs_digest | None: ...
 
 Global___SubmitRequest: _TypeAlias = SubmitRequest  # noqa: Y015
 
@@ -482,7 +494,9 @@ class UploadRequest(_message.Message):
     upload_id: _builtins.str
     """in the first message; chosen by the client, and of its tenant"""
     first: _builtins.int
-    """index of the first input; inputs that are stored already are skipped"""
+    """Index of the first input. Inputs that are stored already are skipped if they are the same, and
+    ALREADY_EXISTS otherwise.
+    """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Input]: ...
     def __init__(
@@ -505,18 +519,24 @@ class UploadReceipt(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STORED_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
     stored: _builtins.int
     """inputs that are on disk and need not be sent again"""
+    digest: _builtins.int
+    """of these inputs; absent if a job used them and they were deleted"""
     def __init__(
         self,
         *,
         stored: _builtins.int = ...,
+        digest: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_digest", b"_digest", "digest", b"digest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stored", b"stored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_digest", b"_digest", "digest", b"digest", "stored", b"stored"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__digest: _TypeAlias = _typing.Literal["digest"]  # noqa: Y015
+    _WhichOneofArgType__digest: _TypeAlias = _typing.Literal["_digest", b"_digest"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__digest) -> _WhichOneofReturnType__digest | None: ...
 
 Global___UploadReceipt: _TypeAlias = UploadReceipt  # noqa: Y015
 

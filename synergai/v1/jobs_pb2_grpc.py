@@ -81,7 +81,7 @@ class JobsServicer:
 
     def Submit(self, request, context):
         """Accepts a job and returns once it is journalled. An idempotency key that was used before
-        returns its job if the specification is the same, and ALREADY_EXISTS otherwise.
+        returns its job if specification and inputs are the same, and ALREADY_EXISTS otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,7 +33,7 @@ class JobsStub:
     def __new__(cls, channel: _aio.Channel) -> JobsAsyncStub: ...
     Submit: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.SubmitRequest, _jobs_pb2.Job]
     """Accepts a job and returns once it is journalled. An idempotency key that was used before
-    returns its job if the specification is the same, and ALREADY_EXISTS otherwise.
+    returns its job if specification and inputs are the same, and ALREADY_EXISTS otherwise.
     """
     Watch: _grpc.UnaryStreamMultiCallable[_jobs_pb2.WatchRequest, _jobs_pb2.Job]
     """Streams the job now, at every change of its state, and up to ten times a second as its queries
@@ -59,7 +59,7 @@ class JobsAsyncStub(JobsStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Submit: _aio.UnaryUnaryMultiCallable[_jobs_pb2.SubmitRequest, _jobs_pb2.Job]  # type: ignore[assignment]
     """Accepts a job and returns once it is journalled. An idempotency key that was used before
-    returns its job if the specification is the same, and ALREADY_EXISTS otherwise.
+    returns its job if specification and inputs are the same, and ALREADY_EXISTS otherwise.
     """
     Watch: _aio.UnaryStreamMultiCallable[_jobs_pb2.WatchRequest, _jobs_pb2.Job]  # type: ignore[assignment]
     """Streams the job now, at every change of its state, and up to ten times a second as its queries
@@ -88,7 +88,7 @@ class JobsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.Job, _abc.Awaitable[_jobs_pb2.Job]]:
         """Accepts a job and returns once it is journalled. An idempotency key that was used before
-        returns its job if the specification is the same, and ALREADY_EXISTS otherwise.
+        returns its job if specification and inputs are the same, and ALREADY_EXISTS otherwise.
         """
 
     @_abc_1.abstractmethod

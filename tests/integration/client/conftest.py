@@ -29,6 +29,7 @@ from synergai.errors import (
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.protocol import rpc
+from synergai.protocol.job_inputs import chain_digest
 from synergai.protocol.oip_stream import is_cancel_request
 from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
@@ -348,7 +349,10 @@ class FakeGateway:
             if self.refused_from is not None and len(inputs) >= self.refused_from:
                 raise Overloaded("the disk is full")
             self._maybe_unavailable()
-            yield jobs_pb2.UploadReceipt(stored=len(inputs))
+            digest = 0
+            for each in inputs:
+                digest = chain_digest(digest, [each.SerializeToString()])
+            yield jobs_pb2.UploadReceipt(stored=len(inputs), digest=digest)
 
     async def _results(
         self, request: jobs_pb2.ResultsRequest, _: object

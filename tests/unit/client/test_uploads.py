@@ -97,11 +97,11 @@ def channel_to(spool: Spool, failure: type[SynergaiError] = Unavailable) -> Gate
 
 def messages(
     names: list[str], sizes: list[int]
-) -> Callable[[int], AsyncGenerator[UploadMessage, None]]:
+) -> Callable[[UploadReceipt], AsyncGenerator[UploadMessage, None]]:
     """Return a function that yields messages of these sizes from a position on."""
 
-    async def read(start: int) -> AsyncGenerator[UploadMessage, None]:
-        first = start
+    async def read(stored: UploadReceipt) -> AsyncGenerator[UploadMessage, None]:
+        first = stored.stored
         for size in [*sizes, len(names)]:
             part = names[first : first + size]
             if not part:
@@ -122,9 +122,11 @@ def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    spool: Spool, read: Callable[[int], AsyncGenerator[UploadMessage, None]], patience: float = 60.0
+    spool: Spool,
+    read: Callable[[UploadReceipt], AsyncGenerator[UploadMessage, None]],
+    patience: float = 60.0,
 ) -> int:
-    return asyncio.run(Upload(channel_to(spool), "id", read, patience=patience).run())
+    return asyncio.run(Upload(channel_to(spool), "id", read, patience=patience).run()).stored
 
 
 @given(
@@ -146,7 +148,7 @@ def test_every_input_is_stored_once_and_in_order(
 def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 
-    async def read(_start: int) -> AsyncGenerator[UploadMessage, None]:
+    async def read(_stored: UploadReceipt) -> AsyncGenerator[UploadMessage, None]:
         await asyncio.Event().wait()
         yield UploadMessage(0, 0, b"", ())
 
@@ -176,8 +178,8 @@ def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.Monkey
 
 
 def test_error_of_the_inputs_ends_the_upload() -> None:
-    async def read(start: int) -> AsyncGenerator[UploadMessage, None]:
-        if start == 0:
+    async def read(stored: UploadReceipt) -> AsyncGenerator[UploadMessage, None]:
+        if not stored.stored:
             raise InvalidInput("the inputs are broken")
         yield UploadMessage(0, 0, b"", ())
 

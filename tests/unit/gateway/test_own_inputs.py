@@ -25,7 +25,7 @@ from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
 from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted import SubmittedJobs
-from gateway.jobs.uploads import InputUploads
+from gateway.jobs.uploads import InputUploads, Receipt
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, RecordLog
@@ -95,7 +95,8 @@ class OwnDataHarness(GatewayHarness):
                 one = jobs_pb2.Input(name=f"n{index}", request=request)
                 yield jobs_pb2.UploadRequest(first=index, inputs=[one]).SerializeToString()
 
-        return [each async for each in self.uploads.upload(tenant, messages(), lambda: None)]
+        receipts = self.uploads.upload(tenant, messages(), lambda: None)
+        return [receipt.stored async for receipt in receipts]
 
     async def flush_journal(self) -> None:
         """Wait for all journal operations, and for the end of a job that follows them."""
@@ -179,6 +180,19 @@ async def test_upload_is_resumed_where_it_ended(harness: OwnDataHarness) -> None
     assert (await harness.upload(4, first=1))[-1] == 5
     with pytest.raises(InvalidInput, match="continue with input 5"):
         await harness.upload(1, first=6)
+
+
+async def test_inputs_that_are_sent_again_must_be_those_that_are_stored(
+    harness: OwnDataHarness,
+) -> None:
+    await harness.upload(3)
+    assert set(await harness.upload(3)) == {3}
+    with pytest.raises(Conflict, match="input 1 of upload 'up' is stored already, and differs"):
+        await harness.upload(1, first=1, size=9)
+    await harness.jobs.submit(UNRESTRICTED, SPEC)
+    with pytest.raises(Conflict, match=r"input 2 .* differs"):
+        await harness.upload(1, first=2, size=9)
+    assert set(await harness.upload(3)) == {3}
 
 
 async def test_refusal_of_a_cancelled_upload_is_not_logged(
@@ -659,19 +673,19 @@ async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) ->
         await end.wait()
 
     opened = [uploads.upload("", idle(f"u{number}"), lambda: None) for number in range(2)]
-    assert [await anext(each) for each in opened] == [0, 0]
+    assert [(await anext(each)).stored for each in opened] == [0, 0]
     admission.acquire(1000)
     with pytest.raises(Overloaded, match="2 uploads are open"):
         await anext(uploads.upload("", idle("third"), lambda: None))
     end.set()
     for each in opened:
         assert [receipt async for receipt in each] == []
-    assert await anext(uploads.upload("", idle("third"), lambda: None)) == 0
+    assert await anext(uploads.upload("", idle("third"), lambda: None)) == Receipt(0, 0)
 
 
 async def opened_uploads(
     uploads: InputUploads, tenants: Sequence[str], end: asyncio.Event
-) -> list[AsyncGenerator[int, None]]:
+) -> list[AsyncGenerator[Receipt, None]]:
     """Open an upload of each tenant, which stays open until the end."""
 
     async def idle(upload_id: str) -> AsyncIterator[bytes]:
@@ -681,7 +695,7 @@ async def opened_uploads(
     opened = []
     for number, tenant in enumerate(tenants):
         receipts = uploads.upload(tenant, idle(f"u{number}"), lambda: None)
-        assert await anext(receipts) == 0
+        assert (await anext(receipts)).stored == 0
         opened.append(receipts)
     return opened
 
@@ -730,7 +744,7 @@ async def test_idle_upload_is_ended_and_keeps_its_inputs(harness: OwnDataHarness
         await asyncio.Event().wait()
 
     receipts = uploads.upload("", idle(), lambda: None)
-    assert await anext(receipts) == 3
+    assert (await anext(receipts)).stored == 3
     with pytest.raises(Unavailable, match="continue the upload"):
         await anext(receipts)
     assert await harness.upload(0) == [3]
