@@ -83,7 +83,7 @@ async def fetch_into(
 
     Raises:
         Conflict: the directory has results of another job.
-        SynergaiError: a call failed.
+        SynergaiError: a call failed, or with `follow`, the job did not succeed.
         OSError: the directory cannot be written.
     """
     failures = FailureList()
@@ -104,11 +104,13 @@ async def fetch_into(
         if as_json:
             facts = {"job": job.id, "directory": str(output), "results": directory.total}
             print_json({**facts, "new": directory.total - before, "failures": failures.as_json()})
-            return
-        typer.echo(
-            f"{counted(directory.total, 'result')} in {output} ({directory.total - before:,} new)"
-        )
-    failures.print()
+        else:
+            new = directory.total - before
+            typer.echo(f"{counted(directory.total, 'result')} in {output} ({new:,} new)")
+    if not as_json:
+        failures.print()
+    if follow:
+        (await job.status()).raise_unless_succeeded()
 
 
 def has_all(directory: ResultDirectory, status: JobStatus) -> bool:
@@ -123,7 +125,7 @@ async def print_results(job: JobHandle, *, follow: bool, as_json: bool) -> None:
     """Print a line per result: JSON, or the input's name and the outputs.
 
     Raises:
-        SynergaiError: a call failed.
+        SynergaiError: a call failed, or with `follow`, the job did not succeed.
     """
     async with aclosing(job.results(follow=follow)) as results:
         async for index, result in results:

@@ -116,6 +116,8 @@ class JobHandle:
             The position of the input, and its result.
 
         Raises:
+            Cancelled, Overloaded, DeadlineExceeded: with `follow`, after the last result: the job
+                was cancelled, was rejected or expired, so that results are missing.
             NotFound: the gateway does not know the job, or no longer has its results.
             Unavailable: the gateway was unavailable for longer than `patience`.
             SynergaiError: the call failed.
@@ -127,6 +129,8 @@ class JobHandle:
                     yield result.index, result
         finally:
             await batches.aclose()
+        if follow:
+            (await self.status()).raise_unless_succeeded()
 
     def result_batches(
         self, *, cursor: int = 0, follow: bool = True

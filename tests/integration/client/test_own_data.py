@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import synergai
-from synergai.errors import InvalidInput, Overloaded
+from synergai.errors import Cancelled, InvalidInput, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -194,3 +194,28 @@ async def test_rejected_job_does_not_claim_the_directory(
     gateway.refused_from = None
     other = await run(*command, "--qos", "2h", "--target", gateway.address)
     assert other.code == 0, other.err
+
+
+async def test_follower_of_results_learns_that_the_job_did_not_succeed(
+    gateway: FakeGateway, run: RunCommand, tmp_path: Path
+) -> None:
+    async with synergai.Client(gateway.address) as client:
+        job = await client.submit("identity", inputs=np.arange(6.0).reshape(3, 2))
+        await job.cancel()
+        found: list[int] = []
+
+        async def follow() -> None:
+            async for index, _ in job.results():
+                found.append(index)  # what was read before the error counts
+
+        with pytest.raises(Cancelled, match=f"job {job.id} cancelled"):
+            await follow()
+        assert found == [0, 1, 2]
+        assert [index async for index, _ in job.results(follow=False)] == [0, 1, 2]
+    results = ("jobs", "results", job.id, "--target", gateway.address)
+    for options in ((), ("--output", str(tmp_path / "a")), ("--output", str(tmp_path / "a"))):
+        followed = await run(*results, *options, "--follow")
+        assert followed.code == 1
+        assert f"job {job.id} cancelled" in followed.err
+        assert followed.out
+        assert (await run(*results, *options)).code == 0

@@ -185,6 +185,7 @@ async def test_upload_is_resumed_where_it_ended(harness: OwnDataHarness) -> None
 async def test_inputs_that_are_sent_again_must_be_those_that_are_stored(
     harness: OwnDataHarness,
 ) -> None:
+    harness.add_worker()
     await harness.upload(3)
     assert set(await harness.upload(3)) == {3}
     with pytest.raises(Conflict, match="input 1 of upload 'up' is stored already, and differs"):
