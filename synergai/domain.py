@@ -208,7 +208,10 @@ def validate_accuracy(accuracy: float, what: str) -> float:
 
 
 class LeftOut(Struct, frozen=True):
-    """A variant of an engine that a worker does not use, and why.
+    """Files of an engine that a worker does not use, and why.
+
+    Attributes:
+        variant: the variant; empty for changed files of the whole engine, whose former ones serve.
 
     Raises:
         InvalidInput: on construction, if the name is invalid.
@@ -218,7 +221,8 @@ class LeftOut(Struct, frozen=True):
     reason: str
 
     def __post_init__(self) -> None:
-        validate_variant(self.variant)
+        if self.variant:
+            validate_variant(self.variant)
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -243,7 +247,7 @@ class Engine(Struct, frozen=True, kw_only=True):
         variants: the variants that the worker has, in the order of the engine's folder; empty if
             the engine has a single model file. With variants, the other fields are those of the
             first one.
-        left_out: variants in the worker's folder that are not used there, and why.
+        left_out: files in the worker's folder that are not used there, and why.
         file_variant: the variant of other workers that the single model file is; empty if it is
             none. Only gateways say so.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from worker_agent.ipc.frames import Ready
 
 
@@ -19,6 +21,10 @@ class LoadedHost:
         model_load_s=0.0,
         data_preparation_s=0.0,
     )
+
+    def retire(self) -> asyncio.Future[None]:
+        """Return a future that never completes: the host keeps its runs."""
+        return asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         """Do nothing."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
+from synergai.domain import LeftOut
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directory import ModelDirectory
@@ -77,6 +78,7 @@ class Agent:
             self._installed,
         )
         self._stop = asyncio.Event()
+        self._replacing: dict[EngineName, asyncio.Task[object]] = {}
         self._tasks = asyncio.TaskGroup()
         self._exit_stack: contextlib.AsyncExitStack
 
@@ -290,17 +292,40 @@ class Agent:
 
     def _engine_changed(self, name: EngineName, engine: Engine | None) -> None:
         """Replace an engine that has changed in the model directory; None if it was removed."""
-        _log.info("engine %s was %s", name, "removed" if engine is None else "added or changed")
-        for worker in self._workers:
-            worker.hosts.retire(name)
+        if (replacing := self._replacing.pop(name, None)) is not None:
+            replacing.cancel()
         if engine is None:
+            _log.info("engine %s was removed", name)
             fault = "it is no longer in the worker's model directory"
             removed = replace(self._engines[name], fault=fault, pending=False)
             for worker in self._workers:
+                worker.hosts.retire(name)
                 worker.remove_engine(removed)
-        else:
-            self._update_engine(engine)
+        elif not (engine.fault and self._keep(name, engine.fault)):
+            _log.info("engine %s was added or changed", name)
+            self._replacing[name] = self._start_task(self._replace(engine))
         self._reconciler.look_again()
+
+    def _keep(self, name: EngineName, fault: str) -> bool:
+        """Let the sessions of an engine serve whose changed files are faulty; return whether any.
+
+        They run the former files.
+        """
+        former = self._engines.get(name)
+        if former is None or former.fault:
+            return False
+        if not any([worker.hosts.keep(name) for worker in self._workers]):  # noqa: C419 - each one
+            return False
+        _log.warning("engine %s: its changed files are not used, the former ones still are", name)
+        left_out = [each for each in former.left_out if each.variant]
+        self._update_engine(replace(former, left_out=(*left_out, LeftOut("", fault))))
+        return True
+
+    async def _replace(self, engine: Engine) -> None:
+        """Let an engine's changed files serve, once they are loaded if the former ones were."""
+        await asyncio.gather(*(worker.hosts.replace(engine.name) for worker in self._workers))
+        self._replacing.pop(engine.name, None)
+        self._update_engine(engine)
 
     def _describe_again(self, name: EngineName) -> Coroutine[Any, Any, None] | None:
         """Return what tries an engine again whose last load hung or crashed; None if it did not."""

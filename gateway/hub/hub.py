@@ -462,12 +462,13 @@ class Hub:
 
 
 def _log_left_out(worker: ConnectedWorker, engine: Engine) -> None:
-    """Log the variants of an engine that a worker does not use any more."""
+    """Log the files of an engine that a worker has stopped using."""
     before = worker.engines.get(engine.name)
     for each in engine.left_out:
         if before is None or before.fault or each not in before.left_out:
-            text = "worker %s: variant %s of engine %s is not used: %s"
-            _log.warning(text, worker.id, each.variant, engine.name, each.reason)
+            what = f"variant {each.variant}" if each.variant else "changed files"
+            text = "worker %s: engine %s: %s not used: %s"
+            _log.warning(text, worker.id, engine.name, what, each.reason)
 
 
 def _log_other_samples(worker: ConnectedWorker, engine: Engine) -> None:

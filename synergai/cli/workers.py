@@ -93,7 +93,8 @@ def _engine_rows(worker: WorkerStatus) -> Iterator[tuple[str | Text, ...]]:
                 text = f"{unusable.session.configuration}: {unusable.reason}"
                 yield "", "", cut_text(text, "red")
         for left_out in engine.left_out:
-            text = f"variant {left_out.variant}: {left_out.reason}"
+            what = f"variant {left_out.variant}" if left_out.variant else "its changed files"
+            text = f"{what}: {left_out.reason}"
             yield "", "", Text(text, "yellow")  # whole: it may name two files
         if engine.other_samples:
             yield "", "", Text(engine.other_samples, "yellow")  # whole: it names two files

@@ -179,9 +179,16 @@ class EngineDefinition:
         if self.sha256 and found != self.sha256:
             raise EngineUnusable(
                 f"engine {self.name!r}: {self.file.name} has the sha256 {found}, but "
-                f"{DEFINITION_FILE} asks for {self.sha256}; fetch or build the file again"
+                f"{DEFINITION_FILE} asks for {self.sha256}; restore the former file, or install "
+                f"another one with {self._replace_command()!r}"
             )
         return found
+
+    def _replace_command(self) -> str:
+        """Return the command that replaces the model and its digest."""
+        name, version = split_version(self.name)
+        of_version = f" --version {version}" if is_version(self.file.parent.name) else ""
+        return f"synergai engines add FILE --name {name}{of_version} --replace"
 
 
 class ModelDirectory:

@@ -70,7 +70,8 @@ class TfliteBackend:
         try:
             with pin_new_threads(thread_cores(threads)[1:]):
                 self._interpreter = Interpreter(
-                    model_path=str(path),
+                    # Not its path: it would map the file, and crash once that is overwritten.
+                    model_content=path.read_bytes(),
                     num_threads=threads,
                     experimental_op_resolver_type=resolver,
                 )

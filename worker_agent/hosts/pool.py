@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from synergai.errors import (
     ConfigurationUnusable,
+    EngineUnusable,
     SynergaiError,
     Unavailable,
 )
@@ -113,6 +114,8 @@ class HostPool:
         self._cores = cores
         self._hang_timeout_s = hang_timeout_s
         self._pinned = frozenset(pinned)
+        # Engines whose files on disk are not those of their sessions, which cannot be loaded again.
+        self._kept: set[EngineName] = set()
         self._on_change = on_change
         self._providers = {} if providers is None else providers
         self._unusable = UnusableSessions(on_unusable)
@@ -197,12 +200,48 @@ class HostPool:
         await self._evict_session(session, host)
         return True
 
+    def keep(self, engine: EngineName) -> bool:
+        """Keep the sessions of `engine`, whose files on disk cannot be used; return whether any.
+
+        They are not evicted until `replace` or `retire`.
+        """
+        if not self._has_session(engine):
+            return False
+        self._kept.add(engine)
+        return True
+
+    async def replace(self, engine: EngineName) -> None:
+        """Load the changed files of `engine` beside its sessions, and then retire these.
+
+        Of the sessions of a host, the one used last is loaded; others on their next use, as are
+        those for which there is no memory beside the former ones.
+        """
+        started: dict[Session, HostProcess] = {}
+        last_used = {host: each for each, host in self._hosts.items() if each.engine == engine}
+        try:
+            for host, session in last_used.items():
+                if self._fits(rss_bytes(host.pid)):
+                    with suppress(SynergaiError):  # it is reported on its next use
+                        started[session] = await self._start(session, None)
+        except asyncio.CancelledError:
+            await asyncio.gather(*(host.close() for host in started.values()))
+            raise
+        self.retire(engine)
+        for session, host in started.items():
+            if host.is_closed:
+                continue
+            self._hosts[session] = host
+            self._loaded_bytes[host] = self._initial_bytes[session] = size = rss_bytes(host.pid)
+            _log.info("loaded the changed files of %s", session)
+            self._on_change(SessionChange(session, resident=True, ready=host.ready, size=size))
+
     def retire(self, engine: EngineName) -> None:
         """Reload `engine` on its next use, because its files have changed.
 
         Its hosts complete their runs before they are closed; pending loads are cancelled, and
         their callers start them again. Sessions that were unusable are tried again.
         """
+        self._kept.discard(engine)
         self._unusable.forget(engine)
         for session in [each for each in self._loads if each.engine == engine]:
             task = self._loads.pop(session)
@@ -240,7 +279,7 @@ class HostPool:
         if self._give_up_preloads():
             return
         for session, host in list(self._hosts.items()):
-            if session not in self._pinned and _is_idle(session, host):
+            if not self._is_pinned(session) and _is_idle(session, host):
                 _log.warning("evicting %s: engines use more than --memory-mb allows", session)
                 await self._evict_session(session, host)
                 if not self._memory.exceeded:
@@ -401,7 +440,9 @@ class HostPool:
         """Return why a session cannot be loaded, and remember it if its configuration is why."""
         if isinstance(error, LoadSuspected):
             self._unusable.suspect(session)
-        if not is_due_to_configuration(session, error):
+        # While another session of the engine runs, the engine itself can be used.
+        runs = isinstance(error, EngineUnusable) and self._has_session(session.engine)
+        if not runs and not is_due_to_configuration(session, error):
             return error
         self._condemn(session, str(error))
         return ConfigurationUnusable(str(error))
@@ -433,12 +474,18 @@ class HostPool:
         for session, host in list(self._hosts.items()):
             if self.rss_bytes() + size <= self.memory_bytes:
                 return
-            if session == keep or session in self._pinned or not _is_idle(session, host):
+            if session == keep or self._is_pinned(session) or not _is_idle(session, host):
                 continue
             if host is beside and self._is_only_session(session, host):
                 continue
             _log.info("evicting %s to free memory", session)
             await self._evict_session(session, host)
+
+    def _is_pinned(self, session: Session) -> bool:
+        return session in self._pinned or session.engine in self._kept
+
+    def _has_session(self, engine: EngineName) -> bool:
+        return any(each.engine == engine for each in self.resident_sessions())
 
     def _is_only_session(self, session: Session, host: HostProcess) -> bool:
         return all(other is not host for each, other in self._hosts.items() if each != session)

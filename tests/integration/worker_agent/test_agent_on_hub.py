@@ -519,3 +519,36 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
         await hub.stop()
         await hub.start()
         assert not (await hub.registrations.get()).engines
+
+
+async def test_loaded_engine_serves_until_its_changed_file_is_checked_and_loaded(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    models, file = tmp_path / "models", tmp_path / "models" / "sum" / "m.tflite"
+    file.parent.mkdir(parents=True)
+    save_sum(file, width=512, matrix=True)  # weights that a host may read as late as for a query
+    content = file.read_bytes()
+    options = ("--models-look-s", "0.1")
+    async with asyncio.timeout(60), running_agent(hub, models, tmp_path / "state", *options):
+        await hub.registrations.get()
+        hub.assign(1, "sum")
+        assert (await hub.ended(1)).outcome == hub_pb2.OUTCOME_COMPLETED
+        first = (await hub.heard("session_changed")).session_changed
+        file.write_bytes(content[:100])
+        engine = (await hub.heard("engine_changed")).engine_changed.engine
+        assert engine.fault == ""
+        [left_out] = engine.left_out
+        assert "m.tflite" in left_out.reason
+        hub.assign(2, "sum", count=10)
+        assert (await hub.ended(2)).outcome == hub_pb2.OUTCOME_COMPLETED
+        hub.assign(3, "sum", configuration=TWO)
+        assert (await hub.ended(3)).fault == hub_pb2.FAULT_CONFIGURATION_UNUSABLE
+        file.write_bytes(content)
+        while not (changed := (await hub.heard("session_changed")).session_changed).resident:
+            pass
+        assert changed.session == first.session
+        engine = (await hub.heard("engine_changed")).engine_changed.engine
+        assert (engine.fault, len(engine.left_out)) == ("", 0)
+        for number, configuration in ((4, ONE), (5, TWO)):
+            hub.assign(number, "sum", configuration=configuration)
+            assert (await hub.ended(number)).outcome == hub_pb2.OUTCOME_COMPLETED

@@ -106,6 +106,15 @@ def test_tflite_file_is_served_with_each_provider(fleet: Path, name: str) -> Non
         assert (answer(host, "x", array) == 2 * array).all()
 
 
+def test_loaded_tflite_file_may_be_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    save_sum(tmp_path / "m" / "m.tflite", width=SIDE, matrix=True)
+    provider = ProviderChoice(name="Builtin", kind="Builtin")  # reads the weights in each query
+    with HostClient(tmp_path, session("m"), provider=provider) as host:
+        (tmp_path / "m" / "m.tflite").write_bytes(b"")
+        assert (answer(host, "x", np.ones((1, SIDE), np.float32)) == SIDE).all()
+
+
 def test_damaged_file_is_refused_before_the_runtime_sees_it(fleet: Path) -> None:
     with pytest.raises(EngineUnusable, match=r"m\.tflite is corrupt: it has an offset that"):
         HostClient(fleet, session("damaged"))

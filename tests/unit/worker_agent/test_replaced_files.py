@@ -115,6 +115,41 @@ async def test_closing_waits_for_a_load_that_was_cancelled_before(
     assert starts.ended == len(starts.begun)
 
 
+async def test_session_whose_file_is_damaged_is_not_evicted(
+    starts: Starts, hosts: HostPool
+) -> None:
+    load = hosts.load(SESSION)
+    await starts.wait(1)
+    starts.complete()
+    await load
+    assert hosts.keep(ENGINE.name)
+    hosts.memory_bytes = -1
+    await hosts._evict(0)
+    assert hosts.resident_sessions() == [SESSION]
+    hosts.retire(ENGINE.name)
+    assert not hosts.keep(ENGINE.name), "there is no session to keep"
+
+
+async def test_session_serves_until_its_changed_files_are_loaded(
+    starts: Starts, hosts: HostPool
+) -> None:
+    load = hosts.load(SESSION)
+    await starts.wait(1)
+    starts.complete()
+    former = await load
+    given_up = asyncio.create_task(hosts.replace(ENGINE.name))
+    await starts.wait(2)
+    given_up.cancel()
+    await asyncio.wait([given_up])
+    assert hosts.get_resident(SESSION) is former
+    replacing = asyncio.create_task(hosts.replace(ENGINE.name))
+    await starts.wait(3)
+    assert hosts.get_resident(SESSION) is former
+    starts.complete()
+    await replacing
+    assert hosts.get_resident(SESSION) not in (None, former)
+
+
 class Reports:
     """A worker that is not connected, and the changes of sessions that it reports."""
 
