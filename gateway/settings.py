@@ -98,7 +98,7 @@ class _Scheduling(Settings):
     strict: bool = field_of(SchedulingOptions, "strict")
     policy_options: dict[str, str] = field_of(SchedulingOptions, "policy_options")
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
-    # Simulations and logs of earlier versions load nothing ahead unless they say so.
+    # Simulations preload nothing unless they say so.
     preload: Literal["never", "requested", "all"] = field_of(
         SchedulingOptions, "preload", default="requested"
     )

@@ -230,8 +230,8 @@ class Engine(Struct, frozen=True, kw_only=True):
 
     Attributes:
         samples: size of the sample set that jobs draw their queries from.
-        samples_digest: sha256 of its file, labels included, hexadecimal; empty if there is none, or
-            from agents of earlier versions.
+        samples_digest: sha256 of its file, labels included, hexadecimal; empty if there is
+            none.
         other_samples: how the sample set differs from that of other workers; empty if it does not.
         digest: sha256 of the model file, hexadecimal.
         fault: reason why the engine cannot be used; empty if it can.

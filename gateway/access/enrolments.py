@@ -37,9 +37,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 FILE: Final = "workers.db"
 APPLICATION_ID: Final = 0x53594E57  # "SYNW"; identifies our databases
-SCHEMA_VERSION: Final = 2
-WITHOUT_CHECKSUMS: Final = 1
-"""The latest version without checksums."""
+SCHEMA_VERSION: Final = 1
 _BUSY_TIMEOUT_MS: Final = 5000
 _KEPT_S: Final = 7 * 86_400.0
 """Time after its expiry at which a token is forgotten; until then, its use is refused by name."""
@@ -143,16 +141,6 @@ class EnrolmentStore(DatabaseFile):
             self.close()
             raise
 
-    def add_checksums(self) -> None:
-        """Upgrade a file without checksums to the current version, which has them."""
-        with self._translated():
-            if self._connection.pragma("user_version") > WITHOUT_CHECKSUMS:
-                return
-            self.check(thorough=True)
-            # The version last: the file would otherwise seem to have lost its checksums.
-            database.add_checksums(self._connection)
-            self._connection.pragma("user_version", SCHEMA_VERSION)
-
     # --- tokens -----------------------------------------------------------------------------
 
     def issue(self, worker_id: str, worker_class: str, expires_at: float, now: float) -> str:
@@ -248,7 +236,7 @@ class EnrolmentStore(DatabaseFile):
             application_id, version = (
                 self._connection.pragma(name) for name in ("application_id", "user_version")
             )
-            if application_id == APPLICATION_ID and 1 <= version <= SCHEMA_VERSION:
+            if application_id == APPLICATION_ID and version == SCHEMA_VERSION:
                 return
             if self._connection.execute("SELECT 1 FROM sqlite_schema").fetchall():
                 raise InvalidInput(f"{self._path} is of another program or version")
@@ -258,9 +246,6 @@ class EnrolmentStore(DatabaseFile):
     def _transaction(self) -> Iterator[None]:
         with self._translated(), database.transaction(self._connection, writes=True):
             yield
-
-    def _expects_checksums(self, version: int) -> bool:
-        return version > WITHOUT_CHECKSUMS
 
     def _damaged(self, fault: str) -> EnrolmentsDamaged:
         return EnrolmentsDamaged(self._path, fault)

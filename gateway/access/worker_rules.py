@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from msgspec import Struct
 
-from gateway.access.enrolments import EnrolmentsDamaged, EnrolmentStore
+from gateway.access.enrolments import EnrolmentStore
 from gateway.access.roles import matches_any
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
 from synergai.versions import split_version
@@ -140,7 +140,7 @@ class WorkerRules:
             return PermissionDenied(f"the gateway's access table has no row for {who}")
         proofs = [
             "an enrolment: create a token on the gateway's host with 'synergai gateway enroll', "
-            "and start the agent with --enrolment-token-file (one without this option is too old)"
+            "and start the agent with --enrolment-token-file"
             if row.certificate is None
             else f"a certificate for {row.certificate_name(applicant.id, applicant.worker_class)!r}"
             for row in rows
@@ -247,7 +247,7 @@ class WorkerRules:
 
         def run() -> T:
             if self._store is None:
-                self._store = _open_enrolments(self._state)
+                self._store = EnrolmentStore(self._state)
             return operation(self._store)
 
         async with self._one_at_a_time:
@@ -257,19 +257,6 @@ class WorkerRules:
             except asyncio.CancelledError:
                 await asyncio.wait([running])
                 raise
-
-
-def _open_enrolments(state: Path) -> EnrolmentStore:
-    """Open the enrolments; add checksums to a file of an earlier version if possible now."""
-    store = EnrolmentStore(state)
-    try:
-        store.add_checksums()
-    except EnrolmentsDamaged:
-        store.close()
-        raise
-    except SynergaiError as error:
-        _log.warning("the enrolled workers get no checksums yet: %s", error)
-    return store
 
 
 def _digests(row: Worker, engine: EngineName) -> frozenset[str] | None:

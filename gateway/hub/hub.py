@@ -480,5 +480,5 @@ def _log_other_samples(worker: ConnectedWorker, engine: Engine) -> None:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Whether two agents are different processes; earlier versions send no instance id."""
+    """Whether two agents are different processes."""
     return bool(one and other) and one != other

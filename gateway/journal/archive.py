@@ -30,7 +30,7 @@ from gateway.journal.files import (
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
 from synergai.errors import InvalidInput, NotFound, Unavailable
-from synergai.runtime.database import connect, describe, find_faults, has_checksums
+from synergai.runtime.database import connect, describe, find_faults
 from synergai.runtime.ownership import own_like
 
 if TYPE_CHECKING:
@@ -44,16 +44,12 @@ class Content:
     """Figures of a journal's content.
 
     Attributes:
-        version: version of its tables.
-        checksums: whether its pages have checksums.
         epoch: latest epoch.
         commits: number of commits.
         unfinished: number of jobs that have not ended.
         ended: number of jobs that have.
     """
 
-    version: int
-    checksums: bool
     epoch: int
     commits: int
     unfinished: int
@@ -218,16 +214,13 @@ def _read_content(connection: apsw.Connection) -> Content:
         WrongVersion: it is not a journal.
         apsw.Error: it cannot be read.
     """
-    version = schema.read_version(connection)
-    if version == 0:
+    if not schema.read_version(connection):
         raise schema.WrongVersion("it has no tables")
     counters = schema.read_counters(connection)
     [(unfinished, ended)] = connection.execute(
         "SELECT count(*) FILTER (WHERE state <= 2), count(*) FILTER (WHERE state > 2) FROM jobs"
     )
     return Content(
-        version=version,
-        checksums=has_checksums(connection),
         epoch=counters.epoch,
         commits=counters.commits,
         unfinished=unfinished,

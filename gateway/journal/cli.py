@@ -88,7 +88,6 @@ def _print(report: Report, *, as_json: bool) -> None:
         rows.insert(1, ("copy of", str(report.copy_of)))
     if content is not None:
         rows += [
-            ("version", f"{content.version}, {'with' if content.checksums else 'no'} checksums"),
             ("epoch", format_count(content.epoch)),
             ("commits", format_count(content.commits)),
             ("unfinished jobs", format_count(content.unfinished)),

@@ -1,6 +1,6 @@
 """Opening of the journal: refuses one that lacks what was acknowledged.
 
-The marker is written first when a journal is created or upgraded, so a current journal without a
+The marker is written first when a journal is created, so a journal without a
 marker is not an interrupted creation.
 """
 
@@ -19,9 +19,9 @@ from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, wri
 from gateway.journal.space import is_disk_full
 from synergai.errors import Unavailable
 from synergai.runtime.database import (
-    add_checksums,
     connect,
     describe,
+    expect_checksums,
     find_damage,
 )
 
@@ -53,7 +53,7 @@ class OpenedJournal(NamedTuple):
 
 
 def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJournal:
-    """Open the journal in a locked state directory, upgrading or creating it if necessary.
+    """Open the journal in a locked state directory; create it if there is none.
 
     Args:
         directory: the state directory.
@@ -75,15 +75,14 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
             if new and mark is None:
                 write_marker(directory / MARKER, Mark())
             connection = opened.enter_context(closing(connect(path, create=new)))
+            if new:
+                expect_checksums(connection)
             check_content(connection, path, mark)
-            if mark is None and not new:
-                write_marker(directory / MARKER, Mark())
-            add_checksums(connection)
             connection.pragma("cache_size", -CACHED_KIB)
             connection.pragma("journal_mode", "wal")
             connection.pragma("synchronous", "full")
             connection.pragma("foreign_keys", True)
-            schema.create_or_upgrade(connection)
+            schema.create(connection)
             counters = schema.next_epoch(connection, clock.read())
             marker = Marker(directory / MARKER, Mark(*counters))
         except (apsw.Error, schema.WrongVersion) as error:
@@ -145,7 +144,7 @@ def check_content(
         if mark is None and isinstance(error, apsw.NotADBError):
             raise  # perhaps it never was one
         raise JournalDamaged(path, describe(error)) from error
-    if mark is None and version >= schema.FIRST_WITH_COMMITS:
+    if mark is None and version:
         raise JournalDamaged(path, f"the file {MARKER} beside it is missing")
     if mark is not None and commits < mark.commits:
         raise JournalDamaged(
@@ -153,6 +152,5 @@ def check_content(
             f"the last {mark.commits - commits:,} of {mark.commits:,} commits are lost; {LOG} is "
             "missing or damaged, or another journal took its place",
         )
-    checksums = version >= schema.FIRST_WITH_COMMITS
-    if fault := find_damage(connection, checksums=checksums, thorough=thorough):
+    if version and (fault := find_damage(connection, thorough=thorough)):
         raise JournalDamaged(path, fault)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NOTABLE_S: Final = 1.0
-VERSION: Final = 9
+VERSION: Final = 1
 APPLICATION_ID: Final = 0x53594E41  # "SYNA", to recognise files of other programs
 
 _TABLES: Final = """
@@ -88,62 +88,6 @@ CREATE TABLE forgotten_engines (
 ) STRICT, WITHOUT ROWID;
 """
 
-_UPGRADES: Final = {
-    1: """
-ALTER TABLE engines ADD COLUMN unloaded INTEGER NOT NULL DEFAULT 0 CHECK (unloaded IN (0, 1));
-""",
-    2: """
-ALTER TABLE gateway ADD COLUMN commits INTEGER NOT NULL DEFAULT 0;
-""",
-    3: """
-CREATE INDEX jobs_by_owner ON jobs (engine, tenant, sequence, state) WHERE state > 2;
-CREATE TABLE keys_of_tenants (
-  tenant TEXT NOT NULL,
-  key    TEXT NOT NULL,
-  digest BLOB NOT NULL,
-  job    INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
-  PRIMARY KEY (tenant, key)
-) STRICT, WITHOUT ROWID;
-INSERT INTO keys_of_tenants
-  SELECT tenant, key, digest, job FROM keys JOIN jobs ON jobs.sequence = keys.job;
-DROP TABLE keys;
-ALTER TABLE keys_of_tenants RENAME TO keys;
-CREATE INDEX keys_by_job ON keys (job);
-""",
-    4: """
-ALTER TABLE engines ADD COLUMN description TEXT NOT NULL DEFAULT '';
-""",
-    5: """
-ALTER TABLE gateway ADD COLUMN boot_id TEXT NOT NULL DEFAULT '';
-ALTER TABLE gateway ADD COLUMN since_boot REAL NOT NULL DEFAULT 0;
-ALTER TABLE gateway ADD COLUMN unix REAL NOT NULL DEFAULT 0;
-""",
-    6: """
-ALTER TABLE jobs ADD COLUMN upload TEXT NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN max_failures INTEGER;
-CREATE UNIQUE INDEX jobs_by_upload ON jobs (tenant, upload) WHERE upload <> '';
-ALTER TABLE executions ADD COLUMN failures INTEGER NOT NULL DEFAULT 0;
-""",
-    7: """
-ALTER TABLE jobs ADD COLUMN variant TEXT NOT NULL DEFAULT '';
-ALTER TABLE jobs ADD COLUMN min_accuracy REAL NOT NULL DEFAULT 0;
-ALTER TABLE executions ADD COLUMN variant TEXT NOT NULL DEFAULT '';
-""",
-    8: """
-CREATE TABLE forgotten_engines (
-  name TEXT PRIMARY KEY
-) STRICT, WITHOUT ROWID;
-""",
-}
-"""By version, the statements that upgrade a journal to the next one.
-
-Keep `_TABLES` in step: an upgraded journal has the same tables as a new one, columns in the same
-order.
-"""
-
-FIRST_WITH_COMMITS: Final = 3
-"""First version that counts commits, whose pages have checksums, and beside which is a marker."""
-
 # Ranges of a job never overlap, so of those that begin before a new one ends, the last to begin is
 # also the last to end: checking one row is enough.
 _TRIGGER: Final = """
@@ -179,45 +123,39 @@ def read_version(connection: apsw.Connection) -> int:
         apsw.Error: it cannot be read.
     """
     application, version = (connection.pragma(name) for name in ("application_id", "user_version"))
-    if application == APPLICATION_ID and 1 <= version <= VERSION:
-        return int(version)
+    if application == APPLICATION_ID and version == VERSION:
+        return VERSION
     if connection.execute("SELECT count(*) FROM sqlite_schema").fetchall() == [(0,)]:
         return 0
     found = f"version {version}" if application == APPLICATION_ID else "of another program"
     raise WrongVersion(f"it is {found}; this gateway needs version {VERSION}")
 
 
-def create_or_upgrade(connection: apsw.Connection) -> None:
-    """Bring the tables to the current version.
+def create(connection: apsw.Connection) -> None:
+    """Create the tables in an empty database.
 
     Raises:
         WrongVersion: the file is not a journal, or of an unsupported version.
         apsw.Error: it cannot be read or written.
     """
     with connection:
-        version = read_version(connection)
-        if version == 0:
-            connection.execute(_TABLES)
-            connection.execute(_TRIGGER.format(name="new_queries_only", event="INSERT"))
-            connection.execute(_TRIGGER.format(name="further_queries_only", event="UPDATE"))
-            connection.pragma("application_id", APPLICATION_ID)
-        for earlier in range(version or VERSION, VERSION):
-            connection.execute(_UPGRADES[earlier])
-        if version != VERSION:
-            connection.pragma("user_version", VERSION)
+        if read_version(connection):
+            return
+        connection.execute(_TABLES)
+        connection.execute(_TRIGGER.format(name="new_queries_only", event="INSERT"))
+        connection.execute(_TRIGGER.format(name="further_queries_only", event="UPDATE"))
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", VERSION)
 
 
 def read_counters(connection: apsw.Connection) -> Counters:
-    """Return the counters of a journal of any version; earlier ones count no commits.
+    """Return the counters of a journal.
 
     Raises:
         WrongVersion: there are none.
         apsw.Error: they cannot be read.
     """
-    counted = read_version(connection) >= FIRST_WITH_COMMITS
-    row = connection.execute(
-        f"SELECT epoch, {'commits' if counted else '0'} FROM gateway"  # noqa: S608  # a column of ours
-    ).fetchone()
+    row = connection.execute("SELECT epoch, commits FROM gateway").fetchone()
     if row is None:
         raise WrongVersion("it has no epoch")
     return Counters(*row)

@@ -238,8 +238,6 @@ def check(dictionary: Dictionary = DEFAULT_DICTIONARY, as_json: AsJson = False) 
         ]
         if report.entries is not None:
             rows.append(("entries", format_count(report.entries)))
-        if report.checksums is not None:
-            rows.append(("checksums", "yes" if report.checksums else "no"))
         print_facts(rows)
     if report.fault:
         raise typer.Exit(1)

@@ -146,8 +146,7 @@ class OwnDataJob:
             self.priority,
             self.tenant,
             self.key,
-            # Only if given: directories of earlier versions stay valid.
-            *((self.min_accuracy,) if self.min_accuracy else ()),
+            self.min_accuracy,
         )
 
     async def _submit(

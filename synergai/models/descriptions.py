@@ -87,7 +87,7 @@ def digests_of(definition: EngineDefinition) -> Digests:
     # Whether a model accepts batches is checked when it is loaded.
     key = f"{definition.backend}:{of_file}:{of_samples}:{processing}:{tensors}"
     key = f"{key}:{definition.max_batch}"
-    if definition.warmup:  # last and only if given: keys of earlier versions stay valid
+    if definition.warmup:
         files = [digest(given.file) for given in definition.warmup if given.file is not None]
         entries = [(given.name, given.shape, given.value) for given in definition.warmup]
         key += ":" + sha256(repr((entries, files)).encode()).hexdigest()

@@ -52,13 +52,11 @@ class DictionaryReport(NamedTuple):
         path: the file.
         fault: what is wrong; empty if nothing is.
         entries: number of its entries; None if it cannot be read.
-        checksums: whether its pages have checksums; None if it cannot be read or is a text file.
     """
 
     path: Path
     fault: str = ""
     entries: int | None = None
-    checksums: bool | None = None
 
 
 def check_dictionary(path: Path) -> DictionaryReport:
@@ -76,8 +74,7 @@ def check_dictionary(path: Path) -> DictionaryReport:
         try:
             with DictionaryStore(path) as store:
                 store.check(thorough=True)
-                entries = len(store.load())
-                return DictionaryReport(path, entries=entries, checksums=store.has_checksums)
+                return DictionaryReport(path, entries=len(store.load()))
         except DictionaryDamaged as error:
             return DictionaryReport(path, fault=error.fault)
     except InvalidInput as error:

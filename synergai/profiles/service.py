@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import OBSERVED, ConfigurationDictionary
 from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible, find_implausible
-from synergai.profiles.store import DictionaryDamaged, DictionaryStore
+from synergai.profiles.store import DictionaryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -110,7 +110,6 @@ class ProfileService:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._store = DictionaryStore(path)
-        self._upgrade()
         self._write_lock = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._observed: dict[Key, _Observed] = {}
@@ -238,15 +237,6 @@ class ProfileService:
             if self.set_aside.pop(key, None) is None and (known := self._in_use(key)) is not None
         ]
         return ProfileChanges(look.put, removed)
-
-    def _upgrade(self) -> None:
-        """Upgrade a file of an earlier version, or try again at the next start."""
-        try:
-            self._store.upgrade()
-        except DictionaryDamaged:
-            raise
-        except SynergaiError as error:
-            _log.warning("the dictionary is not upgraded yet: %s", error)
 
     def _plausible(self, entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
         plausible = []

@@ -1,8 +1,6 @@
 """Configuration dictionary in a SQLite database with one row per entry.
 
-Several processes use the database at once. A file of an earlier version is read as it is, and gets
-the columns that it lacks before something is written to it. Only a gateway adds checksums to one
-that has none: a gateway that would write without them may be running when a command uses its file.
+Several processes use the database at once.
 """
 
 from __future__ import annotations
@@ -32,35 +30,12 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
 
 APPLICATION_ID: Final = 0x53594E44  # "SYND"; identifies our databases
-SCHEMA_VERSION: Final = 11
-_WITH_ITS_COLUMNS: Final = 10
-"""Version with all columns of the current one, but without checksums."""
-WITHOUT_CHECKSUMS: Final = frozenset((1, 2, 4, 6, 8, _WITH_ITS_COLUMNS))
+SCHEMA_VERSION: Final = 1
 BUSY_TIMEOUT_MS: Final = 30_000
 """A lock is held for milliseconds, but by a process that a busy machine may not run for seconds;
 what would be lost is minutes of measurement."""
 
-_ADDED: Final = {
-    "variant": "TEXT NOT NULL DEFAULT ''",
-    "batch_qps": "TEXT NOT NULL DEFAULT ''",
-    "error": "REAL NOT NULL DEFAULT 0",
-    "repeats": "INTEGER NOT NULL DEFAULT 0",
-    "idle_watts": "REAL NOT NULL DEFAULT 0",
-    "clock_mhz": "REAL NOT NULL DEFAULT 0",
-    "lowest_clock_mhz": "REAL NOT NULL DEFAULT 0",
-    "temperature_c": "REAL NOT NULL DEFAULT 0",
-    "throttled": "REAL NOT NULL DEFAULT 0",
-    "background": "REAL NOT NULL DEFAULT 0",
-    "digest": "TEXT NOT NULL DEFAULT ''",
-    "runtime": "TEXT NOT NULL DEFAULT ''",
-    "agent": "TEXT NOT NULL DEFAULT ''",
-    "accuracy": "REAL NOT NULL DEFAULT 0",
-    "accuracy_samples": "INTEGER NOT NULL DEFAULT 0",
-    "timer": "TEXT NOT NULL DEFAULT ''",
-    "samples_digest": "TEXT NOT NULL DEFAULT ''",
-}
-"""Columns that earlier versions lack, some or all of them."""
-_TABLE: Final = f"""
+_SCHEMA: Final = f"""
 CREATE TABLE profile (
     engine TEXT NOT NULL,
     worker_class TEXT NOT NULL,
@@ -78,12 +53,25 @@ CREATE TABLE profile (
     queries INTEGER NOT NULL,
     label TEXT NOT NULL,
     measured_at TEXT NOT NULL,
-    {", ".join(f"{name} {kind}" for name, kind in _ADDED.items())},
+    variant TEXT NOT NULL,
+    batch_qps TEXT NOT NULL,
+    error REAL NOT NULL,
+    repeats INTEGER NOT NULL,
+    idle_watts REAL NOT NULL,
+    clock_mhz REAL NOT NULL,
+    lowest_clock_mhz REAL NOT NULL,
+    temperature_c REAL NOT NULL,
+    throttled REAL NOT NULL,
+    background REAL NOT NULL,
+    digest TEXT NOT NULL,
+    runtime TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    accuracy REAL NOT NULL,
+    accuracy_samples INTEGER NOT NULL,
+    timer TEXT NOT NULL,
+    samples_digest TEXT NOT NULL,
     PRIMARY KEY ({", ".join(KEY)})
 ) STRICT, WITHOUT ROWID;
-"""
-_SCHEMA: Final = f"""
-{_TABLE}
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
@@ -151,24 +139,6 @@ class DictionaryStore(DatabaseFile):
         except SynergaiError:
             self.close()
             raise
-
-    def upgrade(self) -> None:
-        """Upgrade a file of an earlier version to the current one, with checksums.
-
-        Raises:
-            DictionaryDamaged: it is damaged.
-            InvalidInput: it cannot be written.
-            Unavailable: another process keeps it locked.
-        """
-        with self._translated():
-            if self._connection.pragma("user_version") == SCHEMA_VERSION:
-                return
-            self.check(thorough=True)
-            with database.transaction(self._connection, writes=True):
-                self._add_columns()
-            # The version last: the file would otherwise seem to have lost its checksums.
-            database.add_checksums(self._connection)
-            self._connection.pragma("user_version", SCHEMA_VERSION)
 
     def load(self) -> ConfigurationDictionary:
         """Read all entries.
@@ -266,25 +236,6 @@ class DictionaryStore(DatabaseFile):
                 if self._read_version() == 0:  # another process may have been first
                     self._connection.execute(_SCHEMA)
 
-    def _add_columns(self) -> None:
-        """Add the columns that a file of an earlier version lacks.
-
-        The primary key grows by one of them, so that the table is made again.
-        """
-        version = self._connection.pragma("user_version")
-        if version >= _WITH_ITS_COLUMNS:
-            return
-        columns = self._connection.execute("PRAGMA table_info(profile)")
-        known = ", ".join(row[1] for row in columns)
-        self._connection.execute("ALTER TABLE profile RENAME TO earlier")
-        self._connection.execute(_TABLE)
-        self._connection.execute(
-            f"INSERT INTO profile ({known}) SELECT {known} FROM earlier"  # noqa: S608  # our own column names
-        )
-        self._connection.execute("DROP TABLE earlier")
-        upgraded = _WITH_ITS_COLUMNS if version in WITHOUT_CHECKSUMS else SCHEMA_VERSION
-        self._connection.pragma("user_version", upgraded)
-
     def _read_version(self) -> int:
         """Return the version of the file; 0 if it is empty."""
         application_id = self._connection.pragma("application_id")
@@ -294,7 +245,7 @@ class DictionaryStore(DatabaseFile):
             return 0
         if application_id != APPLICATION_ID:
             raise InvalidInput(f"{self._path} is a database, but not a configuration dictionary")
-        if not 1 <= version <= SCHEMA_VERSION:
+        if version != SCHEMA_VERSION:
             raise InvalidInput(
                 f"{self._path} is a configuration dictionary of version {version}, but this "
                 f"program reads version {SCHEMA_VERSION}; export it to CSV with the program that "
@@ -305,11 +256,7 @@ class DictionaryStore(DatabaseFile):
     @contextmanager
     def _writing(self) -> Iterator[None]:
         with self._translated(), database.transaction(self._connection, writes=True):
-            self._add_columns()
             yield
-
-    def _expects_checksums(self, version: int) -> bool:
-        return version not in WITHOUT_CHECKSUMS
 
     def _damaged(self, fault: str) -> DictionaryDamaged:
         return DictionaryDamaged(self._path, fault)

@@ -18,9 +18,7 @@ from synergai.profiles.records import COLUMNS, CONFIGURATION, KEY, from_record, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-JSON_VERSION: Final = 3
-_READABLE: Final = (1, 2, JSON_VERSION)
-"""Versions of JSON that are read; entries of earlier ones lack some fields."""
+JSON_VERSION: Final = 1
 
 _TEXTS: Final = (
     *("engine", "worker_class", "label", "measured_at", "batch_qps"),
@@ -104,7 +102,7 @@ def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
     entries = document.get("entries") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(entries, list):
         raise InvalidInput(f'{where}: expected an object with "version" and "entries"')
-    if document.get("version") not in _READABLE:
+    if document.get("version") != JSON_VERSION:
         raise InvalidInput(
             f"{where} is of version {document.get('version')}, but this program reads "
             f"version {JSON_VERSION}"

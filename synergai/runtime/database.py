@@ -1,9 +1,8 @@
 """Connections to SQLite databases, with a checksum on every page.
 
 SQLite's `cksumvfs <https://sqlite.org/cksumvfs.html>`_ stores the checksum in the last eight bytes
-of each page, and verifies it at every read. A database says in its header whether it has checksums,
-and connections follow when another process adds them. Programs that write without `cksumvfs` would
-leave wrong checksums behind, so a database gets a new version together with its checksums.
+of each page, and verifies it at every read. Every database of ours has checksums from
+its first page on. Programs that write without `cksumvfs` would leave wrong ones behind.
 """
 
 from __future__ import annotations
@@ -54,27 +53,9 @@ def connect(path: Path, *, create: bool = False) -> apsw.Connection:
     return connection
 
 
-def has_checksums(connection: apsw.Connection) -> bool:
-    """Return whether the pages have checksums."""
-    return connection.reserve_bytes() == _CHECKSUM_BYTES
-
-
 def expect_checksums(connection: apsw.Connection) -> None:
     """Let a database that is still empty have checksums from its first page on."""
     connection.reserve_bytes(reserve=_CHECKSUM_BYTES)
-
-
-def add_checksums(connection: apsw.Connection) -> None:
-    """Add checksums to the pages of a database that lacks them; atomic.
-
-    Waits for other connections as long as the busy timeout of this one.
-
-    Raises:
-        apsw.Error: it cannot be written.
-    """
-    if not has_checksums(connection):
-        connection.reserve_bytes(reserve=_CHECKSUM_BYTES)
-        connection.execute("VACUUM")
 
 
 @contextmanager
@@ -96,20 +77,19 @@ def transaction(connection: apsw.Connection, *, writes: bool) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def find_damage(connection: apsw.Connection, *, checksums: bool, thorough: bool = False) -> str:
+def find_damage(connection: apsw.Connection, *, thorough: bool = False) -> str:
     """Read all pages and check them; return what is wrong, empty if nothing is.
 
     Args:
         connection: the database.
-        checksums: whether its pages must have checksums. Without them, the check is thorough.
         thorough: see `find_faults`.
 
     Raises:
         apsw.BusyError: other connections kept the database locked for the busy timeout.
     """
-    if checksums and not has_checksums(connection):
+    if connection.reserve_bytes() != _CHECKSUM_BYTES:
         return "its pages have lost their checksums"
-    return "; ".join(find_faults(connection, thorough=thorough or not checksums))
+    return "; ".join(find_faults(connection, thorough=thorough))
 
 
 def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[str]:
@@ -117,8 +97,7 @@ def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[
 
     Args:
         connection: the database.
-        thorough: whether to compare indexes with their tables as well, which takes longer, and
-            is needed only without checksums.
+        thorough: whether to compare indexes with their tables as well, which takes longer.
 
     Raises:
         apsw.BusyError: other connections kept the database locked for the busy timeout.

@@ -31,24 +31,17 @@ class DatabaseFile(ABC):
         """Close the database; idempotent."""
         self._connection.close()
 
-    @property
-    def has_checksums(self) -> bool:
-        """Whether the pages have checksums."""
-        return database.has_checksums(self._connection)
-
     def check(self, *, thorough: bool = False) -> None:
         """Read the whole file and check it.
 
         Args:
-            thorough: whether to check also what only a file without checksums needs.
+            thorough: whether to compare indexes with their tables as well, which takes longer.
 
         Raises:
             SynergaiError: the file is damaged, or cannot be read.
         """
         with self._translated():
-            expected = self._expects_checksums(self._connection.pragma("user_version"))
-            fault = database.find_damage(self._connection, checksums=expected, thorough=thorough)
-            if fault:
+            if fault := database.find_damage(self._connection, thorough=thorough):
                 raise self._damaged(fault)
 
     def changed_by_others(self) -> bool:
@@ -63,10 +56,6 @@ class DatabaseFile(ABC):
     @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
         """Raise errors of SQLite as those of this database."""
-
-    @abstractmethod
-    def _expects_checksums(self, version: int) -> bool:
-        """Return whether files of a version have checksums."""
 
     @abstractmethod
     def _damaged(self, fault: str) -> SynergaiError:

@@ -62,7 +62,7 @@ class EventLog:
             {
                 "format": FORMAT,
                 "epoch": epoch,
-                "settings": _encode_settings(settings),
+                "settings": msgspec.structs.asdict(settings),
                 "dictionary": [_encode(entry) for entry in profiles],
             }
         )
@@ -201,18 +201,9 @@ def _head(path: Path, line: str) -> _Head:
         raise InvalidInput(f"{path}: not an event log") from None
 
 
-def _encode_settings(settings: SchedulingSettings) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(settings)
-    fields["options"] = fields.pop("policy_options")  # its name in this format
-    return fields
-
-
 def _decode_settings(path: Path, fields: dict[str, Any]) -> SchedulingSettings:
-    # Earlier versions never interrupted a job for a request.
-    fields = {"strict": True, **fields, "policy_options": fields.get("options", {})}
-    known = {n: v for n, v in fields.items() if n in SchedulingSettings.__struct_fields__}
     try:
-        return msgspec.convert(known, SchedulingSettings)
+        return msgspec.convert(fields, SchedulingSettings)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{path}: invalid settings: {error}") from None
 
@@ -223,8 +214,6 @@ def _encode_tagged(value: Event | Command) -> list[Any]:
 
 def _decode_tagged(value: list[Any]) -> Any:
     name, fields = value
-    if name == "ProfileAdded":  # of earlier versions, with a single entry
-        name, fields = "ProfilesAdded", {"entries": [fields["entry"]]}
     return msgspec.convert(fields, _CLASSES[name])
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.journal.journal import Journal
 from synergai.runtime.clock import MAX_DOWNTIME_S, Clock, ClockReading, time_between
-from tests.unit.gateway.test_journal import OLD_JOURNALS, a_record, ended
+from tests.unit.gateway.test_journal import a_record, ended
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,13 +69,6 @@ async def test_change_of_the_clock_is_logged(
     await Journal(tmp_path, clock=FrozenClock(BEFORE)).close()
     await Journal(tmp_path, clock=FrozenClock(BEFORE._replace(unix=160.0 + HOUR))).close()
     assert "changed by +3600 s" in caplog.text
-
-
-async def test_journal_of_an_earlier_version_keeps_its_instants(tmp_path: Path) -> None:
-    shutil.copy(OLD_JOURNALS / "version_2.db", tmp_path / "journal.db")
-    journal = Journal(tmp_path)
-    assert {job.submitted_at for job in await journal.unfinished_jobs()} == {1.7e9}
-    await journal.close()
 
 
 def test_clock_reads_the_boot_of_this_machine() -> None:

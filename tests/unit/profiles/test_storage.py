@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import apsw
 import pytest
@@ -32,7 +31,6 @@ from synergai.profiles.dictionary import (
 from synergai.profiles.files import (
     add_to_dictionary,
     check_dictionary,
-    delete_from_dictionary,
     load_dictionary,
     salvage_dictionary,
 )
@@ -41,20 +39,9 @@ from synergai.profiles.store import DictionaryStore
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
 from synergai.runtime.database import connect
 
-OLD_DICTIONARY = Path(__file__).with_name("dictionary_0.1.db")
-"""Written by the program of November 2025, before entries could be disturbed."""
-DICTIONARY_3 = Path(__file__).with_name("dictionary_3.db")
-"""Written by the program of November 2026, before entries had an error, clocks and a digest."""
-DICTIONARY_5 = Path(__file__).with_name("dictionary_5.db")
-"""Written by the program of November 2026, before engines had variants and accuracies."""
-DICTIONARY_7 = Path(__file__).with_name("dictionary_7.db")
-"""The same entries, upgraded by the program of November 2026 before entries named their timer."""
-DICTIONARY_9 = Path(__file__).with_name("dictionary_9.db")
-"""The same entries, upgraded by the program of November 2026 before they named their samples."""
-TEXTS_1 = [Path(__file__).with_name(f"dictionary_1.{suffix}") for suffix in ("csv", "json")]
-"""Exported by the program of `DICTIONARY_3` from the same entries."""
-TEXTS_2 = [Path(__file__).with_name(f"dictionary_2.{suffix}") for suffix in ("csv", "json")]
-"""Exported by the program of `DICTIONARY_5` from the same entries."""
+if TYPE_CHECKING:
+    from pathlib import Path
+
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
 FIGURES = st.floats(min_value=0, max_value=1e12)
@@ -206,7 +193,7 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
         ("[" * 100_000, "nested too deeply"),
         ("1" * 5000, r"f\.json: Exceeds the limit"),
         ("[]", "expected an object"),
-        ('{"version": 4, "entries": []}', "is of version 4, but this program reads version 3"),
+        ('{"version": 4, "entries": []}', "is of version 4, but this program reads version 1"),
         ('{"version": 1, "entries": [3]}', "entry 0: expected an object"),
         ('{"version": 1, "entries": [{"engine": "e"}]}', "entry 0: the column"),
         (
@@ -222,7 +209,7 @@ def test_csv_error_names_line_and_column(text: str, complaint: str) -> None:
             "column qps: expected a number, not '1e'",
         ),
         (
-            f'{{"version": 2, "entries": [{{{FIELDS}, "label": "\\ud800"}}]}}',
+            f'{{"version": 1, "entries": [{{{FIELDS}, "label": "\\ud800"}}]}}',
             r"column label: '\\ud800' is not Unicode text",
         ),
     ],
@@ -293,120 +280,10 @@ def test_impossible_number_of_threads_in_a_database_is_rejected(
 def test_dictionary_of_another_version_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "d.db"
     add_to_dictionary(path, [an_entry()])
-    change(path, "PRAGMA user_version = 12")
+    change(path, "PRAGMA user_version = 2")
 
-    with pytest.raises(InvalidInput, match="version 12, but this program reads version 11"):
+    with pytest.raises(InvalidInput, match="version 2, but this program reads version 1"):
         load_dictionary(path)
-
-
-def test_dictionary_of_version_1_is_migrated(tmp_path: Path) -> None:
-    path = tmp_path / "d.db"
-    add_to_dictionary(path, [an_entry("older")])
-    change(path, "ALTER TABLE profile DROP COLUMN batch_qps; PRAGMA user_version = 1")
-
-    newer = replace(an_entry("newer"), batch_qps=(12.5, 20.0))
-    add_to_dictionary(path, [newer])
-    assert content(load_dictionary(path)) == {an_entry("older"), newer}
-
-
-def new_columns(path: Path) -> ProfileEntry:
-    """An entry with a value in each column that files of version 3 lack."""
-    given = {
-        name: f"a {name}" for name in ("digest", "runtime", "agent", "timer", "samples_digest")
-    }
-    return replace(
-        an_entry("newer"),
-        label=PREDICTED,
-        error=0.04,
-        repeats=3,
-        idle_watts=2.5,
-        clock_mhz=1800.0,
-        lowest_clock_mhz=1200.0,
-        temperature_c=71.5,
-        throttled=0.25,
-        background=0.01,
-        measured_at=path.suffix,
-        **given,
-    )
-
-
-@pytest.mark.parametrize("old", [DICTIONARY_3, *TEXTS_1], ids=lambda path: path.name)
-def test_older_file_is_read_as_it_is_and_upgraded_by_the_first_entry(
-    tmp_path: Path, old: Path
-) -> None:
-    path = Path(shutil.copy(old, tmp_path))
-    before = path.read_bytes()
-    known = {
-        (e.engine, e.label, e.qps, e.batch_qps, e.watts, e.error) for e in load_dictionary(path)
-    }
-    assert known == {
-        ("onnx_digits", "measured", 151234.5, (2e5, 3e5), 21.5, 0.0),
-        ("onnx_digits", "disturbed", 120000.0, (), 0.0, 0.0),
-        ("resnet50/2", "observed", 9.5, (), 0.0, 0.0),
-        ("resnet50", "measured", 900.0, (), 0.0, 0.0),
-    }
-    assert path.read_bytes() == before
-
-    newer = new_columns(path)
-    entries = content(load_dictionary(path))
-    add_to_dictionary(path, [newer])
-    assert content(load_dictionary(path)) == entries | {newer}
-
-
-@pytest.mark.parametrize(
-    ("old", "version"),
-    [
-        (OLD_DICTIONARY, 10),
-        (DICTIONARY_3, 11),
-        (DICTIONARY_5, 11),
-        (DICTIONARY_7, 11),
-        (DICTIONARY_9, 11),
-    ],
-)
-def test_command_upgrades_the_columns_and_a_gateway_the_rest(
-    tmp_path: Path, old: Path, version: int
-) -> None:
-    path = Path(shutil.copy(old, tmp_path))
-    add_to_dictionary(path, [])
-    with closing(connect(path)) as connection:
-        assert connection.pragma("user_version") == version
-    entries = content(load_dictionary(path))
-    with DictionaryStore(path) as store:
-        store.upgrade()
-        store.upgrade()
-    with closing(connect(path)) as connection:
-        assert connection.pragma("user_version") == 11
-    assert content(load_dictionary(path)) == entries
-
-
-@pytest.mark.parametrize("old", [DICTIONARY_5, DICTIONARY_7, *TEXTS_2], ids=lambda path: path.name)
-def test_file_without_variants_takes_variants_of_the_same_configuration(
-    tmp_path: Path, old: Path
-) -> None:
-    path = Path(shutil.copy(old, tmp_path))
-    before = path.read_bytes()
-    known = content(load_dictionary(path))
-    assert {(e.engine, e.configuration, e.qps, e.accuracy_samples) for e in known} == {
-        ("onnx_digits", Configuration(1), 151234.5, 0),
-        ("onnx_digits", Configuration(2), 120000.0, 0),
-        ("resnet50/2", Configuration(4, "MAXN"), 9.5, 0),
-        ("resnet50", Configuration(0, "MAXN", "CUDAExecutionProvider"), 900.0, 0),
-    }
-    assert path.read_bytes() == before
-
-    variants = [
-        replace(
-            entry,
-            configuration=replace(entry.configuration, variant="int8"),
-            accuracy=0.875,
-            accuracy_samples=10_000,
-        )
-        for entry in known
-    ]
-    add_to_dictionary(path, variants)
-    assert content(load_dictionary(path)) == known | set(variants)
-    delete_from_dictionary(path, lambda entry: entry.configuration.variant == "int8")
-    assert content(load_dictionary(path)) == known
 
 
 @pytest.mark.parametrize("accuracy", [math.nan, -0.1, 1.01, math.inf])
@@ -430,16 +307,6 @@ def test_accuracy_has_a_standard_error_that_samples_reduce() -> None:
 def test_variant_without_a_valid_name_is_rejected() -> None:
     with pytest.raises(InvalidInput, match="not a valid variant name"):
         replace(an_entry(), configuration=Configuration(variant="../x"))
-
-
-def test_store_that_was_open_before_follows_an_upgrade(tmp_path: Path) -> None:
-    path = Path(shutil.copy(DICTIONARY_3, tmp_path))
-    with DictionaryStore(path) as before, DictionaryStore(path) as after:
-        entries = content(before.load())
-        after.put_all([new_columns(path)])
-        assert content(before.load()) == entries | {new_columns(path)}
-        before.put_observed(replace(new_columns(path), label=OBSERVED, qps=7.0))
-        assert len(content(after.load())) == len(entries) + 1
 
 
 @pytest.mark.parametrize("name", ["d.db", "d.csv", "d.json"])
@@ -493,17 +360,6 @@ def test_share_above_one_is_rejected() -> None:
 
 def test_energy_of_a_query_is_power_over_throughput() -> None:
     assert replace(an_entry(qps=10.0), watts=25.0).joules == 2.5
-
-
-def test_dictionary_of_the_first_release_is_used_and_takes_new_labels(tmp_path: Path) -> None:
-    path = Path(shutil.copy(OLD_DICTIONARY, tmp_path / "d.db"))
-    measured, observed = sorted(load_dictionary(path), key=lambda entry: -entry.qps)
-    assert (measured.label, measured.qps, measured.batch_qps) == ("measured", 1119.5, (1500, 1800))
-    assert (observed.label, observed.qps, observed.queries) == ("observed", 29.5, 16)
-
-    disturbed = [replace(entry, label=DISTURBED, qps=700.0) for entry in (measured, observed)]
-    assert add_to_dictionary(path, disturbed, keep_undisturbed=True) == [measured]
-    assert content(load_dictionary(path)) == {measured, disturbed[1]}
 
 
 @pytest.mark.parametrize("name", ["d.db", "d.csv", "d.json"])

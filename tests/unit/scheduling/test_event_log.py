@@ -6,7 +6,6 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -15,19 +14,12 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
-    AssignmentsRevoked,
-    ConfigurationsUnusable,
-    Event,
     JobArrived,
-    ProfilesRemoved,
-    ProgressChecked,
     TimePassed,
 )
 from synergai.scheduling.settings import SchedulingSettings
 
 ALWAYS_FULL = Path("/dev/full")
-EARLIER = Path(__file__).with_name("event_log_0.1.jsonl")
-"""Log of an earlier release with every kind of event, and with fields that no longer exist."""
 
 
 def make_log(path: Path) -> EventLog:
@@ -54,17 +46,6 @@ def test_unwritable_path_raises_unavailable(tmp_path: Path) -> None:
         make_log(tmp_path / "missing" / "log")
 
 
-def test_fields_of_earlier_releases_are_skipped(tmp_path: Path) -> None:
-    arrived = JobArrived(Job(id=JobId("j"), engine=EngineName("e"), queries=1, arrival=0.0), 1)
-    with make_log(tmp_path / "log") as log:
-        log.record(arrived, 0.0, [])
-    text = (tmp_path / "log").read_text()
-    (tmp_path / "log").write_text(text.replace('"queries":1', '"queries":1,"divisible":true'))
-    assert "divisible" in (tmp_path / "log").read_text()
-    [step] = replay(tmp_path / "log", time.thread_time)
-    assert step.event == arrived
-
-
 def test_line_that_was_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     arrived = JobArrived(Job(id=JobId("j"), engine=EngineName("e"), queries=1, arrival=0.0), 1)
     with make_log(tmp_path / "log") as log:
@@ -88,34 +69,6 @@ def test_line_that_is_no_event_is_refused_with_its_number(tmp_path: Path, line: 
         list(replay(tmp_path / "log", time.thread_time))
 
 
-def test_settings_keep_their_names_in_the_file(tmp_path: Path) -> None:
-    settings = SchedulingSettings(policy="malleable", policy_options={"gain": "0.2"})
-    with EventLog(tmp_path / "log", settings, ConfigurationDictionary(), epoch=1):
-        pass
-    head = json.loads((tmp_path / "log").read_text())
-    assert head["settings"] == {
-        "policy": "malleable",
-        "objective": "accuracy",
-        "preload": "never",
-        "infeasible": "defer",
-        "fair_burst_s": 60.0,
-        "fair_half_life_s": 300.0,
-        "prefetch_s": 0.02,
-        "prefetch_count": 64,
-        "probe_queries": 16,
-        "max_faults": 3,
-        "stuck_s": 10.0,
-        "hedge_share": 0.0,
-        "reassess_s": 1.0,
-        "pace_half_life_s": 2.0,
-        "pace_trust": 0.25,
-        "mode_switch_s": 5.0,
-        "strict": False,
-        "options": {"gain": "0.2"},
-    }
-    assert list(replay(tmp_path / "log", time.thread_time)) == []
-
-
 def test_settings_out_of_range_are_rejected(tmp_path: Path) -> None:
     with make_log(tmp_path / "log"):
         pass
@@ -123,20 +76,6 @@ def test_settings_out_of_range_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(text.replace('"max_faults":3', '"max_faults":0'))
     with pytest.raises(InvalidInput, match="max_faults"):
         list(replay(tmp_path / "log", time.thread_time))
-
-
-def test_log_of_an_earlier_release_is_replayed() -> None:
-    steps = list(replay(EARLIER, time.thread_time))
-    later = {
-        AssignmentsRevoked,
-        ConfigurationsUnusable,
-        ProfilesRemoved,
-        ProgressChecked,
-    }
-    assert {type(step.event) for step in steps} == set(get_args(Event)) - later
-    assert [step.replayed for step in steps] == [step.recorded for step in steps]
-    jobs = [step.event.job for step in steps if isinstance(step.event, JobArrived)]
-    assert {math.isinf(job.deadline) for job in jobs} == {True, False}
 
 
 HEAD = {"format": 1, "epoch": 1, "settings": {}, "dictionary": []}

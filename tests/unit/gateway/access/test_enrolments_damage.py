@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,6 @@ from gateway.cli import app
 from synergai.errors import Unavailable
 from synergai.profiles.files import add_to_dictionary
 
-OLD_FILE = Path(__file__).with_name("workers_1.db")
-"""Written before there were checksums: w1 is enrolled, w2 revoked."""
 FLIPS = 100
 
 
@@ -31,22 +28,10 @@ def state(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """Return a state directory of an earlier version."""
-    shutil.copy(OLD_FILE, tmp_path / FILE)
-    return tmp_path
-
-
 def flip(file: Path, offset: int, bits: int = 1) -> None:
     data = bytearray(file.read_bytes())
     data[offset] ^= bits
     file.write_bytes(data)
-
-
-def has_checksums(state: Path) -> bool:
-    with EnrolmentStore(state) as store:
-        return store.has_checksums
 
 
 def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
@@ -76,22 +61,6 @@ def test_damage_names_the_file_the_fault_and_the_ways_out(state: Path) -> None:
         EnrolmentStore(state)
     assert str(state / FILE) in str(raised.value)
     assert "synergai gateway enroll" in str(raised.value)
-
-
-async def test_gateway_adds_checksums_to_an_older_file_and_commands_do_not(old: Path) -> None:
-    with EnrolmentStore(old) as store:
-        before = store.workers()
-    assert [(each.id, each.revoked_at) for each in before] == [("w1", None), ("w2", 2000.0)]
-    assert not has_checksums(old)
-    with EnrolmentStore(old) as command:
-        rules = WorkerRules(old)
-        await rules.load()
-        await rules.close()
-        assert command.workers() == before
-        command.revoke("w1", 3000.0)
-    assert has_checksums(old)
-    with EnrolmentStore(old) as store:
-        assert [each.revoked_at for each in store.workers()] == [3000.0, 2000.0]
 
 
 async def test_gateway_does_not_start_on_damaged_enrolments(state: Path) -> None:
