@@ -98,10 +98,7 @@ class _Scheduling(Settings):
     strict: bool = field_of(SchedulingOptions, "strict")
     policy_options: dict[str, str] = field_of(SchedulingOptions, "policy_options")
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
-    # Simulations preload nothing unless they say so.
-    preload: Literal["never", "requested", "all"] = field_of(
-        SchedulingOptions, "preload", default="requested"
-    )
+    preload: bool = field_of(SchedulingOptions, "preload")
     infeasible: Literal["defer", "reject"] = field_of(SchedulingOptions, "infeasible")
     pace_half_life_s: Duration = field_of(SchedulingOptions, "pace_half_life_s")
     reassess_s: Duration = field_of(SchedulingOptions, "reassess_s")

@@ -54,7 +54,6 @@ def parse() -> argparse.Namespace:
     add("--seeds", type=_seeds, default=(0, 1, 2), help="one run for each, such as 0-2")
     add("--cold", action="store_true", help="begin with nothing loaded")
     add("--lead", type=float, default=0.0, help="seconds before the first request, with --cold")
-    add("--preload", choices=("never", "requested", "all"), default="never")
     add("--json", action="store_true", help="print JSON instead of a table")
     return parser.parse_args()
 
@@ -82,7 +81,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def compare_all(options: argparse.Namespace) -> Iterator[Figures]:
     """Simulate every rule under every load."""
-    start = Start(cold=options.cold, lead_s=options.lead, preload=options.preload)
+    start = Start(cold=options.cold, lead_s=options.lead)
     for name in options.scenarios:
         for shape in options.shapes:
             for rate in options.rates or DEFAULT_RATES[name]:

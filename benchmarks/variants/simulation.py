@@ -6,7 +6,7 @@ import heapq
 import itertools
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -79,12 +79,10 @@ class Start:
     Attributes:
         cold: nothing is loaded at first; otherwise everything is.
         lead_s: seconds between the workers' start and time 0, at which requests begin.
-        preload: which engines workers load before they are needed.
     """
 
     cold: bool = False
     lead_s: float = 0.0
-    preload: Literal["never", "requested", "all"] = "never"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +163,7 @@ class _Simulation:
     def __init__(self, scenario: Scenario, seed: int, rule: str, policy: str, start: Start) -> None:
         self._scenario = scenario
         self._random = np.random.default_rng(seed)
-        settings = SchedulingSettings(policy=policy, stuck_s=float("inf"), preload=start.preload)
+        settings = SchedulingSettings(policy=policy, stuck_s=float("inf"))
         name = WorkerClass("server")
         entries = profile_entries(
             scenario.fronts, name, start_s=scenario.start_s, load_s=scenario.load_s

@@ -389,7 +389,7 @@ class Hub:
         if fault:
             _log.warning("worker %s: cannot load %s: %s", worker.id, session.engine, fault)
         worker.sessions.discard(session)
-        dropped = SessionDropped(worker.id, session, message.no_room)
+        dropped = SessionDropped(worker.id, session, message.no_room, message.bytes)
         self._dispatcher.tell(dropped, source=worker)
         self._dispatcher.preloads.dropped(worker.id, session)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)

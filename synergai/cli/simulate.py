@@ -71,7 +71,7 @@ def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> Non
     for metric in METRICS:
         columns = (title(metric, results), *settings.simulated, "sum")
         print_table(columns, rows(results, metric, settings.policies, settings.simulated))
-    if settings.preload != "never":
+    if any(result.loads for result in results):
         columns = ("preloads, per run", "number", "unused (s)", "unused (kJ)")
         print_table(columns, [_loads(results, policy) for policy in settings.policies])
 

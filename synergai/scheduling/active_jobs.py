@@ -79,7 +79,7 @@ class ActiveJobs:
         if job.engine in self._variants.engines:
             self._variants.arrived(record, now)
         if self._residency.is_on:
-            self._residency.arrived(job.engine, now, is_request=record.is_request)
+            self._residency.arrived(job.engine, now)
         if job.perishable and math.isfinite(job.deadline):
             self._expiries.add(record, len(self.by_id))
         if record.remaining == 0:

@@ -171,11 +171,13 @@ class SessionDropped(Struct, frozen=True):
         worker_id: the worker.
         session: the session.
         no_room: it was to be preloaded, and the worker had no memory for it.
+        bytes: memory that it takes, or more; 0 if unknown.
     """
 
     worker_id: WorkerId
     session: Session
     no_room: bool = False
+    bytes: int = 0
 
 
 class ModeChanged(Struct, frozen=True):

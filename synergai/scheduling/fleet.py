@@ -43,6 +43,11 @@ class Fleet:
         """Return the workers that have `engine`."""
         return self._serving.get(engine, ())
 
+    @property
+    def engines(self) -> Iterable[EngineName]:
+        """The engines that any worker has."""
+        return self._serving.keys()
+
     def add(self, worker: Worker, now: float) -> WorkerRecord:
         """Add a worker whose id is not in the fleet."""
         if self._settings.strict:

@@ -24,8 +24,10 @@ UNKNOWN_S: Final = 10.0
 """Assumed duration of a load of which nothing is known."""
 FIRST_RETRY_S: Final = 5.0
 """Time until a session that its worker did not load is preloaded again, which then doubles."""
-LONGEST_RETRY_S: Final = 60.0
-"""The longest such time, and that of a session that its worker dropped."""
+MEMORY_RETRY_S: Final = 60.0
+"""The same of a session that its worker dropped or had no room for."""
+LONGEST_RETRY_S: Final = 600.0
+"""The longest such time."""
 _FORGOTTEN_S: Final = 60.0
 """Time for which an overdue load holds back its own worker, which should report its end."""
 
@@ -175,8 +177,9 @@ class Loads:
         key = worker_id, session
         if self._unloading.pop(key, None) is not None:
             return False
-        _, last_s = self._failed.get(key, (0.0, FIRST_RETRY_S / 2.0))
-        retry_s = LONGEST_RETRY_S if for_memory else min(2.0 * last_s, LONGEST_RETRY_S)
+        _, last_s = self._failed.get(key, (0.0, 0.0))
+        first_s = MEMORY_RETRY_S if for_memory else FIRST_RETRY_S
+        retry_s = min(max(2.0 * last_s, first_s), LONGEST_RETRY_S)
         self._failed[key] = now + retry_s, retry_s
         return True
 

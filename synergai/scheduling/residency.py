@@ -1,25 +1,26 @@
 """Residency: which sessions workers load before they are needed, and which they drop for them.
 
-Of an engine with variants, the fastest one is kept loaded wherever the engine is served, as are
-those that its load asks for next. Other engines are loaded by idle workers if recent arrivals make
-them likely, if the operator wants that: after a job, which is split, by all workers; of requests,
-each pays for one worker that has the engine loaded. A session is dropped only for one that is worth
-more, only if it was not used lately, and only if the memory would not suffice for both. One session
-of an engine is loaded at a time in the whole fleet, and one of all engines on a worker.
+Idle workers load the engines that they have, as far as memory suffices: the likeliest by recent
+arrivals and those that take longest to load first. Of an engine with variants in use, the fastest
+one is kept loaded wherever the engine is served, as are those that its load asks for next. A
+session is dropped only for one that is worth more, only if it was not used lately, and only if the
+memory would not suffice for both. One session of an engine is loaded at a time in the whole fleet,
+and one of all engines on a worker.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.events import Load, Unload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from synergai.domain import EngineName, Session
+    from synergai.domain import EngineName, Session, WorkerId
     from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.estimator import Estimator
     from synergai.scheduling.events import Command
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 HALF_LIFE_S: Final = 600.0
 """Time after which an arrival counts half."""
 LEAST: Final = 0.05
-"""Weight of arrivals below which an engine is not preloaded."""
+"""Weight of arrivals below which an engine is not in use any longer."""
 PRIOR: Final = 0.2
-"""Weight of an engine that never arrived, if all are preloaded."""
+"""Weight of an engine that never arrived."""
 BETTER: Final = 2.0
 """Ratio of weights from which a session is dropped for another one."""
 LEAST_S: Final = 1.0
@@ -44,8 +45,8 @@ RECENT_S: Final = 60.0
 """Time after its last use in which a session is not dropped for another one."""
 PLANNED_EVERY_S: Final = 0.1
 _WORKERS: Final = 64
-_ENGINES: Final = 32
-"""Workers and engines that one event looks at."""
+_SESSIONS: Final = 128
+"""Workers, and sessions of theirs, that one event looks at."""
 
 
 class _Wish(NamedTuple):
@@ -91,9 +92,8 @@ class Residency:
         self._loads = loads
         self._sizes = sizes
         self._commands = commands
-        self._mode = settings.preload
+        self._preloads_all = settings.preload
         self._counts: dict[EngineName, tuple[float, float]] = {}
-        self._jobs: dict[EngineName, tuple[float, float]] = {}
         self.rests_until = -math.inf
         self._first_worker = 0
         self._rounds = 0
@@ -103,68 +103,71 @@ class Residency:
     @property
     def is_on(self) -> bool:
         """Whether any session may be preloaded."""
-        return self._mode != "never" or bool(self._variants.engines)
+        return self._preloads_all or bool(self._variants.engines)
 
-    def arrived(self, engine: EngineName, now: float, *, is_request: bool = False) -> None:
+    def arrived(self, engine: EngineName, now: float) -> None:
         """Count an arrival."""
-        self._counts[engine] = _decayed(self._counts, engine, now) + 1.0, now
-        if not is_request:
-            self._jobs[engine] = _decayed(self._jobs, engine, now) + 1.0, now
+        self._counts[engine] = self._arrivals(engine, now) + 1.0, now
         self.due = True
 
     def plan(self, now: float) -> None:
         """Command preloads, at a limited rate."""
         if now < self.rests_until:
             return
+        weights = self._weights(now)
+        each_time = max(1, min(_WORKERS, _SESSIONS // max(1, len(weights))))
         if self.due:
-            self._rounds = math.ceil(len(self._fleet.workers) / _WORKERS)
+            self._rounds = math.ceil(len(self._fleet.workers) / each_time)
         self._rounds -= 1
         self.due = False
         self.again_at = now if self._rounds > 0 else math.inf
         self.rests_until = now + PLANNED_EVERY_S
         wishes = sorted(
-            self._wishes(now),
+            (
+                wish
+                for worker in self._next_workers(each_time)
+                if not self._loads.worker_is_loading(worker.id, now)
+                for wish in self._wishes(worker, weights, now)
+            ),
             key=lambda wish: (-wish.value, wish.estimate.setup_s, wish.worker.index),
         )
+        free_bytes: dict[WorkerId, float] = {}
+        full: set[WorkerId] = set()
         for wish in wishes:
             worker, session = wish.worker, wish.estimate.session
-            engine = session.engine
             if self._loads.worker_is_loading(worker.id, now):
                 continue
-            if not self._loads.may_begin(engine, worker.id, now):
+            if not self._loads.may_begin(session.engine, worker.id, now):
                 self.again_at = min(self.again_at, self._loads.next_change(now))
                 continue
-            if self._make_room(wish, now):
-                # Of a session that is not loaded, a setup of 0 s means that nothing is known.
-                seconds = worker.free_at(now) - now + (wish.estimate.setup_s or math.inf)
-                self._loads.begin(worker.id, session, seconds, now)
-                self._loads.goes_on(worker.id, session, now, beside=False)
-                known_s = seconds if math.isfinite(seconds) else 0.0
-                self._commands.append(Load(worker.id, session, known_s))
+            if worker.id not in free_bytes:
+                free_bytes[worker.id] = self._free_bytes(worker, now)
+            if self._sizes.of(worker, session) <= free_bytes[worker.id]:
+                self._load(wish, now)
+            elif worker.id not in full:
+                full.add(worker.id)  # for what is worth less, nothing else is dropped
+                self._make_room(wish, weights, now)
+
+    def _load(self, wish: _Wish, now: float) -> None:
+        worker, session = wish.worker, wish.estimate.session
+        # Of a session that is not loaded, a setup of 0 s means that nothing is known.
+        seconds = worker.free_at(now) - now + (wish.estimate.setup_s or math.inf)
+        self._loads.begin(worker.id, session, seconds, now)
+        self._loads.goes_on(worker.id, session, now, beside=False)
+        known_s = seconds if math.isfinite(seconds) else 0.0
+        self._commands.append(Load(worker.id, session, known_s))
 
     # --- wishes -------------------------------------------------------------------------
 
-    def _wishes(self, now: float) -> Iterator[_Wish]:
-        weights = sorted(
-            (
-                (weight, each)
-                for each in self._engines()
-                if (weight := self._weight(each, now)) > LEAST
-            ),
-            key=lambda pair: (-pair[0], pair[1]),
-        )
-        engines = [engine for _, engine in weights[:_ENGINES]]
-        if self._mode == "requested":
-            enough = self._loaded_enough(engines, now)
-            engines = [engine for engine in engines if engine not in enough]
-        for worker in self._next_workers():
-            for engine in engines:
-                if engine in worker.engines:
-                    for estimate in self._missing(worker, engine, now):
-                        value = self._value(worker, estimate.session, now)
-                        yield _Wish(value, worker, estimate)
+    def _weights(self, now: float) -> dict[EngineName, float]:
+        """Return how likely the engines are to be used: by their recent arrivals."""
+        if self._preloads_all:
+            return {each: self._arrivals(each, now) + PRIOR for each in self._fleet.engines}
+        in_use = (each for each in self._counts if each in self._variants.engines)
+        weights = {each: self._arrivals(each, now) for each in in_use}
+        return {each: weight for each, weight in weights.items() if weight > LEAST}
 
-    def _next_workers(self) -> list[WorkerRecord]:
+    def _next_workers(self, count: int) -> list[WorkerRecord]:
         """Return the workers of this plan; in a large fleet, following plans look at the others."""
         workers = [
             each
@@ -172,94 +175,79 @@ class Residency:
             if not each.withdrawn and each.worker.keeps_sessions
         ]
         first = self._first_worker if self._first_worker < len(workers) else 0
-        self._first_worker = first + _WORKERS
-        return workers[first : first + _WORKERS]
+        self._first_worker = first + count
+        return workers[first : first + count]
 
-    def _engines(self) -> set[EngineName]:
-        if self._mode == "never":
-            return {each for each in self._counts if each in self._variants.engines}
-        if self._mode == "requested":
-            return set(self._counts)
-        return {each for worker in self._fleet.workers.values() for each in worker.engines}
+    def _wishes(
+        self, worker: WorkerRecord, weights: Mapping[EngineName, float], now: float
+    ) -> Iterator[_Wish]:
+        for engine in self._missing_engines(worker, weights):
+            for estimate in self._missing(worker, engine, now):
+                value = weights[engine] * self._saved_s(worker, estimate.session)
+                yield _Wish(value, worker, estimate)
+
+    def _missing_engines(
+        self, worker: WorkerRecord, weights: Mapping[EngineName, float]
+    ) -> list[EngineName]:
+        """Return the engines of which a worker may lack a session, the likeliest ones."""
+        with_variants = self._variants.engines
+        found = {each for each in worker.engines if each in with_variants and each in weights}
+        if self._preloads_all and not worker.leases:
+            loaded = {session.engine for session in worker.sessions}
+            found |= {each for each in worker.engines - loaded if each not in with_variants}
+        if len(found) <= _SESSIONS:
+            return sorted(found)
+        return heapq.nsmallest(_SESSIONS, found, key=lambda each: (-weights[each], each))
 
     def _missing(self, worker: WorkerRecord, engine: EngineName, now: float) -> Iterator[Estimate]:
-        """Yield the sessions of an engine to load on a worker, in order."""
+        """Yield the session of an engine to load next on a worker, if there is any."""
         if engine in self._variants.engines:
-            for estimate in self._variants.wanted(engine, worker, now):
-                if self._is_missing(worker, estimate, now):
-                    yield estimate
-                    return
-        elif not worker.leases and (fastest := self._estimator.estimate(engine, worker)):
-            if self._mode == "requested" and any(s.engine == engine for s in worker.sessions):
-                return  # another configuration is used here
-            mode = fastest.configuration.power_mode
-            if mode and worker.power_mode not in (None, mode):
+            wanted = self._variants.wanted(engine, worker, now)
+        else:
+            fastest = self._estimator.estimate(engine, worker)
+            mode = worker.power_mode
+            if fastest is None or (mode and fastest.configuration.power_mode not in ("", mode)):
                 return
-            if self._is_missing(worker, fastest, now):
-                yield fastest
+            wanted = [fastest]
+        yield from islice((each for each in wanted if self._is_missing(worker, each, now)), 1)
 
     def _is_missing(self, worker: WorkerRecord, estimate: Estimate, now: float) -> bool:
         session = estimate.session
         return session not in worker.sessions and self._loads.may_load(worker.id, session, now)
 
-    def _loaded_enough(self, engines: list[EngineName], now: float) -> set[EngineName]:
-        """Return the engines without variants that enough workers have loaded, or are to load."""
-        most = {}
-        for engine in engines:
-            if engine not in self._variants.engines:
-                is_split = _decayed(self._jobs, engine, now) > LEAST
-                arrivals = math.inf if is_split else _decayed(self._counts, engine, now)
-                most[engine] = min(arrivals, len(self._fleet.serving(engine)))
-        if not most:
-            return set()
-        loaded: Counter[EngineName] = Counter()
-        for worker in self._fleet.workers.values():
-            if not worker.withdrawn:
-                sessions = {*worker.sessions, *(each.session for each in worker.leases.values())}
-                loaded.update({session.engine for session in sessions})
-        return {engine for engine, count in most.items() if loaded[engine] >= count}
+    def _arrivals(self, engine: EngineName, now: float) -> float:
+        """Return the arrivals of an engine, those longer ago counting less."""
+        count, at = self._counts.get(engine, (0.0, now))
+        return count * math.exp2((at - now) / HALF_LIFE_S)
 
-    def _weight(self, engine: EngineName, now: float) -> float:
-        """Return how likely the engine is to be used: by its recent arrivals."""
-        prior = PRIOR if self._mode == "all" else 0.0
-        return _decayed(self._counts, engine, now) + prior
-
-    def _value(self, worker: WorkerRecord, session: Session, now: float) -> float:
-        """Return the seconds of loading that a session is expected to save, per byte."""
+    def _saved_s(self, worker: WorkerRecord, session: Session) -> float:
+        """Return the seconds of loading that using a session saves, per byte."""
         load_s = max(self._estimator.load_s(session, worker), LEAST_S)
-        size = max(self._sizes.of(worker, session), 1)
-        return self._weight(session.engine, now) * load_s / size
+        return load_s / max(self._sizes.of(worker, session), 1)
 
     # --- memory -------------------------------------------------------------------------
 
-    def _make_room(self, wish: _Wish, now: float) -> bool:
-        """Return whether a worker has room for a session; if not, drop a less likely one."""
+    def _free_bytes(self, worker: WorkerRecord, now: float) -> float:
+        """Return the memory that a worker has for another session."""
+        if len(worker.sessions) >= worker.most_sessions or now < worker.full_until:
+            return 0.0
+        return self._sizes.free(worker)
+
+    def _make_room(self, wish: _Wish, weights: Mapping[EngineName, float], now: float) -> None:
+        """Drop the session of a worker that is worth least, if it is worth less than `wish`."""
         worker = wish.worker
-        if self._has_room(worker, wish.estimate.session, now):
-            return True
         idle = [
-            (self._value(worker, session, now), session)
+            (weights.get(session.engine, 0.0) * self._saved_s(worker, session), session)
             for session in worker.sessions
             if session != wish.estimate.session and self._may_drop(worker, session, now)
         ]
-        if not idle:
-            return False
-        value, session = min(idle)
+        value, session = min(idle, default=(math.inf, wish.estimate.session))
         if BETTER * value < wish.value:
             if self._loads.may_drop_at(worker.id, session) <= now:
                 self._loads.drop(worker.id, session, now)
                 self._commands.append(Unload(worker.id, session))
             # The load follows once the session is dropped.
             self.again_at = min(self.again_at, self._loads.may_drop_at(worker.id, session))
-        return False
-
-    def _has_room(self, worker: WorkerRecord, session: Session, now: float) -> bool:
-        if len(worker.sessions) >= worker.most_sessions or now < worker.full_until:
-            return False
-        if not worker.worker.memory_bytes:
-            return True
-        used = sum(self._sizes.of(worker, each) for each in worker.sessions)
-        return used + self._sizes.of(worker, session) <= worker.worker.memory_bytes
 
     def _may_drop(self, worker: WorkerRecord, session: Session, now: float) -> bool:
         """Return whether a session is not used, now or lately, nor to be kept loaded always."""
@@ -274,11 +262,3 @@ class Residency:
             return True
         fastest = self._variants.fastest(session.engine, worker, now)
         return fastest is None or fastest.session != session
-
-
-def _decayed(
-    counts: dict[EngineName, tuple[float, float]], engine: EngineName, now: float
-) -> float:
-    """Return the arrivals of an engine, those longer ago counting less."""
-    count, at = counts.get(engine, (0.0, now))
-    return count * math.exp2((at - now) / HALF_LIFE_S)

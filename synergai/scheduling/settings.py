@@ -33,13 +33,13 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ),
     ] = "accuracy"
     preload: Annotated[
-        Literal["never", "requested", "all"],
+        bool,
         Meta(
-            description="Engines that idle workers load before they are needed: none (never), "
-            "those that were requested lately, or all as far as memory suffices. Variants of an "
-            "engine in use are preloaded in any case with the objective accuracy."
+            description="Let idle workers load engines before they are needed, as far as memory "
+            "suffices, the likeliest first. Variants of an engine in use are preloaded in any case "
+            "with the objective accuracy."
         ),
-    ] = "never"
+    ] = True
     infeasible: Annotated[
         Literal["defer", "reject"],
         Meta(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -39,11 +40,17 @@ class SessionSizes:
             del self._workers[worker.worker_class]
             self._by_class.pop(worker.worker_class, None)
 
-    def loaded(self, worker: WorkerRecord, session: Session, size: int) -> None:
-        """Record what loading a session took on a worker, in bytes; 0 if it is not known."""
+    def record(self, worker: WorkerRecord, session: Session, size: int) -> None:
+        """Record what loading a session takes on a worker, in bytes; 0 if it is not known."""
         if size:
             _remember(worker.session_bytes, session, size)
             self._record(worker.worker, session, size)
+
+    def free(self, worker: WorkerRecord) -> float:
+        """Return how many bytes of a worker's memory its sessions leave; infinite if unknown."""
+        if not worker.worker.memory_bytes:
+            return math.inf
+        return worker.worker.memory_bytes - sum(self.of(worker, each) for each in worker.sessions)
 
     def of(self, worker: WorkerRecord, session: Session) -> int:
         """Return the size of a session on a worker, in bytes.

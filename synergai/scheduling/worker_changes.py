@@ -135,17 +135,19 @@ class WorkerChanges:
                 self.update_configurations(worker, engine, now)
             case SessionLoaded(_, session, setup_s, size):
                 self._outliers.heard(worker, now)
-                self._sizes.loaded(worker, session, size)
+                self._sizes.record(worker, session, size)
                 self.add_session(worker, session)
                 row = self._dictionary.row(session.engine, worker.worker.worker_class)
                 if entry := row.get(session.configuration):
                     self._estimator.observe_setup(worker, entry, setup_s)
-            case SessionDropped(_, session, no_room):
+            case SessionDropped(_, session, no_room, size):
                 was_resident = session in worker.sessions
                 worker.sessions.discard(session)
                 worker.used_at.pop(session, None)
                 if no_room:
-                    worker.full_until = now + FULL_S
+                    self._sizes.record(worker, session, size)
+                    if size <= self._sizes.free(worker):  # something else takes its memory
+                        worker.full_until = now + FULL_S
                 elif was_resident:
                     worker.full_until = -math.inf
                 for_memory = was_resident or no_room

@@ -63,8 +63,6 @@ def run_live(
             [
                 *("--dictionary", str(emulation.dictionary)),
                 *("--policy", policy),
-                # As in the simulation that it is compared with.
-                *("--preload", "never"),
                 *_option("--policy-options", _scaled_options(policy, options, scale)),
                 *_scheduler_options(scale),
                 *("--event-log", str(log)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -148,7 +148,7 @@ class SweepSettings(DemandSettings):
         default="cold",
         description="T_pre is paid at every start, once per session, or never.",
     )
-    preload: Literal["never", "requested", "all"] = field_of(SchedulingOptions, "preload")
+    preload: bool = field_of(SchedulingOptions, "preload")
     memory: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default={},
         description="Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "

@@ -57,7 +57,7 @@ async def test_requests_are_answered_while_another_engine_is_loaded(
 ) -> None:
     write_files(tmp_path, profiled=profiled)
     with LocalFleet(tmp_path / "fleet") as fleet:
-        options = ["--policy", policy, "--preload", "never"]
+        options = ["--policy", policy, "--no-preload"]
         fleet.start_gateway([*options, "--dictionary", str(tmp_path / "profile.db")])
         fleet.start_agent("box", models=tmp_path / "models", options=["--threads", "1"])
         fleet.wait_for_workers(1)

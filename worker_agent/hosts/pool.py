@@ -61,7 +61,7 @@ class SessionChange:
         resident: whether it is resident now.
         ready: load times, if it was loaded.
         error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
-        size: memory that loading it took, in bytes; 0 if unknown.
+        size: memory that loading it takes, in bytes; 0 if unknown.
         no_room: it was to be preloaded, and there was not enough memory.
     """
 
@@ -267,6 +267,8 @@ class HostPool:
                     f"grew from {initial >> 20:,} to {size >> 20:,} MB, above the budget of "
                     f"{self.memory_bytes >> 20:,} MB, and was killed"
                 )
+        if len(self._preloads) and not self._fits(0):
+            self._give_up_preloads()
         await self._evict(0, keep=next(iter(self.resident_sessions()), None))
         if self._memory.exceeded:
             await self._enforce_limit()
@@ -311,7 +313,10 @@ class HostPool:
                 _log.info("%s is loaded again: the preload %s", session.engine, given_up)
                 return await self._load(session)
             _log.info("%s is not preloaded: %s", session.engine, given_up)
-            self._on_change(SessionChange(session, resident=False, no_room=given_up.no_room))
+            size = self._initial_bytes.get(session, 0)
+            self._on_change(
+                SessionChange(session, resident=False, no_room=given_up.no_room, size=size)
+            )
             raise
         finally:
             self._preloads.end(session, preload)

@@ -104,7 +104,7 @@ def test_no_request_is_late_if_workers_had_time_to_preload(name: str) -> None:
     scenario = SCENARIOS[name]
     engines = sorted(scenario.fronts)
     arrivals = [(0.1 * number, engines[number % len(engines)]) for number in range(50)]
-    start = replace(COLD, lead_s=10.0, preload="all")
+    start = replace(COLD, lead_s=10.0)
     assert all(each.variant for each in simulate(scenario, arrivals, 0, start=start))
 
 

@@ -71,9 +71,7 @@ def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -
 def test_scheduling_options_are_those_of_the_scheduler(name: str) -> None:
     hints = get_type_hints(SchedulingOptions)
     assert GatewaySettings.model_fields[name].annotation == hints[name]
-    # Simulations load nothing ahead by default, gateways do.
-    expected = "requested" if name == "preload" else getattr(SchedulingOptions(), name)
-    assert getattr(GatewaySettings(), name) == expected
+    assert getattr(GatewaySettings(), name) == getattr(SchedulingOptions(), name)
 
 
 @pytest.mark.parametrize(

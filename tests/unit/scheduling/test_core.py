@@ -76,7 +76,7 @@ def make_entry(
 def make_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
     chosen = entries or (make_entry(FAST, 100.0), make_entry(SLOW, 10.0))
     return SchedulerCore(
-        msgspec.convert({"policy": "synergai", **settings}, SchedulingSettings),
+        msgspec.convert({"policy": "synergai", "preload": False, **settings}, SchedulingSettings),
         ConfigurationDictionary(chosen),
     )
 

@@ -78,7 +78,7 @@ def make_core(
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second."""
     core = SchedulerCore(
-        msgspec.convert({"policy": "synergai", **settings}, SchedulingSettings),
+        msgspec.convert({"policy": "synergai", "preload": False, **settings}, SchedulingSettings),
         ConfigurationDictionary(map(make_entry, profiled)),
     )
     for number in range(workers):

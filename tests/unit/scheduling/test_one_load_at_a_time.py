@@ -183,7 +183,7 @@ class RandomFleet:
         self.settings = SchedulingSettings(
             policy=policy,
             objective=chance.choice(("accuracy", "accuracy", "latency", "energy")),
-            preload=chance.choice(("never", "requested", "all")),
+            preload=chance.random() < 0.5,
             infeasible=chance.choice(("defer", "reject")),
         )
         entries = [

@@ -34,7 +34,6 @@ from synergai.scheduling.events import (
     Unload,
     Worker,
     WorkerJoined,
-    WorkerLeft,
 )
 from synergai.scheduling.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.policy import POLICIES
@@ -61,13 +60,11 @@ class Fleet:
         self,
         workers: int,
         *,
-        preload: str = "never",
+        preload: bool = False,
         memory_bytes: int = 0,
         log: EventLog | None = None,
     ) -> None:
-        self.settings = SchedulingSettings(
-            preload=preload  # type: ignore[arg-type]  # one of the literals
-        )
+        self.settings = SchedulingSettings(preload=preload)
         self.entries = [
             ProfileEntry(
                 engine=FAMILY,
@@ -194,25 +191,39 @@ class Fleet:
         return loads
 
 
-def test_nothing_is_preloaded_by_default() -> None:
+def test_every_worker_loads_every_engine_by_default() -> None:
+    fleet = Fleet(2, preload=SchedulingSettings().preload)
+    loads = {(load.worker_id, load.session.engine) for load in fleet.settle()}
+    assert loads == {
+        (WorkerId(f"worker-{number}"), engine) for number in range(2) for engine in (FAMILY, *PLAIN)
+    }
+
+
+def test_nothing_is_preloaded_if_that_is_off() -> None:
     fleet = Fleet(2)
     fleet.submit(PLAIN[0])
     assert fleet.settle() == []
 
 
-def test_idle_workers_load_what_was_requested() -> None:
-    fleet = Fleet(3, preload="requested")
-    fleet.submit(PLAIN[1], queries=10)
-    loads = fleet.settle()
-    assert {load.session.engine for load in loads} == {PLAIN[1]}
-    workers = {load.worker_id for load in loads}
-    assert len(workers) == len(loads)
+def test_no_engine_is_left_out_where_there_are_more_than_one_plan_looks_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("synergai.scheduling.residency._SESSIONS", 2)
+    fleet = Fleet(3, preload=True)
+    assert len(fleet.settle(1000)) == 3 * len([*VARIANTS, *PLAIN])
+
+
+def test_what_was_requested_is_loaded_first() -> None:
+    fleet = Fleet(0, preload=True)
     fleet.submit(PLAIN[1])
-    assert fleet.running[0].assignment.setup_s == 0.0
+    fleet.handle(JobCancelled(JobId("1")))
+    fleet.handle(WorkerJoined(fleet.worker(0)))
+    fleet.load_plain()
+    assert [load.session.engine for load in fleet.loading] == [PLAIN[1]]
 
 
 def test_job_whose_session_is_being_preloaded_waits_for_the_rest_of_the_load() -> None:
-    fleet = Fleet(1, preload="all")
+    fleet = Fleet(1, preload=True)
     load = fleet.load_plain()
     number = PLAIN.index(load.session.engine)
     fleet.now += 8.0
@@ -223,7 +234,7 @@ def test_job_whose_session_is_being_preloaded_waits_for_the_rest_of_the_load() -
 
 
 def test_preload_rests_while_the_worker_is_busy() -> None:
-    fleet = Fleet(1, preload="all")
+    fleet = Fleet(1, preload=True)
     load = fleet.load_plain()
     number = PLAIN.index(load.session.engine)
     other = PLAIN[number - 1]
@@ -244,7 +255,7 @@ def test_all_assignments_of_a_job_wait_for_one_load_of_their_variant() -> None:
 
 
 def test_a_busy_worker_loads_nothing_ahead() -> None:
-    fleet = Fleet(1, preload="all")
+    fleet = Fleet(1, preload=True)
     first = fleet.loading.pop(0)
     fleet.handle(SessionLoaded(first.worker_id, first.session, 1.0))
     fleet.submit(first.session.engine, queries=1000)
@@ -255,7 +266,7 @@ def test_a_busy_worker_loads_nothing_ahead() -> None:
 
 
 def test_all_engines_are_loaded_as_far_as_memory_suffices() -> None:
-    fleet = Fleet(1, preload="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
+    fleet = Fleet(1, preload=True, memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
     loads = [load for load in fleet.settle() if load.session.engine != FAMILY]
     assert len(loads) == 2
     # A request makes an engine more likely than one that was loaded.
@@ -268,7 +279,7 @@ def test_all_engines_are_loaded_as_far_as_memory_suffices() -> None:
 
 
 def test_an_unsolicited_drop_shows_how_many_sessions_fit() -> None:
-    fleet = Fleet(1, preload="all")
+    fleet = Fleet(1, preload=True)
     first = fleet.loaded()
     fleet.now += 0.2
     fleet.handle(TimePassed())
@@ -356,7 +367,7 @@ def test_loading_a_variant_into_a_host_says_nothing_about_starting_one() -> None
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_no_policy_gives_a_query_a_variant_below_its_floor(policy: str) -> None:
     fleet = Fleet(0)
-    settings = SchedulingSettings(policy=policy)
+    settings = SchedulingSettings(policy=policy, preload=False)
     fleet.core = SchedulerCore(settings, ConfigurationDictionary(fleet.entries))
     fast_only = {FAMILY: (Variant(name="small"),)}
     fleet.handle(WorkerJoined(replace(fleet.worker(0), variants=fast_only)))
@@ -397,7 +408,7 @@ def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
     fleet.end_first()
     load = fleet.loading.pop(0)
     pauses = []
-    for _ in range(5):
+    for _ in range(9):
         fleet.handle(SessionDropped(load.worker_id, load.session))
         began, again = fleet.now, False
         while not again:
@@ -410,13 +421,13 @@ def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
                     fleet.handle(SessionLoaded(each.worker_id, each.session))
             fleet.loading.clear()
         pauses.append(fleet.now - began)
-    assert pauses == pytest.approx([5, 10, 20, 40, 60], abs=1.5)
+    assert pauses == pytest.approx([5, 10, 20, 40, 80, 160, 320, 600, 600], abs=1.5)
 
 
 @pytest.mark.parametrize("policy", ["malleable", "synergai", "edf", "fifo"])
 def test_request_that_waits_for_a_load_holds_up_no_other(policy: str) -> None:
     fleet = Fleet(0)
-    settings = SchedulingSettings(policy=policy)
+    settings = SchedulingSettings(policy=policy, preload=False)
     fleet.core = SchedulerCore(settings, ConfigurationDictionary(fleet.entries))
     fleet.handle(WorkerJoined(fleet.worker(1)))
     fleet.submit(FAMILY)  # which the worker loads a variant for
@@ -471,19 +482,13 @@ def test_a_request_for_a_variant_that_is_not_loaded_holds_up_none_for_one_that_i
 
 
 def test_what_takes_longest_to_load_is_loaded_where_not_everything_fits() -> None:
-    fleet = Fleet(1, preload="all", memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
+    fleet = Fleet(1, preload=True, memory_bytes=2 * GIB + 3 * VARIANT_BYTES)
     loads = [load.session.engine for load in fleet.settle() if load.session.engine != FAMILY]
     assert loads == [PLAIN[3], PLAIN[2]]  # and not those that are loaded soonest
 
 
 def test_a_session_is_dropped_with_one_command_until_the_worker_had_time_for_it() -> None:
-    fleet = Fleet(1, preload="requested", memory_bytes=GIB)
-    worker_id = WorkerId("worker-0")
-    unused, wanted = (Session(engine, Configuration()) for engine in PLAIN[:2])
-    fleet.handle(SessionLoaded(worker_id, unused, 1.0))
-    fleet.submit(wanted.engine, queries=10)
-    fleet.end_first()
-    fleet.handle(SessionDropped(worker_id, wanted))
+    fleet, worker_id, unused, wanted = full_worker()
     fleet.now += 61.0
     for _ in range(20):
         fleet.now += PLANNED_EVERY_S
@@ -501,45 +506,35 @@ def test_a_session_is_dropped_with_one_command_until_the_worker_had_time_for_it(
     assert [load.session for load in fleet.loading] == [wanted]
 
 
+def full_worker() -> tuple[Fleet, WorkerId, Session, Session]:
+    """Return a fleet whose worker had to drop one of its two engines, which was used, itself."""
+    fleet = Fleet(0, preload=True)
+    unused, wanted = plain(PLAIN[1]), plain(PLAIN[0])
+    worker = replace(fleet.worker(0, GIB), engines=frozenset(PLAIN[:2]), variants={})
+    fleet.handle(WorkerJoined(worker))
+    assert fleet.loaded().session == unused
+    fleet.submit(wanted.engine, queries=10)
+    fleet.end_first()
+    fleet.handle(SessionDropped(worker.id, wanted))
+    return fleet, worker.id, unused, wanted
+
+
 def plain(engine: EngineName) -> Session:
     return Session(engine, Configuration())
 
 
-def test_a_request_pays_for_one_worker_with_its_engine() -> None:
-    fleet = Fleet(4, preload="requested")
-    fleet.submit(PLAIN[0])
-    assert fleet.settle() == []  # it was loaded for the request
-    fleet.submit(PLAIN[0])
-    assert [load.session for load in fleet.settle()] == [plain(PLAIN[0])]
-    fleet.submit(PLAIN[0])
-    assert len(fleet.settle()) == 1
-
-
-def test_what_was_requested_is_loaded_again_when_its_worker_has_left() -> None:
-    fleet = Fleet(2, preload="requested")
-    fleet.submit(PLAIN[0])
-    [dispatch] = fleet.running
-    fleet.settle()
-    fleet.handle(WorkerLeft(dispatch.assignment.worker_id))
-    [load] = fleet.settle()
-    assert load.session == plain(PLAIN[0])
-    assert load.worker_id != dispatch.assignment.worker_id
-
-
-def test_an_engine_that_is_loaded_in_another_configuration_is_not_loaded_for_requests() -> None:
-    fleet = Fleet(0, preload="requested")
+def test_an_engine_that_is_loaded_in_another_configuration_is_not_preloaded() -> None:
+    fleet = Fleet(0, preload=True)
     other = Session(PLAIN[0], Configuration(4))
     worker = replace(
-        fleet.worker(0), sessions=frozenset({other}), configurations=(Configuration(),)
+        fleet.worker(0), sessions=frozenset({other}), engines=frozenset({PLAIN[0]}), variants={}
     )
     fleet.handle(WorkerJoined(worker))
-    fleet.submit(PLAIN[0], queries=10)
-    fleet.running.clear()
     assert fleet.settle() == []
 
 
 def test_sizes_are_those_that_workers_of_the_class_told() -> None:
-    fleet = Fleet(0, preload="all")
+    fleet = Fleet(0, preload=True)
     told = {plain(PLAIN[0]): 1 * GIB, plain(PLAIN[1]): 2 * GIB}
     first = replace(
         fleet.worker(0, memory_bytes=0),
@@ -580,7 +575,7 @@ def test_a_worker_that_reports_ever_new_sessions_takes_up_no_more_memory(
     record = WorkerRecord(worker, 0, set(), set())
     sizes.add_worker(worker)
     for threads in range(1, 6):
-        sizes.loaded(record, Session(FAMILY, Configuration(threads)), 7)
+        sizes.record(record, Session(FAMILY, Configuration(threads)), 7)
     assert len(record.session_bytes) == 3
     other = WorkerRecord(replace(worker, id=WorkerId("other")), 1, set(), set())
     known = [sizes.of(other, Session(FAMILY, Configuration(threads))) for threads in range(1, 6)]
@@ -594,7 +589,7 @@ def wait(fleet: Fleet, seconds: float) -> None:
 
 
 def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_preload() -> None:
-    fleet = Fleet(0, preload="requested")
+    fleet = Fleet(0, preload=True)
     used, pinned, wanted = map(plain, PLAIN[:3])
     worker = replace(
         fleet.worker(0, memory_bytes=2 * GIB),
@@ -616,20 +611,25 @@ def test_what_was_used_lately_or_is_pinned_is_not_dropped_for_a_preload() -> Non
 
 
 def test_a_worker_without_room_for_a_load_drops_what_is_worth_less() -> None:
-    fleet = Fleet(1, preload="requested")
-    worker_id = WorkerId("worker-0")
-    unused, wanted = map(plain, PLAIN[:2])
-    fleet.handle(SessionLoaded(worker_id, unused, 1.0))
-    fleet.submit(wanted.engine, queries=10)
-    fleet.end_first()
-    fleet.handle(SessionDropped(worker_id, wanted))
+    fleet, worker_id, unused, wanted = full_worker()
     wait(fleet, 61.0)
-    assert [load.session for load in fleet.loading] == [wanted]
-    fleet.handle(SessionDropped(worker_id, wanted, no_room=True))
-    wait(fleet, 61.0)
-    assert len(fleet.loading) == 1
+    assert fleet.loading == []
     assert [unload.session for unload in fleet.dropping] == [unused]
     assert not fleet.core._fleet.workers[worker_id].fronts  # as neither engine has variants
     fleet.handle(SessionDropped(worker_id, unused))
     wait(fleet, 0.2)
-    assert [load.session for load in fleet.loading] == [wanted, wanted]
+    assert [load.session for load in fleet.loading] == [wanted]
+
+
+def test_a_session_that_turned_out_to_be_too_large_keeps_no_other_from_being_loaded() -> None:
+    fleet = Fleet(0, preload=True)
+    worker = replace(
+        fleet.worker(0, 2 * GIB), engines=frozenset(PLAIN[:2]), session_bytes={}, variants={}
+    )
+    fleet.handle(WorkerJoined(worker))
+    large = fleet.loading.pop()
+    fleet.handle(SessionDropped(worker.id, large.session, no_room=True, bytes=3 * GIB))
+    wait(fleet, PLANNED_EVERY_S)
+    assert [load.session for load in fleet.settle()] == [plain(PLAIN[0])]
+    wait(fleet, 10_000.0)
+    assert fleet.settle() == []

@@ -134,7 +134,7 @@ def test_deadlines_of_ended_jobs_do_not_accumulate() -> None:
 def test_single_requests_are_dispatched_at_once_and_leave_no_state(
     steps: list[tuple[float, float]],
 ) -> None:
-    core = SchedulerCore(SchedulingSettings(policy="synergai"), make_dictionary())
+    core = SchedulerCore(SchedulingSettings(policy="synergai", preload=False), make_dictionary())
     core.handle(WorkerJoined(make_worker()), 0.0)
     now = 0.0
     for number, (pause_s, compute_s) in enumerate(steps):

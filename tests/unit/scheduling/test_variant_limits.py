@@ -148,7 +148,7 @@ def test_variant_without_a_profile_is_measured_when_it_is_needed(
 @pytest.mark.parametrize("profiled", [False, True])
 def test_single_file_that_is_a_variant_answers_requests_that_name_it(*, profiled: bool) -> None:
     entries = [make_entry("")] if profiled else []
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
     worker = Worker(
         id=WorkerId("worker"),
         worker_class=CLASS,
@@ -216,7 +216,7 @@ def profiled_variants(core: SchedulerCore, number: int = 0) -> list[tuple[str, f
 def test_profile_of_a_file_counts_for_the_variant_that_it_becomes(*, added_later: bool) -> None:
     before = replace(make_entry(""), digest="a")
     core = SchedulerCore(
-        SchedulingSettings(), ConfigurationDictionary([] if added_later else [before])
+        SchedulingSettings(preload=False), ConfigurationDictionary([] if added_later else [before])
     )
     core.handle(WorkerJoined(family_worker(0)), 0.0)
     if added_later:
@@ -230,7 +230,7 @@ def test_profile_of_a_file_counts_for_the_variant_that_it_becomes(*, added_later
 
 def test_new_profile_of_a_file_counts_for_the_variant_instead_of_the_earlier_one() -> None:
     before = replace(make_entry("", 10.0), digest="a")
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary([before]))
+    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary([before]))
     core.handle(WorkerJoined(family_worker(0)), 0.0)
     core.handle(ProfilesAdded((replace(make_entry("", 20.0), digest="a"),)), 0.0)
     assert profiled_variants(core) == [("full", 20.0)]
@@ -238,7 +238,7 @@ def test_new_profile_of_a_file_counts_for_the_variant_instead_of_the_earlier_one
 
 def test_profile_counts_once_a_worker_gets_variants() -> None:
     before = replace(make_entry(""), digest="a")
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary([before]))
+    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary([before]))
     worker = family_worker(0)
     for number in (0, 1):
         joined = replace(worker, id=WorkerId(f"worker-{number}"), variants={})
@@ -251,14 +251,14 @@ def test_profile_counts_once_a_worker_gets_variants() -> None:
 @pytest.mark.parametrize("digest", ["", "x"])
 def test_profile_of_another_file_counts_for_no_variant(digest: str) -> None:
     entries = [replace(make_entry(""), digest=digest)]
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
     core.handle(WorkerJoined(family_worker(0)), 0.0)
     assert not profiled_variants(core)
 
 
 def test_profile_of_a_variant_goes_before_that_of_its_file() -> None:
     entries = [replace(make_entry("", 10.0), digest="a"), make_entry("full", 20.0)]
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
     core.handle(WorkerJoined(family_worker(0)), 0.0)
     assert profiled_variants(core) == [("full", 20.0)]
 
@@ -268,7 +268,7 @@ def test_workers_with_and_without_variants_share_requests_that_name_none() -> No
         replace(make_entry("", 10.0), digest="a"),
         replace(make_entry("int8", 40.0), digest="b"),
     ]
-    core = SchedulerCore(SchedulingSettings(), ConfigurationDictionary(entries))
+    core = SchedulerCore(SchedulingSettings(preload=False), ConfigurationDictionary(entries))
     core.handle(WorkerJoined(family_worker(0)), 0.0)
     core.handle(WorkerJoined(replace(family_worker(1), variants={})), 0.0)
     found = [each for number in range(4) for each in submit(core, number=number)]

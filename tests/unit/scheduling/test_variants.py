@@ -76,6 +76,7 @@ class Fleet:
             policy=policy,
             objective=objective,  # type: ignore[arg-type]  # one of the literals
             infeasible=infeasible,  # type: ignore[arg-type]  # likewise
+            preload=False,
         )
         self.core = SchedulerCore(settings, ConfigurationDictionary([*entries, plain]))
         self.now = 0.0

@@ -49,6 +49,18 @@ class Host:
         self.killed = error
 
 
+class Loading(Host):
+    """A host that loads until it is killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.end: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
+
+    def kill(self, reason: str, error: SynergaiError) -> None:
+        super().kill(reason, error)
+        self.end.set_result(error)
+
+
 async def turns(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - turns of the loop, which take no time
@@ -175,6 +187,30 @@ async def test_a_preload_without_room_is_refused(
     assert run.changes == [SessionChange(SESSION, resident=False, no_room=True)]
 
 
+async def test_a_preload_that_outgrows_the_memory_is_given_up_and_its_size_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 30)
+    sizes = [1 << 29]
+
+    async def start(*_: object, on_launched: Callable[[Host], None], **__: object) -> HostProcess:
+        on_launched(host := Loading())
+        raise await host.end
+
+    monkeypatch.setattr(HostProcess, "start", start)
+    for module in (worker_agent.hosts.pool, worker_agent.hosts.preloads):
+        monkeypatch.setattr(module, "rss_bytes", lambda _: sizes[0])
+    loading = run.hosts.preload(SESSION)
+    await turns(lambda: bool(run.hosts._preloads.hosts()))
+    await run.hosts.check_memory()
+    assert not loading.done()
+    sizes[0] = 1 << 31
+    await run.hosts.check_memory()
+    with pytest.raises(GivenUp):
+        await loading
+    assert run.changes == [SessionChange(SESSION, resident=False, no_room=True, size=1 << 31)]
+
+
 async def test_a_load_that_was_given_up_is_begun_again_when_it_is_needed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -250,14 +286,8 @@ async def test_a_load_that_is_needed_after_it_was_given_up_goes_on() -> None:
 async def test_a_variant_that_is_needed_does_not_wait_for_another_one_preloaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, launched: bool
 ) -> None:
-    killed: asyncio.Future[SynergaiError] = asyncio.get_running_loop().create_future()
     may_launch = asyncio.Event()
     started: list[str] = []
-
-    class Loading(Host):
-        def kill(self, reason: str, error: SynergaiError) -> None:
-            super().kill(reason, error)
-            killed.set_result(error)
 
     async def start(
         _models: Path, session: Session, *, on_launched: Callable[[Host], None], **_: object
@@ -266,8 +296,8 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_preloaded(
         if session == needed:
             raise EngineUnusable("which is enough here")
         await may_launch.wait()
-        on_launched(Loading())
-        raise await killed
+        on_launched(host := Loading())
+        raise await host.end
 
     run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
     monkeypatch.setattr(HostProcess, "start", start)
