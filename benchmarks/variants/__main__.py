@@ -11,12 +11,14 @@ after another.
 from __future__ import annotations
 
 import argparse
+from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.variants.demand import SHAPES
 from benchmarks.variants.rules import RULES
+from benchmarks.variants.scenarios import RATES, SCENARIOS, draw
 from benchmarks.variants.simulation import OURS, Start
-from benchmarks.variants.study import SCENARIOS, compare
+from benchmarks.variants.study import compare
 from synergai.cli.output import print_json, print_table
 from synergai.errors import InvalidInput
 from synergai.simulator.settings import one_of, parse_seeds
@@ -26,13 +28,7 @@ if TYPE_CHECKING:
 
     from benchmarks.variants.study import Figures
 
-DEFAULT_RATES: Final = {
-    "single-server": (3.0, 8.0, 16.0),
-    "three-servers": (24.0, 48.0),
-    "co-located": (3.0, 9.0),
-    "distributed": (9.0, 27.0),
-}
-"""Requests per second of all engines together; with several, the last is three times the demand."""
+SUMMARY: Final = ("rule", "relative (%)", "late (%)", f"gain of {OURS}", "least")
 COLUMNS: Final = ("scenario", "load", "rule", "accuracy (%)", "relative (%)", "late (%)")
 
 
@@ -46,8 +42,16 @@ def parse() -> argparse.Namespace:
     )
     add = parser.add_argument
     rules = [*RULES, OURS]
-    add("--scenarios", type=_some(list(SCENARIOS), "scenario"), default=list(SCENARIOS))
-    add("--rules", type=_some(rules, "rule"), default=rules)
+    add(
+        "--scenarios",
+        type=_some(list(SCENARIOS), "scenario"),
+        default=list(SCENARIOS),
+        help=", ".join(SCENARIOS),
+    )
+    add("--rules", type=_some(rules, "rule"), default=rules, help=", ".join(rules))
+    add("--drawn", type=_seeds, default=(), help="seeds of random scenarios, instead of these")
+    add("--servers", type=int, default=1, help="of the random scenarios")
+    add("--error", type=float, default=0.1, help="deviation of their times, in logarithms")
     add("--shapes", type=_some(list(SHAPES), "shape"), default=["twitter"], help="of the load")
     add("--rates", type=_rates, default=(), help="requests per second of all engines together")
     add("--seconds", type=int, default=600, help="duration of each run")
@@ -82,12 +86,30 @@ def _seeds(text: str) -> tuple[int, ...]:
 def compare_all(options: argparse.Namespace) -> Iterator[Figures]:
     """Simulate every rule under every load."""
     start = Start(cold=options.cold, lead_s=options.lead)
-    for name in options.scenarios:
+    rules, seconds = options.rules, options.seconds
+    for shape in options.shapes:
+        for seed in options.drawn:
+            scenario, rate = draw(seed, options.servers, options.error)
+            yield from compare(
+                f"drawn-{seed}", scenario, shape, rate, seconds, (seed,), rules, start
+            )
+    for name in () if options.drawn else options.scenarios:
         for shape in options.shapes:
-            for rate in options.rates or DEFAULT_RATES[name]:
+            for rate in options.rates or RATES[name]:
                 yield from compare(
-                    name, shape, rate, options.seconds, options.seeds, options.rules, start
+                    name, SCENARIOS[name], shape, rate, seconds, options.seeds, rules, start
                 )
+
+
+def summarise(figures: list[Figures]) -> Iterator[list[str]]:
+    """Yield mean figures of each rule, and by how much the gateway's own is better."""
+    ours = {each.scenario: each.accuracy for each in figures if each.rule == OURS}
+    for rule in dict.fromkeys(each.rule for each in figures):
+        some = [each for each in figures if each.rule == rule]
+        gains = [100 * (ours[each.scenario] - each.accuracy) for each in some]
+        late = 100 * fmean(each.violations for each in some)
+        accuracy = 100 * fmean(each.accuracy for each in some)
+        yield [rule, f"{accuracy:.2f}", f"{late:.2f}", f"{fmean(gains):+.2f}", f"{min(gains):+.2f}"]
 
 
 def row(figures: Figures) -> list[str]:
@@ -109,8 +131,10 @@ def main() -> None:
     figures = list(compare_all(options))
     if options.json:
         print_json([each.record() for each in figures])
-    else:
-        print_table(COLUMNS, [row(each) for each in figures])
+        return
+    print_table(COLUMNS, [row(each) for each in figures])
+    if options.drawn:
+        print_table(SUMMARY, summarise(figures))
 
 
 if __name__ == "__main__":

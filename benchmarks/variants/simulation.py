@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from benchmarks.variants.rules import RULES, Load
+from benchmarks.variants.load import Load
+from benchmarks.variants.rules import RULES
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -59,6 +61,11 @@ class Scenario:
         layout: engines by worker.
         deadline_s: time that each request has.
         error: standard deviation of the logarithm of actual over profiled times.
+        profile: what the profile has instead of the fronts; None for these.
+        contested: throughput left by another program, by variant, in the second half of each
+            minute.
+        interference: additional share of a query's time within a deadline after one of another
+            engine on the worker.
         start_s: seconds to start a process for an engine on a worker.
         load_s: seconds to load a variant into it.
     """
@@ -68,6 +75,9 @@ class Scenario:
     layout: Sequence[frozenset[EngineName]]
     deadline_s: float = 0.4
     error: float = 0.1
+    profile: Fronts | None = None
+    contested: Mapping[str, float] = field(default_factory=dict)
+    interference: float = 0.0
     start_s: float = 0.5
     load_s: float = 0.05
 
@@ -102,6 +112,8 @@ class Answer:
     accuracy: float
 
 
+_P99: Final = 2.326
+"""Standard deviations of a normal distribution below its 99th percentile."""
 WARM: Final = Start()
 OURS: Final = "allowance"
 """Name of the gateway's own rule."""
@@ -137,18 +149,27 @@ class _Worker:
     running: Assignment | None = None
     seconds: float = 0.0
     sessions: set[Session] = field(default_factory=set)
+    ran_at: dict[EngineName, float] = field(default_factory=dict)
 
 
 def profile_entries(
-    fronts: Fronts, worker_class: WorkerClass, *, start_s: float = 0.0, load_s: float = 0.0
+    fronts: Fronts,
+    worker_class: WorkerClass,
+    *,
+    error: float = 0.0,
+    start_s: float = 0.0,
+    load_s: float = 0.0,
 ) -> list[ProfileEntry]:
     """Return the profile of engines on a worker class, with accuracies of 10,000 samples."""
+    tail = math.exp(_P99 * error)
     return [
         ProfileEntry(
             engine=engine,
             worker_class=worker_class,
             configuration=Configuration(variant=variant),
             qps=1.0 / seconds,
+            latency_p50_s=seconds,
+            latency_p99_s=seconds * tail,
             accuracy=accuracy,
             accuracy_samples=10_000,
             backend_start_s=start_s,
@@ -166,11 +187,15 @@ class _Simulation:
         settings = SchedulingSettings(policy=policy, stuck_s=float("inf"))
         name = WorkerClass("server")
         entries = profile_entries(
-            scenario.fronts, name, start_s=scenario.start_s, load_s=scenario.load_s
+            scenario.profile or scenario.fronts,
+            name,
+            error=scenario.error,
+            start_s=scenario.start_s,
+            load_s=scenario.load_s,
         )
         self._core = SchedulerCore(settings, ConfigurationDictionary(entries))
         served = Counter(engine for engines in scenario.layout for engine in engines)
-        self._load = Load(served, scenario.deadline_s)
+        self._load = Load(served, scenario.deadline_s, by_throughput=scenario.profile is None)
         if rule != OURS:
             self._core._variants.rule = RULES[rule](self._load).choose  # noqa: SLF001 - no option
         self._workers: dict[WorkerId, _Worker] = {}
@@ -275,12 +300,26 @@ class _Simulation:
             running = worker.running
             seconds, _ = self._scenario.fronts[running.engine][running.configuration.variant]
             seconds *= float(np.exp(self._scenario.error * self._random.standard_normal()))
+            seconds *= self._slowed(worker, running, now)
             worker.seconds = seconds
+            worker.ran_at[running.engine] = now + seconds
+            self._load.runs(worker_id, now, now + seconds)
             session = Session(running.engine, running.configuration)
             load_s = self._load_s(worker, session)
             if load_s:
                 self._call_at(now + load_s, worker_id, session)
             self._call_at(now + load_s + seconds, worker_id, None)
+
+    def _slowed(self, worker: _Worker, running: Assignment, now: float) -> float:
+        """Return by what a query takes longer for what else the machine does."""
+        scenario = self._scenario
+        slowed = 1.0
+        if scenario.contested and now % 60.0 >= 30.0:
+            slowed /= scenario.contested[running.configuration.variant]
+        for engine, ran_at in worker.ran_at.items():
+            if engine != running.engine and now - ran_at <= scenario.deadline_s:
+                return slowed * (1.0 + scenario.interference)
+        return slowed
 
     def _end(self, worker_id: WorkerId, now: float) -> None:
         worker = self._workers[worker_id]

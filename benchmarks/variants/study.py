@@ -6,60 +6,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.variants.demand import draw_arrivals
-from benchmarks.variants.simulation import WARM, Answer, Scenario, Start, simulate
-from synergai.domain import EngineName
+from benchmarks.variants.simulation import WARM, Answer, Start, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from benchmarks.variants.demand import Shape
+    from benchmarks.variants.simulation import Scenario
+    from synergai.domain import EngineName
 
-_FASHION, _CIFAR10, _CIFAR100 = map(EngineName, ("fashion", "cifar10", "cifar100"))
-
-_FRONTS: Final[Mapping[EngineName, Mapping[str, tuple[float, float]]]] = {
-    # Pruned and quantised networks for Fashion-MNIST, slowed down so that the largest takes as long
-    # as the thesis's on a Raspberry Pi.
-    _FASHION: {
-        "p100": (0.2330, 0.8950),
-        "p75-int8": (0.0704, 0.8861),
-        "p50-int8": (0.0352, 0.8779),
-        "p25": (0.0316, 0.8646),
-        "p12": (0.0115, 0.8231),
-    },
-    # DenseNets and a MobileNet in the proportions that the thesis prints.
-    _CIFAR10: {
-        "medium": (0.2500, 0.9370),
-        "medium-v1": (0.1900, 0.9250),
-        "medium-v3": (0.0900, 0.8982),
-        "medium-v4": (0.0568, 0.8804),
-        "mobile": (0.0132, 0.5500),
-    },
-    _CIFAR100: {
-        "medium": (0.2800, 0.6590),
-        "medium-v1": (0.1400, 0.6300),
-        "medium-v3": (0.0700, 0.5800),
-        "small": (0.0180, 0.4200),
-    },
-}
-_ONE: Final = frozenset({_FASHION})
-_ALL: Final = frozenset(_FRONTS)
-_SCENARIOS: Final = (
-    Scenario(name="single server", fronts={_FASHION: _FRONTS[_FASHION]}, layout=[_ONE]),
-    Scenario(name="three servers", fronts={_FASHION: _FRONTS[_FASHION]}, layout=[_ONE] * 3),
-    Scenario(name="co-located", fronts=_FRONTS, layout=[_ALL]),
-    Scenario(
-        name="distributed",
-        fronts=_FRONTS,
-        layout=[
-            frozenset({_FASHION, _CIFAR10}),
-            frozenset({_CIFAR10, _CIFAR100}),
-            frozenset({_CIFAR100, _FASHION}),
-        ],
-    ),
-)
 BOUND: Final = "bound"
 SCHEDULE_BOUND: Final = "bound on schedules"
-SCENARIOS: Final = {scenario.name.replace(" ", "-"): scenario for scenario in _SCENARIOS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +51,7 @@ class Figures:
 
 def compare(
     name: str,
+    scenario: Scenario,
     shape: Shape,
     rate: float,
     seconds: int,
@@ -104,7 +62,8 @@ def compare(
     """Simulate each rule on the same requests, and compute the bound.
 
     Args:
-        name: a key of `SCENARIOS`.
+        name: name of the scenario.
+        scenario: engines and workers.
         shape: how the rate of requests changes.
         rate: requests per second on average, of all engines together.
         seconds: duration of each run.
@@ -115,7 +74,6 @@ def compare(
     Yields:
         The figures of each rule, then those of the bounds.
     """
-    scenario = SCENARIOS[name]
     runs = {seed: draw_requests(scenario, shape, rate, seconds, seed) for seed in seeds}
     best = {
         engine: max(accuracy for _, accuracy in front.values())

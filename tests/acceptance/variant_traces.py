@@ -27,8 +27,9 @@ from msgspec.structs import replace
 
 from benchmarks.variants.bounds import accuracy_at_most, relative_accuracy_at_most
 from benchmarks.variants.demand import SHAPES, draw_arrivals
+from benchmarks.variants.scenarios import SCENARIOS
 from benchmarks.variants.simulation import profile_entries
-from benchmarks.variants.study import SCENARIOS, draw_requests
+from benchmarks.variants.study import draw_requests
 from synergai.client.client import Client
 from synergai.domain import WorkerClass
 from synergai.loadgen.outcome import Outcome
