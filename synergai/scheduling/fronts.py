@@ -58,6 +58,11 @@ class Front(Struct):
     estimates: Sequence[Estimate]
     fastest_s: float
 
+    @property
+    def slowest(self) -> Estimate:
+        """The most accurate variant."""
+        return self.estimates[self.places[-1]]
+
     def follow(self, estimates: Sequence[Estimate]) -> None:
         """Take over estimates of which only the pace and the transfer time have changed."""
         self.estimates = estimates

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName
+    from synergai.profiles.dictionary import ProfileEntry
     from synergai.scheduling.fleet import Fleet
     from synergai.scheduling.fronts import Front
     from synergai.scheduling.queue import JobQueue
@@ -27,7 +28,8 @@ _SPREAD_STEP: Final = 0.02
 _WIDER: Final = 1.0 + _SPREAD_STEP * _QUANTILE
 _NARROWER: Final = 1.0 + _SPREAD_STEP * (_QUANTILE - 1.0)
 FIRST_SPREAD: Final = 1.3
-"""Margin of a worker that has answered nothing yet."""
+"""Least margin of a worker that has answered nothing yet: in service, times deviate more than while
+a profile is measured."""
 _MAX_SPREAD: Final = 3.0
 
 
@@ -64,8 +66,8 @@ class Query(Struct, frozen=True):
 class Margins:
     """The slowest variants with which requests keep their deadlines.
 
-    The margin is the ratio of actual to expected times that nearly all requests stay below, learnt
-    for each worker and engine.
+    The margin is the ratio of actual to expected times that nearly all requests stay below. It
+    begins with that of the profile, and is learnt for each worker and engine.
 
     Args:
         fleet: the workers.
@@ -82,8 +84,10 @@ class Margins:
         assignment = lease.assignment
         if head_at is None or lease.batch_size > 1 or assignment.setup_s > 0.0:
             return
+        if lease.estimate is None:
+            return
         engine = assignment.engine
-        spread = worker.spreads.get(engine, FIRST_SPREAD)
+        spread = spread_of(worker, lease.estimate.entry)
         if now - head_at > spread * lease.expected_s:
             worker.spreads[engine] = min(spread * _WIDER, _MAX_SPREAD)
         elif spread > 1.0:
@@ -100,7 +104,7 @@ class Margins:
             at: number of the given variant.
         """
         worker, starts_at = query.worker, query.starts_at
-        spread = worker.spreads.get(query.engine, FIRST_SPREAD)
+        spread = spread_of(worker, query.front.slowest.entry)
         if worker.leases and (head := worker.head) is not None and math.isfinite(head.expected_s):
             starts_at += (spread - 1.0) * head.expected_s  # by which it may start later
         costs = query.front.costs
@@ -149,3 +153,12 @@ class Margins:
                     least_s = left_s
             ahead_s += query_s
         return least_s
+
+
+def spread_of(worker: WorkerRecord, entry: ProfileEntry) -> float:
+    """Return the margin of an engine on a worker: what was learnt, or else what was profiled."""
+    learnt = worker.spreads.get(entry.engine)
+    if learnt is not None:
+        return learnt
+    profiled = entry.latency_p99_s / entry.latency_p50_s if entry.latency_p50_s else 0.0
+    return min(max(profiled, FIRST_SPREAD), _MAX_SPREAD)

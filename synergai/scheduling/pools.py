@@ -14,7 +14,7 @@ from synergai.scheduling.allowance import Demand, allowances
 from synergai.scheduling.arrivals import ArrivalRate
 from synergai.scheduling.fronts import capacity_s
 from synergai.scheduling.job_demand import JobDemand
-from synergai.scheduling.margins import FIRST_SPREAD
+from synergai.scheduling.margins import FIRST_SPREAD, spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -325,12 +325,11 @@ def planned_share(engines: int, workers: int, spread: float) -> float:
 
 def _spread(pool: _Pool) -> float:
     """Return the mean margin of a pool's workers for deviations from estimates of its engines."""
-    engines = {member.engine for member in pool.members}
     spreads = [
-        max((each.spreads[name] for name in engines & each.spreads.keys()), default=FIRST_SPREAD)
+        max(spread_of(each, member.front.slowest.entry) for member in pool.members)
         for each in pool.workers
     ]
-    return sum(spreads) / len(spreads) if spreads else FIRST_SPREAD
+    return sum(spreads) / len(spreads)
 
 
 def _horizon_s(members: Sequence[_Member]) -> float:

@@ -16,7 +16,7 @@ from benchmarks.variants.bounds import (
     relative_accuracy_at_most,
     schedule_at_most,
 )
-from benchmarks.variants.scenarios import SCENARIOS
+from benchmarks.variants.scenarios import SCENARIOS, draw
 from benchmarks.variants.simulation import OURS, Scenario, Start, simulate
 from benchmarks.variants.study import draw_requests
 from synergai.domain import EngineName
@@ -111,6 +111,20 @@ def test_no_request_is_late_if_workers_had_time_to_preload(name: str) -> None:
     arrivals = [(0.1 * number, engines[number % len(engines)]) for number in range(50)]
     start = replace(COLD, lead_s=10.0)
     assert all(each.variant for each in simulate(scenario, arrivals, 0, start=start))
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("seed", range(4, 9))
+def test_a_short_run_with_varying_times_is_not_worse_than_under_model_switching(
+    seed: int, servers: int
+) -> None:
+    scenario, rate = draw(seed, servers, error=0.3)
+    requests = draw_requests(scenario, "twitter", rate, 15, seed)
+    ours, theirs = (
+        fmean(each.accuracy for each in simulate(scenario, requests, seed, rule=rule))
+        for rule in (OURS, "model-switching")
+    )
+    assert ours >= theirs
 
 
 def test_the_time_of_several_servers_is_used() -> None:

@@ -54,6 +54,7 @@ class Fleet:
         samples: int = 10_000,
         unknown: tuple[str, ...] = (),
         other_samples: tuple[str, ...] = (),
+        tail: float = 0.0,
     ) -> None:
         entries = [
             ProfileEntry(
@@ -61,6 +62,8 @@ class Fleet:
                 worker_class=CLASS,
                 configuration=Configuration(variant=name),
                 qps=1.0 / seconds,
+                latency_p50_s=seconds if tail else 0.0,
+                latency_p99_s=seconds * tail,
                 accuracy=accuracy if samples and name not in unknown else 0.0,
                 accuracy_samples=0 if name in unknown else samples,
                 samples_digest="b" if name in other_samples else "a",
@@ -166,6 +169,18 @@ def test_a_lone_request_gets_the_best_variant_that_meets_its_deadline() -> None:
         fleet = Fleet()
         fleet.submit(qos=qos)
         assert variants_of(fleet.running) == [variant], qos
+
+
+@pytest.mark.parametrize(
+    ("tail", "qos", "variant"),
+    [(2.0, 0.35, "medium"), (2.0, 0.42, "large"), (1.0, 0.28, "large"), (1.0, 0.25, "medium")],
+)
+def test_the_first_margin_is_that_of_the_profiled_latencies(
+    tail: float, qos: float, variant: str
+) -> None:
+    fleet = Fleet(tail=tail)  # the large variant takes 0.2 s
+    fleet.submit(qos=qos)
+    assert variants_of(fleet.running) == [variant]
 
 
 def test_other_objectives_choose_the_fastest_variant() -> None:
