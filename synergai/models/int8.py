@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from synergai.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -74,7 +76,10 @@ def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
         prepared = Path(folder) / "prepared.onnx"
         onnx.save(model, prepared)
         quantization.quant_pre_process(prepared, prepared, skip_symbolic_shape=True)
-        stems = _single_channel_stems(onnx.load(prepared))
+        model = onnx.load(prepared)
+        _flatten_biases(model)
+        onnx.save(model, prepared)
+        stems = _single_channel_stems(model)
         quantization.quantize_static(
             prepared,
             target,
@@ -94,7 +99,28 @@ def _translated(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # onnx, its converter and the runtime raise many kinds
         text = " ".join(str(error).split())[:300]
-        raise InvalidInput(f"{name} cannot be quantised: {text}") from error
+        raise InvalidInput(
+            f"{name} cannot be quantised: ONNX Runtime's quantiser fails at it "
+            f"({type(error).__name__}: {text})"
+        ) from error
+
+
+def _flatten_biases(model: onnx.ModelProto) -> None:
+    """Give each bias of a matrix product the one dimension that the quantiser expects of it."""
+    from onnx import numpy_helper
+
+    weights = {each.name: each for each in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type != "Gemm" or len(node.input) < 3 or node.input[2] not in weights:
+            continue
+        kernel, bias = weights.get(node.input[1]), numpy_helper.to_array(weights[node.input[2]])
+        transposed = any(each.name == "transB" and each.i for each in node.attribute)
+        if kernel is None or bias.size not in (1, width := kernel.dims[0 if transposed else 1]):
+            continue  # it differs between the rows of the result
+        if bias.shape != (width,):
+            flat = np.broadcast_to(bias.reshape(-1), width)
+            node.input[2] = f"{node.name or node.output[0]}_bias"
+            model.graph.initializer.append(numpy_helper.from_array(flat, node.input[2]))
 
 
 def _single_channel_stems(model: onnx.ModelProto) -> list[str]:
@@ -139,10 +165,10 @@ def _upgraded(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the runtime from printing advice about quantisation for its developers."""
+    """Keep the runtime from printing advice and tracebacks for its developers."""
     root = logging.getLogger()
     before = root.level
-    root.setLevel(logging.ERROR)
+    root.setLevel(logging.CRITICAL)  # it logs tracebacks of what it raises, too
     try:
         yield
     finally:

@@ -142,6 +142,23 @@ def test_model_of_an_earlier_operator_set_is_quantised(tmp_path: Path) -> None:
     assert answer == pytest.approx(np.array([[1, 2]], np.float32), abs=0.05)
 
 
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (1,), (1, 1)])
+def test_bias_of_any_shape_is_quantised(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    graph = OnnxGraph("biased", 11)
+    graph.node("Cast", ["x"], "f", to=onnx.TensorProto.FLOAT)
+    graph.weight("w", np.eye(2, dtype=np.float32))
+    graph.weight("b", np.full(shape, 3, np.float32))
+    graph.node("Gemm", ["f", "w", "b"], "y")
+    whole = ValueInfo(element=onnx.TensorProto.INT32, shape=["n", 2])
+    model = graph.model({"x": whole}, {"y": ValueInfo(shape=["n", 2])})
+    write_model(tmp_path / "biased.onnx", model)
+    samples = [{"x": np.array([[i, -i]], np.int32)} for i in range(8)]
+    quantise(tmp_path / "biased.onnx", tmp_path / "int8.onnx", samples)
+    session = onnxruntime.InferenceSession(tmp_path / "int8.onnx")
+    [answer] = session.run(None, {"x": np.array([[1, -2]], np.int32)})
+    assert answer == pytest.approx(np.array([[4, 1]], np.float32), abs=0.1)
+
+
 def test_model_that_cannot_gain_is_not_quantised(tmp_path: Path) -> None:
     write_model(tmp_path / "relu.onnx", a_model("Relu"))
     samples = [{"x": np.array([[1, 2]], np.float32)}]
