@@ -40,6 +40,10 @@ ELEMENT_BYTES: Final = {
 MAX_BYTES_ELEMENTS: Final = 1 << 20
 """Limit on the elements of a BYTES tensor; checking each of them blocks the event loop."""
 
+_MAX_EMPTY: Final = 1 << 24
+"""Limit on the product of the other dimensions of an empty tensor. No data bound them, and a model
+may return a tensor of them, such as the sum of no rows."""
+
 _DERIVED: Final = frozenset(("classes", "boxes"))
 """Outputs that only engines with `postprocess` have."""
 
@@ -189,13 +193,14 @@ def _check_shape(
             f"input {tensor.name!r} must have shape {_format_shape(spec.shape)}, "
             f"not {_format_shape(shape)}{_shape_hint(shape, spec.shape)}"
         )
-    return math.prod(shape)
+    count = math.prod(shape)
+    if not count and math.prod(filter(None, shape)) > _MAX_EMPTY:
+        raise InvalidInput(f"input {tensor.name!r} is empty, and its other dimensions too large")
+    return count
 
 
 def _shape_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """Return what to change about a shape that does not match, where that is not obvious."""
-    if len(shape) == len(wanted) and 0 in shape:
-        return f": dimension {shape.index(0)} is 0, and every dimension must be at least 1"
     if wanted[:1] in {(-1,), (1,)} and shape_matches((1, *shape), wanted):
         return f": add the batch dimension, shape {_format_shape((1, *shape))}"
     return ""
@@ -204,23 +209,24 @@ def _shape_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
 def _check_images(tensor: ModelInferRequest.InferInputTensor, spec: TensorSpec) -> int:
     """Check the number of encoded images in `tensor` against `spec`, and return it."""
     shape = tuple(tensor.shape)
-    if len(shape) != 1 or not shape_matches(shape, spec.shape[:1]) or shape[0] > MAX_IMAGES:
+    fits = len(shape) == 1 and shape_matches(shape, spec.shape[:1])
+    if not (fits and 1 <= shape[0] <= MAX_IMAGES):
         raise InvalidInput(
             f"input {tensor.name!r} accepts encoded images as BYTES of shape "
-            f"{_format_shape(spec.shape[:1])}, at most {MAX_IMAGES} of them, "
+            f"{_format_shape(spec.shape[:1])}, from 1 to {MAX_IMAGES} of them, "
             f"not {_format_shape(shape)}"
         )
     return shape[0]
 
 
 def shape_matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Return whether a tensor of shape `shape` suits an input; -1 in `wanted` is any size."""
+    """Return whether a tensor of shape `shape` suits an input; -1 in `wanted` is any size or 0."""
     if len(shape) != len(wanted):
         return False
     if shape == wanted:
         return -1 not in shape
     for have, want in zip(shape, wanted, strict=True):
-        if have != want if want != -1 else have <= 0:
+        if have != want if want != -1 else have < 0:
             return False
     return True
 

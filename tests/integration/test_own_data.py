@@ -121,3 +121,17 @@ async def test_results_of_rows_arrive_while_the_job_runs(fleet: LocalFleet) -> N
     assert "cannot be represented as FP32" in str(values.pop(17))
     assert values == {index: float(index) for index in range(3000) if index != 17}
     assert (status.state, status.failures) == (synergai.JobState.SUCCEEDED, 1)
+
+
+async def test_empty_tensors_are_inputs_and_results(fleet: LocalFleet, tmp_path: Path) -> None:
+    empty = np.zeros(0, np.float32)
+    async with synergai.Client(fleet.address) as client:
+        assert (await client.infer("onnx_identity", {"x": empty}))["y"].shape == (0,)
+        job = await client.submit("onnx_identity", inputs=[empty, np.ones(2), empty], qos=600.0)
+        await job.wait()
+    for suffix in ("npz", "parquet"):
+        output = tmp_path / suffix
+        done = command(fleet, "jobs", "results", job.id, "-o", str(output), "--format", suffix)
+        assert done.returncode == 0, done.stderr
+        found = dict(synergai.read_results(output))
+        assert [found[index]["y"].tolist() for index in range(3)] == [[], [1.0, 1.0], []]

@@ -54,8 +54,8 @@ async def test_array_whose_rows_do_not_suit_the_engine_is_refused_before_the_upl
     gateway: FakeGateway,
 ) -> None:
     async with synergai.Client(gateway.address) as client:
-        with pytest.raises(InvalidInput, match=r"shape \[3, 0\] does not suit input 'x'"):
-            await client.submit("identity", inputs=np.zeros((3, 0)))
+        with pytest.raises(InvalidInput, match=r"shape \[3, 1, 2\] does not suit input 'x'"):
+            await client.submit("identity", inputs=np.zeros((3, 1, 2)))
     assert gateway.uploads == {}
 
 

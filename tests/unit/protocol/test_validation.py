@@ -78,10 +78,19 @@ def element(text: bytes) -> bytes:
         request(tensor(contents=InferTensorContents(fp32_contents=[1, 2]))),
         request(tensor(), raw=(bytes(8),), outputs=outputs("y")),
         request(tensor(), raw=(bytes(8),), model_version="1"),
+        request(tensor(shape=(0, 2)), raw=(b"",)),
+        request(tensor(shape=(0, 2))),
     ],
 )
 def test_valid_request_passes(good: ModelInferRequest) -> None:
     check_request(good, ENGINE)
+
+
+def test_empty_tensor_bounds_its_other_dimensions() -> None:
+    pairs = engine(TensorSpec("x", "FP32", (-1, -1)))
+    check_request(request(tensor(shape=(0, 1 << 24)), raw=(b"",)), pairs)
+    with pytest.raises(InvalidInput, match="its other dimensions too large"):
+        check_request(request(tensor(shape=(0, 1 << 25)), raw=(b"",)), pairs)
 
 
 def test_template_is_validated_again_for_another_engine() -> None:
@@ -121,10 +130,9 @@ def test_bytes_elements_are_checked_in_every_request() -> None:
         (request(tensor(shape=(1, 3)), raw=(bytes(12),)), r"not \[1,3\]"),
         (request(tensor(shape=(-1, 2)), raw=(bytes(8),)), r"not \[-1,2\]"),
         (request(tensor(shape=(-3, 2)), raw=(bytes(8),)), r"not \[-3,2\]"),
-        (
-            request(tensor(shape=(0, 2)), raw=(b"",)),
-            r"not \[0,2\]: dimension 0 is 0, and every dimension must be at least 1$",
-        ),
+        (request(tensor(shape=(1, 0)), raw=(b"",)), r"not \[1,0\]$"),
+        (request(tensor(shape=(0, 2)), raw=(bytes(8),)), "needs 0 bytes .* not 8"),
+        (request(tensor(shape=(0, 2**40)), raw=(b"",)), r"not \[0,1099511627776\]"),
         (request(tensor(shape=(2**62, 2)), raw=(bytes(8),)), "needs 36,893,488,147,419,103,232"),
         (request(tensor(), raw=(bytes(7),)), "needs 8 bytes .* not 7"),
         (request(tensor(), raw=(bytes(8), bytes(8))), "2 entries for 1 inputs"),
@@ -277,7 +285,8 @@ def test_encoded_images_are_accepted_in_place_of_the_tensor(
         (encoded(b"jpeg", shape=(1, 1)), OF_IMAGES, r"of shape \[-1\]"),
         (encoded(), OF_IMAGES, r"not \[0\]"),
         (encoded(shape=()), OF_IMAGES, r"not \[\]"),
-        (encoded(*[b""] * (MAX_IMAGES + 1)), OF_IMAGES, f"at most {MAX_IMAGES}"),
+        (encoded(*[b""] * (MAX_IMAGES + 1)), OF_IMAGES, f"from 1 to {MAX_IMAGES}"),
+        (encoded(), OF_IMAGES, f"from 1 to {MAX_IMAGES}"),
         (encoded(b"jpeg", shape=(2,)), OF_IMAGES, "its data is not 2 BYTES elements"),
         (
             encoded(b"a", b"b"),
