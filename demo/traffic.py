@@ -69,14 +69,14 @@ async def send_photographs(
             failed += 1
         else:
             single.append(time.perf_counter() - started)
-    outcomes = client.stream(engine, inputs, deadline=deadline, window=2, return_exceptions=True)
+    outcomes = client.stream(engine, inputs, deadline=deadline, window=2)
     streamed: list[float] = []
     stream_failed = 0
     async with aclosing(outcomes):
         started = time.perf_counter()
         async for outcome in outcomes:
             now = time.perf_counter()
-            if isinstance(outcome, SynergaiError):
+            if outcome.error is not None:
                 stream_failed += 1
             else:
                 streamed.append(now - started)

@@ -21,7 +21,7 @@ Its stubs are imported by the first call that needs them: a process that has imp
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec.structs import replace
 
@@ -44,7 +44,7 @@ from synergai.domain import (
     Engine,
     EngineName,
 )
-from synergai.errors import InvalidInput, NotFound, SynergaiError, Unavailable
+from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.protocol.bearer_token import token_metadata
 from synergai.protocol.converters import (
     engine_from_metadata,
@@ -215,38 +215,6 @@ class Client(JobOperations, EngineOperations):
                 response = await self._shared_stream.infer(build_request(changed), budget.left())
             return parse_response(response)
 
-    @overload
-    def stream(
-        self,
-        engine: str,
-        inputs: ManyInputs,
-        *,
-        deadline: float | None = ...,
-        priority: int = ...,
-        outputs: Sequence[str] = ...,
-        version: str = ...,
-        min_accuracy: float = ...,
-        parameters: Parameters | None = ...,
-        window: int = ...,
-        return_exceptions: Literal[False] = ...,
-    ) -> AsyncGenerator[InferResult, None]: ...
-
-    @overload
-    def stream(
-        self,
-        engine: str,
-        inputs: ManyInputs,
-        *,
-        deadline: float | None = ...,
-        priority: int = ...,
-        outputs: Sequence[str] = ...,
-        version: str = ...,
-        min_accuracy: float = ...,
-        parameters: Parameters | None = ...,
-        window: int = ...,
-        return_exceptions: Literal[True],
-    ) -> AsyncGenerator[InferResult | SynergaiError, None]: ...
-
     async def stream(
         self,
         engine: str,
@@ -259,9 +227,11 @@ class Client(JobOperations, EngineOperations):
         min_accuracy: float = 0.0,
         parameters: Parameters | None = None,
         window: int = 16,
-        return_exceptions: bool = False,
-    ) -> AsyncGenerator[InferResult | SynergaiError, None]:
+    ) -> AsyncGenerator[InferResult, None]:
         """Run many queries over one call and yield their results in the order of `inputs`.
+
+        A query that fails has its error in its own result, and the others are answered:
+        ``result["name"]`` raises the error, and ``result.error`` is it.
 
         Wrap it in ``contextlib.aclosing`` to end the call when leaving the loop early.
 
@@ -276,13 +246,12 @@ class Client(JobOperations, EngineOperations):
             min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
             parameters: further parameters of the protocol.
             window: maximum number of queries in flight.
-            return_exceptions: yield a failed query's error in its place instead of raising it.
 
         Yields:
-            A query's outputs; or its error, with `return_exceptions`.
+            A query's outputs, or its error, see `infer`.
 
         Raises:
-            SynergaiError: a query failed, see `infer`; or the whole call failed.
+            SynergaiError: the call as a whole failed.
         """
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
@@ -298,10 +267,8 @@ class Client(JobOperations, EngineOperations):
         outcomes = stream_queries(self._channel, inputs, make_request, window)
         try:
             async for outcome in outcomes:
-                if isinstance(outcome, InvalidInput):
+                if isinstance(outcome.error, InvalidInput):
                     self._inputs.forget(engine)
-                if isinstance(outcome, SynergaiError) and not return_exceptions:
-                    raise outcome
                 yield outcome
         finally:
             await outcomes.aclose()

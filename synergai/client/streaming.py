@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InferResult:
-    """Outputs of one query; ``result["name"]`` is the output of that name.
+    """Outputs of one query; ``result["name"]`` is the output of that name, or raises `error`.
 
     Attributes:
         outputs: arrays by output name, with the engine's dtypes and shapes; read-only views of
@@ -47,14 +47,18 @@ class InferResult:
         engine: name of the engine.
         version: the engine's version.
         parameters: the response's parameters.
+        error: why the query of a stream failed; it has no outputs then.
     """
 
     outputs: dict[str, NDArray[Any]]
     engine: str = ""
     version: str = ""
     parameters: dict[str, bool | int | float | str] = field(default_factory=dict)
+    error: SynergaiError | None = None
 
     def __getitem__(self, name: str) -> NDArray[Any]:
+        if self.error is not None:
+            raise self.error
         return self.outputs[name]
 
 
@@ -89,8 +93,8 @@ async def stream_queries(
     inputs: ManyInputs,
     make_request: Callable[[Inputs], Awaitable[Request]],
     window: int,
-) -> AsyncGenerator[InferResult | SynergaiError, None]:
-    """Yield the result or error of each query, in the order of `inputs`.
+) -> AsyncGenerator[InferResult, None]:
+    """Yield the result of each query, in the order of `inputs`.
 
     Args:
         channel: the gateway's.
@@ -99,7 +103,7 @@ async def stream_queries(
         window: maximum number of queries in flight.
 
     Yields:
-        The query's result, or the error that it failed with.
+        The query's result; a failed one has its error.
 
     Raises:
         SynergaiError: the call failed as a whole.
@@ -126,7 +130,7 @@ async def stream_queries(
         while (reply := await replies.get()) is not None:
             if isinstance(reply, InvalidInput):
                 slots.release()
-                yield reply
+                yield InferResult({}, error=reply)
                 continue
             message = await reply
             if message is None:
@@ -141,9 +145,9 @@ async def stream_queries(
 
 def _parse_message(
     message: inference_pb2.ModelStreamInferResponse,
-) -> InferResult | SynergaiError:
+) -> InferResult:
     if message.error_message:
-        return error_from_stream(message)
+        return InferResult({}, error=error_from_stream(message))
     return parse_response(message.infer_response)
 
 

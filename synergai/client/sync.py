@@ -126,7 +126,10 @@ class SyncClient:
         parameters: Parameters | None = None,
         window: int = 16,
     ) -> Iterator[InferResult]:
-        """Run many queries over one call and yield their results in order; see `Client.stream`."""
+        """Run many queries over one call and yield their results in order; see `Client.stream`.
+
+        A failed query has its error in its own result.
+        """
         results = self._client.stream(
             engine,
             _advanced_in_threads(inputs),

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -331,28 +331,23 @@ async def test_stream_deadline_applies_to_each_query(
     assert [r.parameters["timeout"].int64_param for r in gateway.requests] == [250_000, 250_000]
 
 
-async def test_failed_query_of_a_stream_is_raised_in_order(client: synergai.Client) -> None:
-    results = client.stream("identity", [x(1), x(-1), x(2)])
-    assert (await anext(results))["y"] == 1
-    with pytest.raises(synergai.Overloaded, match="negative numbers"):
-        await anext(results)
-
-
-async def test_stream_can_yield_errors_in_place(client: synergai.Client) -> None:
-    stream = client.stream("identity", [x(1), x(-1), x(2)], return_exceptions=True)
-    answers = [answer async for answer in stream]
-    assert isinstance(answers[1], synergai.Overloaded)
-    assert [a["y"].item() for a in answers if isinstance(a, synergai.InferResult)] == [1, 2]
-
-
-async def test_input_of_a_stream_that_cannot_be_converted_fails_in_place(
-    client: synergai.Client,
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (x(-1), synergai.Overloaded),
+        ({"x": np.array([1e300])}, synergai.InvalidInput),
+        ({"z": np.ones(1)}, synergai.InvalidInput),
+    ],
+)
+async def test_failed_query_of_a_stream_has_its_error_and_the_others_are_answered(
+    client: synergai.Client, bad: dict[str, NDArray[Any]], error: type[synergai.SynergaiError]
 ) -> None:
-    inputs = [x(1), {"x": np.array([1e300])}, x(2)]
-    stream = client.stream("identity", inputs, window=1, return_exceptions=True)
-    answers = [answer async for answer in stream]
-    assert isinstance(answers[1], synergai.InvalidInput)
-    assert [a["y"].item() for a in answers if isinstance(a, synergai.InferResult)] == [1, 2]
+    answers = [each async for each in client.stream("identity", [x(1), bad, x(2)], window=1)]
+    assert isinstance(answers[1].error, error)
+    assert not answers[1].outputs
+    with pytest.raises(error):
+        answers[1]["y"]
+    assert [each["y"].item() for each in (answers[0], answers[2])] == [1, 2]
 
 
 async def test_exception_of_the_inputs_is_raised(client: synergai.Client) -> None:
