@@ -16,6 +16,7 @@ strings (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tomllib
@@ -54,11 +55,16 @@ from synergai.runtime.addresses import refuse_url
 from synergai.runtime.durations import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
 
+
+_log = logging.getLogger(__name__)
+
+_OF_SERVICE: Final = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?")
+"""Rest of the names that Kubernetes gives to variables about a service; `PORT` has a URL."""
 
 HUB: Final = "127.0.0.1:8010"
 """Default address for agents."""
@@ -227,8 +233,20 @@ class Settings(BaseModel):
     @classmethod
     def _from_environment(cls) -> dict[str, str]:
         """Return the values of non-empty environment variables by field name."""
+        cls._name_unknown_variables()
         named = ((name, os.environ.get(cls.env_var(name))) for name in cls.model_fields)
         return {name: value for name, value in named if value}
+
+    @classmethod
+    def _name_unknown_variables(cls) -> None:
+        """Warn of environment variables with the prefix of this model that are no setting of it."""
+        known = {f"{cls.env_prefix}CONFIG", *map(cls.env_var, cls.model_fields)}
+        for name in sorted(os.environ):
+            rest = name.removeprefix(cls.env_prefix)
+            if rest == name or name in known or _OF_SERVICE.fullmatch(rest):
+                continue
+            hint = _suggestion(name, known)
+            _log.warning("%s has no effect: there is no such setting%s", name, hint)
 
     @classmethod
     def _explain(
@@ -241,10 +259,7 @@ class Settings(BaseModel):
         """Format one validation error: the source of the value, and the problem."""
         name = str(details["loc"][0]) if details["loc"] else ""
         if details["type"] == "extra_forbidden":
-            import difflib  # only needed for this message
-
-            close = difflib.get_close_matches(name, cls.model_fields, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = _suggestion(name, cls.model_fields)
             return f"{file or cls.__name__}: unknown setting {name!r}{hint}"
         if name in given:
             where = name if cls._is_positional(name) else f"--{cls.option_name(name)}"
@@ -271,6 +286,13 @@ class Settings(BaseModel):
     def env_var(cls, name: str) -> str:
         """Return the environment variable of the field `name`."""
         return f"{cls.env_prefix}{name}".upper()
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    import difflib  # only needed for these messages
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def bare_type(annotation: Any) -> Any:

@@ -138,6 +138,23 @@ def test_invalid_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) 
         Shop.load()
 
 
+def test_unknown_environment_variable_is_named_with_a_suggestion(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SHOP_QUEUE_BUND", "1")
+    # What Kubernetes sets in every container for a service of the name shop.
+    monkeypatch.setenv("SHOP_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("SHOP_SERVICE_PORT_GRPC", "8001")
+    monkeypatch.setenv("SHOP_PORT", "tcp://10.0.0.1:8001")
+    monkeypatch.setenv("SHOP_PORT_8001_TCP_ADDR", "10.0.0.1")
+    for name in ("SHOP_CONFIG", "SHOP_COLOUR"):
+        monkeypatch.setenv(name, "blue")
+    Shop.load()
+    assert caplog.messages == [
+        "SHOP_QUEUE_BUND has no effect: there is no such setting; did you mean SHOP_QUEUE_BOUND?"
+    ]
+
+
 def test_unknown_key_of_the_file_is_named_with_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("queue_bund = 1")
