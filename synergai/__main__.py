@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         sys.exit(
             f"error: the command line needs {error.name}, which is not installed; run "
-            "pip install 'synergai[cli]', or install a role, such as 'synergai[gateway]'"
+            "pip install 'WHEEL[cli]', where WHEEL is the path of SynergAI's wheel, or install a "
+            "role, such as 'WHEEL[gateway]'"
         )
     run(arguments)
 

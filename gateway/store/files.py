@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,8 +126,8 @@ class FsspecFiles:
             import fsspec
         except ModuleNotFoundError:
             raise InvalidInput(
-                f"--store {url} needs fsspec, which is not installed; run "
-                "pip install 'synergai[store]' and the library of the file system"
+                f"--store {url} needs fsspec, which is not installed; {pip_install('store')}; the "
+                "file system needs a library of its own, such as s3fs"
             ) from None
         try:
             self._fs, root = fsspec.core.url_to_fs(url)

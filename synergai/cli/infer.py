@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -208,7 +209,13 @@ def _datatype(array: NDArray[Any]) -> str:
 
 
 def _element(element: object) -> object:
-    return element.decode(errors="replace") if isinstance(element, bytes) else element
+    """Return an element for JSON, which has no NaN and no infinity: their names stand for them."""
+    match element:
+        case bytes():
+            return element.decode(errors="replace")
+        case float() if not math.isfinite(element):
+            return "NaN" if math.isnan(element) else "Infinity" if element > 0 else "-Infinity"
+    return element
 
 
 # --- tables -----------------------------------------------------------------------------

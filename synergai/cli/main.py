@@ -19,6 +19,7 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from synergai.cli.errors import exit_on_error
 from synergai.errors import NotSupported
+from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -158,8 +159,8 @@ def _suggesting_extra(command: str) -> Iterator[None]:
         if module in PACKAGES:
             raise
         raise NotSupported(
-            f"'synergai {command}' needs {module}, which is not installed; run "
-            f"pip install 'synergai[{APPLICATIONS[command].extra}]'"
+            f"'synergai {command}' needs {module}, which is not installed; "
+            + pip_install(APPLICATIONS[command].extra)
         ) from None
 
 

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from synergai.errors import NotSupported
+from synergai.runtime.text import pip_install
 
 
 def import_optional(module: str, purpose: str) -> Any:
@@ -25,5 +26,5 @@ def import_optional(module: str, purpose: str) -> Any:
         if (error.name or "").partition(".")[0] != name:
             raise
         raise NotSupported(
-            f"{purpose} need {name}, which is not installed; run pip install 'synergai[data]'"
+            f"{purpose} need {name}, which is not installed; {pip_install('data')}"
         ) from None

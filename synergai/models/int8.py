@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from synergai.errors import InvalidInput, NotFound
+from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
         from onnxruntime import quantization
     except ModuleNotFoundError as error:
         raise NotFound(
-            f"quantisation needs the package {error.name!r}; pip install 'synergai[engines]'"
+            f"quantisation needs the package {error.name!r}; {pip_install('engines')}"
         ) from None
     from onnxruntime.quantization.registry import QDQRegistry
 

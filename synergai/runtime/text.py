@@ -22,6 +22,11 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def pip_install(extras: str) -> str:
+    """Return the command that installs extras. No package index has SynergAI, only its wheel."""
+    return f"pip install 'WHEEL[{extras}]', where WHEEL is the path of SynergAI's wheel"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: ``1 engine``, ``2 engines``, ``0 entries``."""
     if count == 1:

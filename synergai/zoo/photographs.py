@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.errors import NotFound
+from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +44,7 @@ def load_photographs() -> list[Photograph]:
     # Located without importing scikit-learn, which takes a second.
     package: Any = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise NotFound("the photographs are part of scikit-learn; pip install 'synergai[engines]'")
+        raise NotFound(f"the photographs are part of scikit-learn; {pip_install('engines')}")
     folder = Path(package.origin).parent / "datasets" / "images"
     return [Photograph(name, (folder / f"{name}.jpg").read_bytes()) for name in NAMES]
 

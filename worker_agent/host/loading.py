@@ -17,6 +17,7 @@ from synergai.domain import Engine
 from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
+from synergai.runtime.text import pip_install
 from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
 from worker_agent.cpu_affinity import restrict_to, thread_cores
 from worker_agent.host.batches import check_batchable
@@ -134,7 +135,7 @@ class ModelLoader:
         except ModuleNotFoundError as error:
             raise BackendMissing(
                 f"engine {name!r} needs the backend {definition.backend!r}, which is not installed "
-                f"here; install synergai[{definition.backend}]"
+                f"here; {pip_install(definition.backend)}"
             ) from error
         except ImportError as error:
             raise BackendMissing(

@@ -11,6 +11,7 @@ from synergai.errors import InvalidInput
 from synergai.models.postprocess import CLASSES, create_postprocessor, top_classes
 from synergai.models.preprocess import ImageInput
 from synergai.protocol.validation import classification_count
+from synergai.runtime.text import pip_install
 from worker_agent.backends import Quantised
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Processing:
             # Not EngineUnusable, which would disable the engine for tensor inputs as well.
             raise InvalidInput(
                 "this worker cannot decode images without OpenCV; "
-                "install synergai[images] on it, or send tensors"
+                f"{pip_install('images')} there, or send tensors"
             ) from error
         set_threads(self._threads)
         self._decoder_loaded = True

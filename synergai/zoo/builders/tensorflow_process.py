@@ -21,6 +21,7 @@ import numpy as np
 
 from synergai.errors import InternalError, NotFound
 from synergai.models.quantisation import Quantisation
+from synergai.runtime.text import pip_install
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +66,7 @@ def check_tensorflow() -> None:
     if find_spec("tensorflow") is None:
         raise NotFound(
             "this engine is written by TensorFlow, which is not installed; "
-            "pip install 'synergai[engines,tensorflow]'"
+            + pip_install("engines,tensorflow")
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from synergai.cli.infer import app, print_outputs, summary
+from synergai.cli.infer import app, print_outputs, summary, tensor_as_json
+from synergai.cli.output import to_jsonable
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.streaming import InferResult
 from synergai.domain import Engine, EngineName, TensorSpec
@@ -126,6 +128,14 @@ def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("synergai.cli.infer.call_gateway", lambda *_: (an_engine(), result))
     ran = CliRunner().invoke(app, ["digits", "--input", "1"])
     assert ran.output.splitlines()[-1] == "answered by version 2 of digits"
+
+
+def test_numbers_that_json_lacks_have_names() -> None:
+    array = np.array([[1.5, np.nan], [np.inf, -np.inf]], np.float32)
+    printed = json.dumps(to_jsonable(tensor_as_json(array)), allow_nan=False)
+    found = json.loads(printed)["data"]
+    assert found == [1.5, "NaN", "Infinity", "-Infinity"]
+    assert np.array_equal(np.float32([float(each) for each in found]), array.ravel(), True)
 
 
 def test_values_have_the_digits_of_their_precision() -> None:

@@ -207,7 +207,8 @@ def test_program_without_the_command_lines_libraries_names_the_extra() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "error: the command line needs typer, which is not installed; run pip install "
-        "'synergai[cli]', or install a role, such as 'synergai[gateway]'\n"
+        "'WHEEL[cli]', where WHEEL is the path of SynergAI's wheel, or install a role, such as "
+        "'WHEEL[gateway]'\n"
     )
 
 
@@ -229,8 +230,8 @@ def test_missing_dependency_names_the_extra_to_install(
     code, _, err = run(["jobs"], capsys)
     assert code == 1
     assert err == (
-        "error: 'synergai jobs' needs absent_library, which is not installed; run "
-        "pip install 'synergai[gateway]'\n"
+        "error: 'synergai jobs' needs absent_library, which is not installed; "
+        "pip install 'WHEEL[gateway]', where WHEEL is the path of SynergAI's wheel\n"
     )
 
 

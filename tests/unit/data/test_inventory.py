@@ -378,7 +378,7 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_pa
         raise ModuleNotFoundError(name=name.partition(".")[0])
 
     monkeypatch.setattr("synergai.data.extras.import_module", refuse)
-    with pytest.raises(NotSupported, match=r"URLs need fsspec.*pip install 'synergai\[data\]'"):
+    with pytest.raises(NotSupported, match=r"URLs need fsspec.*pip install 'WHEEL\[data\]'"):
         read("s3://bucket/*.jpg", engine=IMAGES)
     (tmp_path / "x.parquet").touch()
     with pytest.raises(NotSupported, match="Parquet files need pyarrow"):
