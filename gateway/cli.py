@@ -72,6 +72,9 @@ def install(
     )
     done = f"done; see systemctl status {SERVICE}"
     print_or_execute(installation.steps(Path("/")), done, dry_run=dry_run)
+    if refusal := installation.refusal(Path("/")):
+        will = "will refuse" if dry_run else "refuses"
+        typer.echo(f"the gateway {will} to start: {refusal}", err=not dry_run)
 
 
 def uninstall(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from synergai.errors import InvalidInput
 from synergai.runtime.installation import (
     SETTINGS,
     UNITS,
@@ -26,6 +27,7 @@ ENVIRONMENT: Final = f"{SETTINGS}/gateway.env"
 """The settings that the options of an installation give."""
 LOCAL_ENVIRONMENT: Final = f"{SETTINGS}/gateway.local.env"
 """Further settings, which installations leave alone."""
+_PREFIX: Final = "SYNERGAI_GATEWAY_"
 _HEADER: Final = f"# Written by synergai gateway install. Further settings: {LOCAL_ENVIRONMENT}\n"
 SERVICE: Final = "synergai-gateway.service"
 STATE: Final = ("/var/lib/synergai-gateway", "/var/lib/private/synergai-gateway")
@@ -77,6 +79,29 @@ class Installation:
         # A service that was already running still uses the previous files.
         yield RunCommand(("systemctl", "try-restart", SERVICE))
 
+    def refusal(self, root: Path) -> str:
+        """Return why the gateway will refuse to start once it is installed; empty if it will not.
+
+        Args:
+            root: directory that takes the place of ``/``.
+        """
+        # Imported here: they are slow to import.
+        from gateway.access.exposure import check_before_start
+        from gateway.settings import GatewaySettings
+
+        try:
+            written = self._settings() or _lines(root / ENVIRONMENT.lstrip("/"))
+            written += _lines(root / LOCAL_ENVIRONMENT.lstrip("/"))
+            pairs = dict(line.strip().split("=", 1) for line in written if "=" in line)
+            given = {
+                name: pairs.get(f"{_PREFIX}{name.upper()}") for name in GatewaySettings.model_fields
+            }
+            settings = GatewaySettings.load({name: value for name, value in given.items() if value})
+            check_before_start(settings.to_config())
+        except InvalidInput as error:
+            return str(error)
+        return ""
+
     def _settings(self) -> list[str]:
         """Return the lines of the environment file."""
         values = {
@@ -86,7 +111,21 @@ class Installation:
             "HTTP": self.http,
             "INSECURE": "true" if self.insecure else "",
         }
-        return [f"SYNERGAI_GATEWAY_{key}={value}\n" for key, value in values.items() if value]
+        return [f"{_PREFIX}{key}={value}\n" for key, value in values.items() if value]
+
+
+def _lines(file: Path) -> list[str]:
+    """Return the lines of a file of settings; none if there is none.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} cannot be read: {error}") from None
 
 
 def removal_steps(*, purge: bool = False) -> Iterator[Step]:

@@ -135,7 +135,8 @@ def test_numbers_that_json_lacks_have_names() -> None:
     printed = json.dumps(to_jsonable(tensor_as_json(array)), allow_nan=False)
     found = json.loads(printed)["data"]
     assert found == [1.5, "NaN", "Infinity", "-Infinity"]
-    assert np.array_equal(np.float32([float(each) for each in found]), array.ravel(), True)
+    values = np.array([float(each) for each in found], np.float32)
+    assert np.array_equal(values, array.ravel(), equal_nan=True)
 
 
 def test_values_have_the_digits_of_their_precision() -> None:

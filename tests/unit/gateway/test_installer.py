@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -176,3 +176,41 @@ def test_programs_that_a_service_cannot_run_are_named(root: Path) -> None:
         steps = list(Installation(programs=programs).steps(root))
         assert find_problem(steps[0], root).startswith(problem)
         assert any(isinstance(step, WriteFile) for step in steps)
+
+
+TLS = "".join(
+    f"SYNERGAI_GATEWAY_{name}=/etc/synergai/{name}\n"
+    for name in ("TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA")
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "local", "refusal"),
+    [
+        ({}, "", ""),
+        ({"hub": "127.0.0.1:8010"}, "", ""),
+        (
+            {"hub": "0.0.0.0:8010"},
+            "",
+            "--hub 0.0.0.0:8010 needs --tls-cert and --tls-key and --tls",
+        ),
+        ({"hub": "0.0.0.0:8010"}, f"# keys\n{TLS}", ""),
+        ({"hub": "0.0.0.0:8010", "insecure": True}, "", ""),
+        ({"hub": "127.0.0.1:8010"}, "SYNERGAI_GATEWAY_HUB=0.0.0.0:8010\n", "--hub 0.0.0.0:8010"),
+        ({"listen": "0.0.0.0:8001"}, TLS, "--listen 0.0.0.0:8001 needs --access"),
+    ],
+)
+def test_gateway_that_will_refuse_to_start_is_foretold(
+    root: Path, options: dict[str, Any], local: str, refusal: str
+) -> None:
+    file = root / LOCAL_ENVIRONMENT.lstrip("/")
+    file.parent.mkdir(parents=True)
+    file.write_text(local)
+    found = Installation(**options, programs="/srv/synergai/bin").refusal(root)
+    assert refusal in found if refusal else not found
+
+
+@pytest.mark.usefixtures("systemd")
+def test_refusal_of_an_update_follows_from_the_settings_that_stay(root: Path) -> None:
+    execute(list(wanted(hub="0.0.0.0:8010").steps(root)), root)
+    assert "--hub 0.0.0.0:8010" in wanted().refusal(root)
