@@ -42,7 +42,8 @@ class EngineNotFound(NotFound):
 
     def __init__(self, engine: str, similar: Sequence[str] = ()) -> None:
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
-        super().__init__(f"no worker serves engine {engine!r}{hint}")
+        # The beginning is Triton's text, which programs written for its server look for.
+        super().__init__(f"Request for unknown model: no worker serves engine {engine!r}{hint}")
         self.engine = engine
 
 

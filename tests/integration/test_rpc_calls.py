@@ -195,7 +195,7 @@ async def test_malformed_request_is_invalid_argument(
 async def test_domain_error_reaches_the_client_with_its_code(channel: grpc.aio.Channel) -> None:
     failure = await failure_of(channel, "Unknown", message())
     assert failure.code() is grpc.StatusCode.NOT_FOUND
-    assert failure.details() == "no worker serves engine 'digits'"
+    assert failure.details() == ("Request for unknown model: no worker serves engine 'digits'")
 
 
 async def test_shed_call_gets_a_retry_delay(channel: grpc.aio.Channel) -> None:

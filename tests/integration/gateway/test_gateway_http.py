@@ -195,7 +195,10 @@ async def test_invalid_request_is_explained(
 @pytest.mark.usefixtures("agent")
 async def test_failures_have_the_status_of_their_cause(gateway: Gateway, caller: Caller) -> None:
     unknown = await call(gateway, "/v2/models/absent/infer", tensor())
-    assert (unknown.status, unknown.error) == (404, "no worker serves engine 'absent'")
+    assert (unknown.status, unknown.error) == (
+        404,
+        "Request for unknown model: no worker serves engine 'absent'",
+    )
     assert (await get(gateway, "/nowhere")).status == 404
     assert (await get(gateway, INFER)).status == 405
     assert "retry-after" not in unknown.headers
