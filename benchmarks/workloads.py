@@ -50,7 +50,7 @@ def identity() -> Workload:
     """Return a request of one element to an identity model."""
     return Workload(
         engine="onnx_identity",
-        request=_request("onnx_identity", "x", np.ones(1, np.float32)),
+        request=request_of("onnx_identity", "x", np.ones(1, np.float32)),
         is_correct=lambda values: values.tolist() == [1.0],
         build=lambda models: _build_from_zoo("onnx_identity", models),
     )
@@ -61,7 +61,7 @@ def mobilenet() -> Workload:
     image = np.random.default_rng(0).uniform(-1, 1, IMAGE_SHAPE).astype(np.float32)
     return Workload(
         engine="onnx_mobilenet_op11",
-        request=_request("onnx_mobilenet_op11", "input:0", image),
+        request=request_of("onnx_mobilenet_op11", "input:0", image),
         is_correct=lambda values: values.size == 1001 and abs(float(values.sum()) - 1.0) < 1e-3,
         build=lambda models: _build_from_zoo("onnx_mobilenet_op11", models),
     )
@@ -72,7 +72,7 @@ def large() -> Workload:
     values = np.arange(np.prod(IMAGE_SHAPE), dtype=np.float32)
     return Workload(
         engine="first_element",
-        request=_request("first_element", "x", values),
+        request=request_of("first_element", "x", values),
         is_correct=lambda values: values.tolist() == [0.0],
         build=_build_first_element,
     )
@@ -91,14 +91,15 @@ def layers(max_batch: int = 1) -> Workload:
         expected = expected @ weights
     return Workload(
         engine=engine,
-        request=_request(engine, "x", row),
+        request=request_of(engine, "x", row),
         # The order of summation differs between a batch and a single row.
         is_correct=lambda values: np.allclose(values, expected.ravel(), rtol=1e-3, atol=1e-3),
         build=lambda models: _build_layers(models / engine, max_batch),
     )
 
 
-def _request(engine: str, tensor: str, values: Floats) -> bytes:
+def request_of(engine: str, tensor: str, values: Floats) -> bytes:
+    """Return a serialised request with one input tensor."""
     request = oip.ModelInferRequest(model_name=engine)
     request.inputs.add(name=tensor, datatype="FP32", shape=values.shape)
     request.raw_input_contents.append(values.tobytes())

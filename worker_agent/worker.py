@@ -276,7 +276,7 @@ class Worker:
                 for session, size in self.hosts.session_bytes().items()
             ],
             pinned=map(converters.session_to_proto, self._config.sessions),
-            runs_beside_loads=True,
+            engine_cores=len(self._config.cores) or len(os.sched_getaffinity(0)),
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

@@ -135,7 +135,7 @@ class ConnectedWorker:
         session_budget_bytes: memory for its sessions; 0 if its agent does not report it.
         session_bytes: memory of sessions that it had loaded when it registered.
         pinned: sessions that it always keeps.
-        runs_beside_loads: it runs requests whose session is loaded while it loads another.
+        engine_cores: CPU cores for its engines; 0 if it runs nothing beside anything else.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         forgotten: engines that an operator removed from both, until its agent describes them again.
@@ -178,7 +178,7 @@ class ConnectedWorker:
     session_budget_bytes: int = 0
     session_bytes: dict[Session, int] = field(default_factory=dict)
     pinned: frozenset[Session] = frozenset()
-    runs_beside_loads: bool = False
+    engine_cores: int = 0
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
     unplaced: set[EngineName] = field(default_factory=set)
@@ -249,7 +249,7 @@ class ConnectedWorker:
             memory_bytes=self.session_budget_bytes,
             session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
             pinned=self.pinned,
-            runs_beside_loads=self.runs_beside_loads,
+            cores=self.engine_cores,
         )
 
     def engines_changed(self) -> EnginesChanged:

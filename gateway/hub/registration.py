@@ -125,7 +125,7 @@ def worker_from_registration(message: hub_pb2.Register, now: float) -> Connected
             if (session := session_from_proto(each.session)).engine in engines
         },
         pinned=frozenset(map(session_from_proto, message.pinned)),
-        runs_beside_loads=message.runs_beside_loads,
+        engine_cores=message.engine_cores,
     )
 
 

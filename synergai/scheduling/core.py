@@ -64,6 +64,7 @@ from synergai.scheduling.reports import Reports
 from synergai.scheduling.residency import Residency
 from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.retries import Retries
+from synergai.scheduling.sharing import CoreSharing
 from synergai.scheduling.sizes import SessionSizes
 from synergai.scheduling.variants import Variants
 from synergai.scheduling.wait_queue import WaitQueue
@@ -152,6 +153,7 @@ class SchedulerCore:
             jobs,
             leases,
             probes,
+            CoreSharing(queue, fleet, view, estimator),
             interleaver,
             resumption,
             settings,
@@ -329,7 +331,7 @@ class SchedulerCore:
         self._resumption.discard_worker(worker)
         self._estimator.invalidate_worker(worker)
         self._probes.remove_worker(worker)
-        for lease in list(worker.leases.values()):
+        for lease in worker.all_leases():
             self._releases.release(lease, self._now)
         for engine in sorted(worker.engines):
             self._wait_queue.rerank(engine)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.probes import Probes
     from synergai.scheduling.resumption import Resumption
     from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.sharing import CoreSharing
     from synergai.scheduling.state import JobRecord, WorkerRecord
     from synergai.scheduling.wait_queue import WaitQueue
 
@@ -36,6 +37,7 @@ class Decisions:
         jobs: the active jobs; one that is rejected leaves them.
         leases: the assignments in flight.
         probes: chooses where unprofiled engines are measured.
+        sharing: chooses which requests run beside other work.
         interleaver: chooses which jobs yield to requests.
         resumption: the interrupted jobs.
         settings: scheduling options.
@@ -50,6 +52,7 @@ class Decisions:
         jobs: ActiveJobs,
         leases: Leases,
         probes: Probes,
+        sharing: CoreSharing,
         interleaver: Interleaver,
         resumption: Resumption,
         settings: SchedulingSettings,
@@ -62,6 +65,7 @@ class Decisions:
         self._jobs = jobs
         self._leases = leases
         self._probes = probes
+        self._sharing = sharing
         self._interleaver = interleaver
         self._resumption = resumption
         self._settings = settings
@@ -81,6 +85,7 @@ class Decisions:
                 self._assign_probes(self._probes.for_unplannable_workers(view), now)
         interleaves = not self._settings.strict
         if interleaves and self._queue.requests:
+            self._share_cores(now)
             self._interrupt(self._interleaver.before_policy(), now)
         # Jobs resume before the policy decides on others, but after the waiting requests.
         resumes = bool(self._resumption.jobs)
@@ -89,6 +94,7 @@ class Decisions:
         while self._execute(self._policy.decide(view), now) and self._queue.size:
             pass
         if interleaves and self._queue.requests:
+            self._share_cores(now)
             self._interrupt(self._interleaver.after_policy(), now)
         if resumes:
             self._resume(now)
@@ -110,15 +116,19 @@ class Decisions:
         for lease in self._probes.in_running_jobs(self._view):
             self._leases.stop(lease, now)
 
+    def _share_cores(self, now: float) -> None:
+        """Run requests beside the work of busy workers."""
+        for decision in self._sharing.decisions():
+            if not self._leases.assign(decision, now):
+                return  # it would be proposed again and again
+
     def _interrupt(self, interruptions: Iterable[Interruption], now: float) -> None:
         """Run requests between two queries of running jobs."""
         for request, worker, estimate, yielding in interruptions:
-            # A job that waits for its load is not held up.
-            beside = estimate is not None and worker.runs_beside_load(estimate.session)
             for lease in yielding:
                 self._leases.stop(lease, now, for_request=True)
             if yielding:
-                worker.interruptions += not beside
+                worker.interruptions += 1
                 worker.interrupted_at = now
             if estimate is None:
                 self._assign_probes([(request, worker)], now)

@@ -53,7 +53,8 @@ class Worker(Struct, frozen=True, kw_only=True):
         session_bytes: memory of a session by engine, as far as it is known.
         session_sizes: memory of single sessions, which overrides `session_bytes`.
         pinned: sessions that it always keeps.
-        runs_beside_loads: requests whose session is loaded do not wait while it loads another.
+        cores: CPU cores of its engines, for `WorkerRecord.runs_beside`; 0 if it runs one assignment
+            after another.
     """
 
     id: WorkerId
@@ -70,7 +71,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     session_bytes: dict[EngineName, int] = {}
     session_sizes: tuple[SessionSize, ...] = ()
     pinned: frozenset[Session] = frozenset()
-    runs_beside_loads: bool = False
+    cores: int = 0
 
 
 class Assignment(Struct, frozen=True, kw_only=True):
@@ -87,6 +88,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         batch_times: batch latencies, if it may be batched with other assignments.
         compute_by: latest completion of a batch that includes it.
         fastest_share: share of `query_s` that the fastest variant which the job may use would take.
+        beside: it waits for no assignment in another session; see `WorkerRecord.runs_beside`.
     """
 
     id: AssignmentId
@@ -104,6 +106,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     batch_times: BatchTimes | None = None
     compute_by: float = math.inf
     fastest_share: float = 1.0
+    beside: bool = False
 
 
 # --- events -----------------------------------------------------------------------------

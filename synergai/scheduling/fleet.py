@@ -28,6 +28,7 @@ class Fleet:
     Attributes:
         workers: all workers by id.
         interruptible: the workers on which a request can interrupt a job, by order of joining.
+        shared: the busy workers that may run a request beside other work.
     """
 
     def __init__(self, settings: SchedulingSettings) -> None:
@@ -35,6 +36,7 @@ class Fleet:
         self._settings = settings
         self._serving: dict[EngineName, list[WorkerRecord]] = {}
         self.interruptible: dict[int, WorkerRecord] = {}
+        self.shared: dict[int, WorkerRecord] = {}
         self._available: dict[int, WorkerRecord] = {}
         self._upcoming: list[tuple[float, int, WorkerRecord]] = []
         self._next_index = 0
@@ -51,7 +53,7 @@ class Fleet:
     def add(self, worker: Worker, now: float) -> WorkerRecord:
         """Add a worker whose id is not in the fleet."""
         if self._settings.strict:
-            worker = replace(worker, runs_beside_loads=False)
+            worker = replace(worker, cores=0)
         record = WorkerRecord(
             worker,
             self._next_index,
@@ -62,6 +64,7 @@ class Fleet:
             dict(worker.file_variants),
             session_bytes={each.session: each.bytes for each in worker.session_sizes},
             power_mode=worker.power_mode or None,
+            prefetch_s=self._settings.prefetch_s,
             idle_since=now,
         )
         self._next_index += 1
@@ -77,6 +80,7 @@ class Fleet:
             self._remove_engine(worker, engine)
         self._available.pop(worker.index, None)
         self.interruptible.pop(worker.index, None)
+        self.shared.pop(worker.index, None)
         worker.available_at = math.inf
 
     def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
@@ -100,6 +104,10 @@ class Fleet:
             self.interruptible[worker.index] = worker
         else:
             self.interruptible.pop(worker.index, None)
+        if worker.is_shared:
+            self.shared[worker.index] = worker
+        else:
+            self.shared.pop(worker.index, None)
         at = worker.next_available_at(self._settings)
         if at == worker.available_at:
             return

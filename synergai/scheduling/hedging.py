@@ -109,7 +109,7 @@ class Hedging:
         idle = [
             worker
             for worker in self._fleet.available(now)
-            if not worker.leases and not worker.on_trial and worker.engines.isdisjoint(queued)
+            if worker.is_idle and not worker.on_trial and worker.engines.isdisjoint(queued)
         ]
         for lease in list(self._late.values()):
             if not idle or self._tokens < 1.0:

@@ -3,8 +3,7 @@
 A job may occupy a worker for hours, but it can be stopped after any query and resumed. A request
 that finds no free worker therefore stops the job, runs next, and the rest of the job is assigned
 again behind it. Three limits protect the job: its priority must not be higher, it must still meet
-its deadline, and it advances after a few requests at the latest. While the worker loads a session,
-requests whose session it has loaded run beside the load.
+its deadline, and it advances after a few requests at the latest.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.policy import SIMILAR
-from synergai.scheduling.state import MAX_REQUESTS, Phase
+from synergai.scheduling.state import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -128,11 +127,8 @@ class Interleaver:
                 yield wait_s, Interruption(request, worker, estimate, ())
             elif self._may_interrupt(worker, request, estimate, cost_s):
                 yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
-                wait_s = self._delay_s(worker, estimate)
+                wait_s = self._delay_s(worker)
                 yield wait_s, Interruption(request, worker, estimate, yielding)
-            elif estimate is not None and _may_join(worker, estimate):
-                wait_s = worker.ahead_s(estimate.session, self._view.now)
-                yield wait_s, Interruption(request, worker, estimate, ())
 
     def expected_answer_s(
         self, engine: EngineName, priority: int, *, interruptible: bool
@@ -159,12 +155,11 @@ class Interleaver:
                 return None
             cost_s = estimate.per_query_s + estimate.transfer_s
             yields = interruptible and len(worker.leases) > worker.requests
-            if yields and self._jobs_may_yield(worker, priority, cost_s):
-                wait_s = self._delay_s(worker, estimate)
-            elif _may_join(worker, estimate):
-                wait_s = worker.ahead_s(estimate.session, self._view.now)
+            beside = worker.may_run_beside(estimate.session, estimate.per_query_s)
+            if yields and not beside and self._jobs_may_yield(worker, priority, cost_s):
+                wait_s = self._delay_s(worker)
             else:
-                wait_s = worker.free_at(self._view.now) - self._view.now
+                wait_s = worker.ahead_s(estimate.session, estimate.per_query_s, self._view.now)
             if not math.isfinite(wait_s):
                 return None
             soonest_s = min(soonest_s, wait_s + cost_s)
@@ -179,8 +174,7 @@ class Interleaver:
             request.job.engine, worker.worker.worker_class
         ):
             return False
-        beside = estimate is not None and worker.runs_beside_load(estimate.session)
-        if worker.interruptions >= MAX_INTERRUPTIONS and not beside:
+        if worker.interruptions >= MAX_INTERRUPTIONS:
             return False
         return self._jobs_may_yield(worker, request.job.priority, cost_s)
 
@@ -213,11 +207,9 @@ class Interleaver:
             return True
         return completes_at + delay_s + MARGIN * remaining_s <= deadline
 
-    def _delay_s(self, worker: WorkerRecord, estimate: Estimate | None) -> float:
+    def _delay_s(self, worker: WorkerRecord) -> float:
         """Return the seconds until the worker turns to a request: one query, and other requests."""
         now = self._view.now
-        if estimate is not None and worker.runs_beside_load(estimate.session):
-            return worker.ahead_s(estimate.session, now)
         delay_s = 0.0
         for lease in worker.leases.values():
             if lease.head_at is None:
@@ -230,20 +222,6 @@ class Interleaver:
                 if lease.phase is Phase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return delay_s
-
-
-def _may_join(worker: WorkerRecord, estimate: Estimate) -> bool:
-    """Return whether a request runs beside a load, and no job has to yield for that.
-
-    If the load ends first, it waits for the queries of a request or a probe.
-    """
-    return (
-        worker.runs_beside_load(estimate.session)
-        and worker.requests < MAX_REQUESTS
-        and not worker.withdrawn
-        and not worker.on_trial
-        and all(each.job.is_request or each.estimate is None for each in worker.leases.values())
-    )
 
 
 def _last_resort(option: Interruption) -> tuple[bool, float]:

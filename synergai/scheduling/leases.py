@@ -229,7 +229,15 @@ class Leases:
         """Create the assignment of a range of queries, register its lease and send it."""
         first, stop = queries
         session = Session(job.job.engine, configuration)
-        estimate_s = worker.ahead_s(session, now) + cost.total_s
+        beside = (
+            job.is_request
+            and cost.estimate is not None
+            and worker.runs_beside(session, cost.per_query_s)
+        )
+        ahead_s = (
+            worker.ahead_s(session, cost.per_query_s, now) if beside else worker.free_at(now) - now
+        )
+        estimate_s = ahead_s + cost.total_s
         assignment = Assignment(
             id=AssignmentId(self._next_id),
             job_id=job.job.id,
@@ -246,6 +254,7 @@ class Leases:
             batch_times=cost.batch_times,
             compute_by=cost.compute_by,
             fastest_share=cost.fastest_share,
+            beside=beside,
         )
         self._next_id += 1
         lease = Lease(assignment, job, cost.estimate, cost.total_s, now)
@@ -355,7 +364,7 @@ class Leases:
             worker.used_at[lease.session] = now
             self._fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
-                needed = any(each.session == lease.session for each in worker.leases.values())
+                needed = any(each.session == lease.session for each in worker.all_leases())
                 if stopped and lease.phase is Phase.SETUP:
                     self._leave_load(lease, worker)
                 elif not needed and not (
@@ -376,7 +385,7 @@ class Leases:
 
     def _leave_load(self, lease: Lease, worker: WorkerRecord) -> None:
         """Record that a worker goes on with the load that a stopped lease has begun."""
-        if lease.head_at is None or lease.estimate is None or not worker.worker.runs_beside_loads:
+        if lease.head_at is None or lease.estimate is None or not worker.worker.cores:
             return
         begun_s = 0.0  # of a load that it took over
         if self._loads.is_apart(worker.id, lease.session):
@@ -384,7 +393,9 @@ class Leases:
         self._loads.goes_on(worker.id, lease.session, lease.head_at - begun_s, beside=True)
 
     def _set_expected_end(self, lease: Lease, at: float, now: float) -> None:
-        """Set when the worker's head lease is expected to end."""
+        """Set when the worker's head lease is expected to end; no-op for one beside others."""
+        if lease.assignment.beside:
+            return
         worker = self._fleet.workers[lease.assignment.worker_id]
         worker.head_ends_at = at
         self._fleet.update_availability(worker, now)

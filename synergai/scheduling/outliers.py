@@ -67,7 +67,7 @@ class Outliers:
         silent_s = now - max(worker.heard_at, head.head_at)
         return silent_s > self._limit_s(worker, head) and all(
             self._has_other(engine, worker)
-            for engine in {lease.assignment.engine for lease in worker.leases.values()}
+            for engine in {lease.assignment.engine for lease in worker.all_leases()}
         )
 
     def eject(self, worker: WorkerRecord, now: float) -> float:

@@ -63,7 +63,7 @@ class Releases:
 
     def revoke(self, worker: WorkerRecord, now: float, session: Session | None = None) -> None:
         """Take the assignments of a worker back, or only those that run in `session`."""
-        for lease in list(worker.leases.values()):
+        for lease in worker.all_leases():
             if session is None or lease.session == session:
                 self._commands.append(Revoke(lease.assignment.id, worker.id))
                 self.release(lease, now, stopped=True)

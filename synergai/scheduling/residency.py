@@ -256,7 +256,7 @@ class Residency:
             or now < worker.used_at.get(session, -math.inf) + RECENT_S
         ):
             return False
-        if any(lease.session == session for lease in worker.leases.values()):
+        if any(lease.session == session for lease in worker.all_leases()):
             return False
         if not session.configuration.variant:
             return True

@@ -40,13 +40,22 @@ class HasLevel(Protocol):
 
 
 MAX_REQUESTS: Final = 4
-"""Requests in flight on an interrupted worker; the others wait in the queue, in its order."""
+"""Requests in flight on an interrupted worker, or in one session beside other work; the others wait
+in the queue, in its order."""
+BRIEF_S: Final = 0.002
+BRIEF_SHARE: Final = 0.25
+"""A query is brief up to this time, or up to this share of the time of a query that it runs beside:
+even if both need all cores, the other one hardly notices."""
+
+
+MAX_BRIEF: Final = 4
+"""Sessions per core that run brief queries beside other work."""
 
 
 class Phase(enum.Enum):
     """Progress of a lease on its worker.
 
-    BEHIND ──▶ SETUP ──▶ RUNNING: it waits behind other leases, becomes the worker's head, and
+    BEHIND ──▶ SETUP ──▶ RUNNING: it waits behind other leases, becomes their head, and
     reports that its first query runs. Single queries do not report that and stay in SETUP. The
     report can overtake the end of the lease ahead, so BEHIND ──▶ RUNNING is possible. A stop can
     be commanded, and the lease be released, in every phase.
@@ -117,7 +126,7 @@ class Lease:
 
     @property
     def is_head(self) -> bool:
-        """Whether it is the first of its worker's leases."""
+        """Whether it waits for no other lease of its worker."""
         return self.head_at is not None
 
     def become_head(self, now: float) -> None:
@@ -242,8 +251,10 @@ class WorkerRecord:
         most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
         paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.
+        prefetch_s: see `SchedulingSettings`.
         draining: it accepts no new assignments.
-        leases: its assignments in execution order.
+        leases: its assignments in execution order, without those beside them.
+        beside: its assignments that run beside these, in execution order by session.
         head_ends_at: expected end of the first lease.
         behind_head_s: expected duration of all other leases.
         idle_since: when it last became idle.
@@ -251,7 +262,7 @@ class WorkerRecord:
         available_at: from when on it accepts an assignment; -inf: already, inf: only an event
             can make it available.
         last_job: the job of its latest assignment.
-        requests: how many of its leases are requests'.
+        requests: how many of its `leases` are requests'.
         yielding: how many of its leases were stopped for a request.
         interruptions: requests that interrupted its jobs since one of these made progress.
         interrupted_at: when a request last interrupted its jobs.
@@ -279,8 +290,10 @@ class WorkerRecord:
     most_sessions: float = math.inf
     paused: dict[Session, float] = field(default_factory=dict)
     power_mode: str | None = None
+    prefetch_s: float = 0.0
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
+    beside: dict[Session, dict[AssignmentId, Lease]] = field(default_factory=dict)
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
     idle_since: float = 0.0
@@ -341,8 +354,18 @@ class WorkerRecord:
 
     @property
     def head(self) -> Lease | None:
-        """The first of its leases, which it runs now; None while it is idle."""
+        """The first of its `leases`, which it runs now; None if there are none."""
         return next(iter(self.leases.values()), None)
+
+    def all_leases(self) -> list[Lease]:
+        """Return all of its assignments."""
+        beside = [lease for leases in self.beside.values() for lease in leases.values()]
+        return [*self.leases.values(), *beside]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no assignments."""
+        return not self.leases and not self.beside
 
     @property
     def is_interruptible(self) -> bool:
@@ -354,30 +377,54 @@ class WorkerRecord:
             and all(lease.estimate is not None for lease in self.leases.values())
         )
 
-    def runs_beside_load(self, session: Session) -> bool:
-        """Return whether it loads a session for its head, and a request in `session` runs at once.
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is busy, and further requests may run beside that."""
+        return bool(self.leases and self.worker.cores and not self.withdrawn and not self.on_trial)
 
-        A switch of the power mode comes with a load, so sessions of another mode have to wait.
+    def may_run_beside(self, session: Session, query_s: float) -> bool:
+        """Return whether requests in `session` may run beside its `leases` at all.
+
+        The session is loaded. Nothing is computed while the head's is being loaded, or the cores
+        suffice for the threads of both, or the request is brief. A switch of the power mode comes
+        with a load, so sessions of another mode have to wait.
         """
         head = self.head
-        return (
-            self.worker.runs_beside_loads
-            and head is not None
-            and head.phase is Phase.SETUP
-            and head.session not in self.sessions
-            and session in self.sessions
-            and session.configuration.power_mode == head.session.configuration.power_mode
-        )
+        if head is None or not self.is_shared or session not in self.sessions:
+            return False
+        ours, theirs = session.configuration, head.session.configuration
+        if session == head.session or ours.power_mode != theirs.power_mode:
+            return False
+        if head.phase is Phase.SETUP and head.session not in self.sessions:
+            return True
+        if head.estimate is None:  # it is being measured
+            return False
+        if ours.execution_provider and ours.execution_provider == theirs.execution_provider:
+            return False
+        return is_brief(query_s, head) or ours.threads + theirs.threads <= self.worker.cores
 
-    def ahead_s(self, session: Session, now: float) -> float:
-        """Return the expected seconds until it turns to a further assignment in `session`."""
-        if not self.runs_beside_load(session):
+    def runs_beside(self, session: Session, query_s: float) -> bool:
+        """Return whether a further request in `session` runs beside its `leases` now."""
+        if not self.may_run_beside(session, query_s):
+            return False
+        head = self.head
+        if (others := self.beside.get(session)) is not None:
+            return len(others) < MAX_REQUESTS and len(others) * query_s <= self.prefetch_s
+        if head is None or is_brief(query_s, head):
+            return len(self.beside) < MAX_BRIEF * self.worker.cores
+        long = [
+            each.configuration.threads
+            for each, leases in self.beside.items()
+            if not is_brief(next(iter(leases.values())).assignment.query_s, head)
+        ]
+        threads = session.configuration.threads + head.session.configuration.threads
+        return not long or threads + sum(long) <= self.worker.cores
+
+    def ahead_s(self, session: Session, query_s: float, now: float) -> float:
+        """Return the expected seconds until it turns to a further request in `session`."""
+        if not self.may_run_beside(session, query_s):
             return self.free_at(now) - now
-        return sum(
-            lease.expected_s
-            for lease in self.leases.values()
-            if lease.job.is_request and not lease.is_head
-        )
+        return sum(lease.expected_s for lease in self.beside.get(session, {}).values())
 
     def free_at(self, now: float) -> float:
         """Return when all of its assignments are expected to be over."""
@@ -387,6 +434,8 @@ class WorkerRecord:
 
     def ends_at(self, lease: Lease, now: float) -> float:
         """Return when one of its assignments is expected to be over."""
+        if lease.assignment.beside:
+            return now + sum(each.expected_s for each in self.beside[lease.session].values())
         at = max(self.head_ends_at, now)
         for each in self.leases.values():
             if not each.is_head:
@@ -424,7 +473,13 @@ class WorkerRecord:
         return self.head_ends_at + self.behind_head_s - settings.prefetch_s
 
     def append(self, lease: Lease, now: float) -> None:
-        """Add `lease` behind its other work."""
+        """Add `lease` behind its other work, or beside it."""
+        if lease.assignment.beside:
+            others = self.beside.setdefault(lease.session, {})
+            if not others:
+                lease.become_head(now)
+            others[lease.assignment.id] = lease
+            return
         times = lease.assignment.batch_times
         if self.leases:
             self.behind_head_s += lease.expected_s
@@ -441,6 +496,8 @@ class WorkerRecord:
     def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
         """Count no more work for `lease`, but its current query if it yields to a request."""
         lease.stop()
+        if lease.assignment.beside:
+            return
         lease.yielding = for_request
         self.yielding += for_request
         if lease.is_head:
@@ -451,6 +508,14 @@ class WorkerRecord:
 
     def remove(self, lease: Lease, now: float) -> None:
         """Remove `lease` at any position; the next one becomes the head."""
+        if lease.assignment.beside:
+            others = self.beside[lease.session]
+            del others[lease.assignment.id]
+            if not others:
+                del self.beside[lease.session]
+            elif lease.is_head:
+                next(iter(others.values())).become_head(now)
+            return
         del self.leases[lease.assignment.id]
         self.requests -= lease.job.is_request
         self.yielding -= lease.yielding
@@ -472,3 +537,8 @@ class WorkerRecord:
         # Summed from scratch: rounding errors of differences would accumulate.
         seconds = [lease.expected_s for lease in self.leases.values()]
         self.behind_head_s = sum(seconds[1:])
+
+
+def is_brief(query_s: float, head: Lease) -> bool:
+    """Return whether a query is too short to matter to what runs at the head of a worker."""
+    return query_s <= max(BRIEF_S, BRIEF_SHARE * head.assignment.query_s)

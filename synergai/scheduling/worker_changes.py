@@ -224,7 +224,7 @@ def _is_needed(session: Session, worker: WorkerRecord) -> bool:
     """
     return any(
         lease.session == session and lease.phase is not Phase.RUNNING
-        for lease in worker.leases.values()
+        for lease in worker.all_leases()
     )
 
 

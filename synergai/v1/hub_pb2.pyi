@@ -204,7 +204,7 @@ class Register(_message.Message):
     SESSION_BUDGET_BYTES_FIELD_NUMBER: _builtins.int
     SESSION_MEMORY_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
-    RUNS_BESIDE_LOADS_FIELD_NUMBER: _builtins.int
+    ENGINE_CORES_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     worker_id: _builtins.str
     worker_class: _builtins.str
@@ -230,10 +230,8 @@ class Register(_message.Message):
     """how it is enforced, for people"""
     session_budget_bytes: _builtins.int
     """Memory for loaded sessions, beyond which the agent drops those used longest ago; 0 if unknown."""
-    runs_beside_loads: _builtins.bool
-    """It runs single queries whose session is loaded while it loads another, and ahead of what waits
-    for that.
-    """
+    engine_cores: _builtins.int
+    """CPU cores for its engines. If 0, it cannot run assignments beside others."""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """Configurations that the worker can run, by increasing speed of the power mode."""
@@ -289,11 +287,11 @@ class Register(_message.Message):
         session_budget_bytes: _builtins.int = ...,
         session_memory: _abc.Iterable[Global___SessionMemory] | None = ...,
         pinned: _abc.Iterable[_common_pb2.Session] | None = ...,
-        runs_beside_loads: _builtins.bool = ...,
+        engine_cores: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "runs_beside_loads", b"runs_beside_loads", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "backends", b"backends", "configurations", b"configurations", "cores", b"cores", "engine_cores", b"engine_cores", "engines", b"engines", "enrolment_token", b"enrolment_token", "instance", b"instance", "labels", b"labels", "memory_bytes", b"memory_bytes", "memory_enforcement", b"memory_enforcement", "memory_limit_bytes", b"memory_limit_bytes", "meter", b"meter", "pinned", b"pinned", "power_mode", b"power_mode", "protocol_version", b"protocol_version", "secret", b"secret", "session_budget_bytes", b"session_budget_bytes", "session_memory", b"session_memory", "sessions", b"sessions", "unusable", b"unusable", "worker_class", b"worker_class", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -735,6 +733,7 @@ class Assignment(_message.Message):
     BATCH_S_FIELD_NUMBER: _builtins.int
     BUDGET_S_FIELD_NUMBER: _builtins.int
     INPUTS_FOLLOW_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """fencing token: increases across restarts of the gateway"""
     job_id: _builtins.str
@@ -749,6 +748,8 @@ class Assignment(_message.Message):
     """The queries have inputs of their own, which follow in `Inputs`. An input that fails does not
     fail the assignment.
     """
+    beside: _builtins.bool
+    """It is a single query whose session is loaded, and waits for no assignment in another session."""
     @_builtins.property
     def configuration(self) -> _common_pb2.Configuration: ...
     @_builtins.property
@@ -776,10 +777,11 @@ class Assignment(_message.Message):
         batch_s: _abc.Iterable[_builtins.float] | None = ...,
         budget_s: _builtins.float | None = ...,
         inputs_follow: _builtins.bool = ...,
+        beside: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "budget_s", b"budget_s", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "inputs_follow", b"inputs_follow", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "beside", b"beside", "budget_s", b"budget_s", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "inputs_follow", b"inputs_follow", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
     _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015

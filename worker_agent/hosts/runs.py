@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 32
 """Maximum number of runs in flight in a host, so that it never waits for the agent."""
+
+_ids: Final = count(1)
 
 
 class Run(Struct, frozen=True):
@@ -56,7 +59,6 @@ class Runs:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self.by_id: dict[int, Run] = {}
-        self._last_id = 0
         self._largest_response = 0
 
     def needs(self, variant: str) -> bool:
@@ -68,9 +70,8 @@ class Runs:
         return len(self.by_id) < WINDOW and (not self._is_large(size) or self._arena.has_room)
 
     def new_id(self) -> int:
-        """Return the id of the next run."""
-        self._last_id += 1
-        return self._last_id
+        """Return the id of the next run, unique among all hosts."""
+        return next(_ids)
 
     def add_query(
         self,

@@ -1,21 +1,21 @@
-"""Runs work items on the engine hosts, in the order received.
+"""Runs work items on the engine hosts.
 
 Invariants:
 
-- Items on different hosts run strictly one after the other: a worker's profile assumes that an
-  engine has the machine to itself.
+- Items run in the order received, and those on different hosts strictly one after the other, as a
+  worker's profile assumes that an engine has the machine to itself. Requests that may run beside
+  others do not wait for that: they are fed to their hosts at once while their sessions are
+  resident, in the power mode of what runs. The gateway allows that if the cores suffice.
 - Consecutive items on the same host are fed to it without waiting, so that the host is never idle
   while there is work for it. The resident variants of an engine share a host, so that changing
   between them costs nothing.
-- While a session is being loaded, items whose own session is resident run beside the load. Single
-  queries then overtake the items that wait for it. Sessions of another power mode wait.
 - A host ends runs in the order in which they were fed, even if it computes them in one batch, so
   the completed queries of an item are always a prefix of it.
 - Every item ends exactly once, unless it is abandoned.
 
-Where an item is follows from its state: ``QUEUED`` items are in the queue, a ``FEEDING`` item is at
-its head and among the running ones, and ``DRAINING`` items are only among the running ones. Single
-queries are never ``FEEDING``.
+Where an item is follows from its state: ``QUEUED`` items are in the queue, or among those beside it
+that have no room in their hosts yet; a ``FEEDING`` item is at its head and among the running ones,
+and ``DRAINING`` items are only among the running ones. Single queries are never ``FEEDING``.
 
 The runner has neither tasks nor a clock; it acts when work is added and when a host or a
 load calls back.
@@ -79,11 +79,12 @@ class Runner:
         self._max_response_bytes = max_response_bytes
         self._host: EngineHost | None = None
         self._session: Session | None = None
-        self._variant = ""
         self._queue: deque[WorkItem] = deque()
+        self._beside: deque[WorkItem] = deque()
         self._running: deque[WorkItem] = deque()
-        # The item of every run in flight, by run id; all of these runs are on `_host`.
+        # The item of every run in flight, by run id; all but those beside are on `_host`.
         self._runs: dict[int, WorkItem] = {}
+        self._runs_beside = 0
         self._loading: Session | None = None
         # The run that others must not be beside.
         self._alone: int | None = None
@@ -91,10 +92,10 @@ class Runner:
     @property
     def is_idle(self) -> bool:
         """Whether there is no work."""
-        return not self._queue and not self._running
+        return not (self._queue or self._beside or self._running or self._runs)
 
     def add(self, item: WorkItem) -> None:
-        """Run `item` after all items added before."""
+        """Run `item` beside others if it may, or else after all items added before."""
         item.reporter = ItemReporter(
             item.handler, item.count, self._clock, self._max_response_bytes
         )
@@ -102,10 +103,8 @@ class Runner:
         if item.failure is not None:
             self._end(item)
             return
-        waits = bool(self._queue) and self._waits_for_load(item)
-        self._queue.append(item)
-        if not waits:  # or else nothing has changed, and the queue may be long
-            self._pump()
+        (self._beside if item.beside else self._queue).append(item)
+        self._pump()
 
     def stop(self, item: WorkItem) -> None:
         """End `item` before its next query, at once if none is running; no-op if it has ended."""
@@ -124,13 +123,16 @@ class Runner:
 
     def abandon_all(self) -> None:
         """Abandon all items."""
-        for item in (*self._queue, *self._running):
+        every = (*self._queue, *self._beside, *self._running, *self._runs.values())
+        for item in dict.fromkeys(every):
             self.abandon(item)
 
     # --- feeding ----------------------------------------------------------------------------
 
     def _pump(self) -> None:
         """Feed queries until the queue is empty, the host is full or not available."""
+        if self._beside:
+            self._pump_beside()
         while self._queue:
             item = self._queue[0]
             failure = self._engine_failure(item)
@@ -140,42 +142,27 @@ class Runner:
             host = self._acquire_host(item)
             if host is None or not self._feed(item, host):
                 break
-        if self._loading is not None and len(self._queue) > 1:
-            self._pump_beside(self._loading)
 
-    def _pump_beside(self, loading: Session) -> None:
-        """Feed the single queries that need not wait for a load, if the head of the queue does."""
-        if self._resident_beside(self._queue[0].session, loading) is not None:
-            return
-        for item in list(self._queue):
-            if item.count > 1 or not item.requests or self._engine_failure(item) is not None:
-                continue
-            host = self._resident_beside(item.session, loading)
-            if host is not None and not (self._turn_to(host, item) and self._feed(item, host)):
-                return
+    def _pump_beside(self) -> None:
+        """Feed the requests that run beside others, and queue those whose session is gone."""
+        for item in list(self._beside):
+            host = self._host_beside(item)
+            if host is None:
+                self._beside.remove(item)
+                item.beside = False
+                self._queue.append(item)
+            elif (failure := self._engine_failure(item)) is not None:
+                self._drain(item, failure)
+            else:
+                self._feed(item, host)
 
-    def _waits_for_load(self, item: WorkItem) -> bool:
-        """Return whether a session is being loaded and `item` cannot run beside that."""
-        loading = self._loading
-        return loading is not None and self._resident_beside(item.session, loading) is None
-
-    def _resident_beside(self, session: Session, loading: Session) -> EngineHost | None:
-        """Return the host of a session that can run while another one is being loaded."""
+    def _host_beside(self, item: WorkItem) -> EngineHost | None:
+        """Return the host of an item if it is resident, and may run beside a load."""
+        mode = item.session.configuration.power_mode
         # Loading switches the power mode, for which nothing may run.
-        if (
-            session == loading
-            or session.configuration.power_mode != loading.configuration.power_mode
-        ):
+        if self._loading is not None and mode != self._loading.configuration.power_mode:
             return None
-        return self._hosts.get_resident(session)
-
-    def _turn_to(self, host: EngineHost, item: WorkItem) -> bool:
-        """Let `host` be the one that is fed, with `item`; return False while another has runs."""
-        if self._runs and host is not self._host:
-            return False
-        self._host, self._session = host, item.session
-        self._variant = item.session.configuration.variant
-        return True
+        return self._hosts.get_resident(item.session)
 
     def _engine_failure(self, item: WorkItem) -> Failure | None:
         """Return why the engine of `item` cannot run; None if it can."""
@@ -189,9 +176,13 @@ class Runner:
 
     def _acquire_host(self, item: WorkItem) -> EngineHost | None:
         """Return the host of `item` if it may be fed now; start to load it if necessary."""
+        has_runs = len(self._runs) > self._runs_beside
         if self._loading is not None:
-            host = self._resident_beside(item.session, self._loading)
-            return host if host is not None and self._turn_to(host, item) else None
+            resident = self._host_beside(item)
+            if resident is None or (has_runs and resident is not self._host):
+                return None
+            self._host, self._session = resident, item.session
+            return resident
         host = self._host
         variant = item.session.configuration.variant
         if host is not None and item.session == self._session and not host.is_closed:
@@ -199,26 +190,31 @@ class Runner:
             gone = variant and self._hosts.get_resident(item.session) is not host
             if not gone:
                 return host
-        if self._runs:
+        if has_runs:
             if not variant or host is None or host.is_closed:
                 return None
             if self._hosts.get_resident(item.session) is not host:
                 return None
-            self._session, self._variant = item.session, variant
+            self._session = item.session
             return host
         host = self._hosts.get_resident(item.session)
         if host is None:
+            mode = item.session.configuration.power_mode
+            runs = self._runs.values()
+            if any(each.session.configuration.power_mode != mode for each in runs):
+                return None  # they must not be beside a switch of the power mode
             begin = self._clock()
             self._loading = item.session
             load = self._hosts.load(item.session)
             load.add_done_callback(partial(self._on_load_ended, item, begin))
-        self._host, self._session, self._variant = host, item.session, variant
+        self._host, self._session = host, item.session
         return host
 
     def _feed(self, item: WorkItem, host: EngineHost) -> bool:
         """Feed the next query of `item`, or all of a range; return False if it has to wait."""
-        if self._alone is not None:
+        if self._alone is not None and host is self._host:
             return False
+        variant = item.session.configuration.variant
         if item.inputs is not None:
             following = item.inputs.next
             if following is None:
@@ -229,10 +225,12 @@ class Runner:
                 item.inputs.take()
                 self._skip(item, content)
                 return True
-            if (alone and self._runs) or not host.has_room(len(content)):
+            if alone and any(other.host is host for other in self._runs.values()):
+                return False
+            if not host.has_room(len(content)):
                 return False
             item.inputs.take()
-            run_id = host.run_query(content, self._on_query_ended, variant=self._variant)
+            run_id = host.run_query(content, self._on_query_ended, variant=variant)
             if alone:
                 self._alone = run_id
             item.fed += 1
@@ -241,16 +239,18 @@ class Runner:
             if not host.has_room(len(request)):
                 return False
             run_id = host.run_query(
-                request, self._on_query_ended, item.batch_times, item.due, self._variant
+                request, self._on_query_ended, item.batch_times, item.due, variant
             )
             item.fed += 1
         else:
             on_progress = item.reporter.set_progress
             run_id = host.run_samples(
-                item.first, item.count, on_progress, self._on_range_ended, item.job, self._variant
+                item.first, item.count, on_progress, self._on_range_ended, item.job, variant
             )
             item.fed = item.count
         self._runs[run_id] = item
+        self._runs_beside += item.beside
+        item.host = host
         item.in_flight += 1
         self._note_fed(item)
         return True
@@ -268,12 +268,13 @@ class Runner:
         """Update the state of an item of which something was fed."""
         if item.state is QUEUED:
             item.state = FEEDING
-            self._running.append(item)
-            if len(self._running) == 1:
+            if not item.beside:
+                self._running.append(item)
+            if item.beside or len(self._running) == 1:
                 item.reporter.start()
         if item.fed == item.count:
             item.state = DRAINING
-            self._queue.remove(item)  # the first one, unless it overtook others
+            self._waiting(item).remove(item)
 
     # --- transitions ------------------------------------------------------------------------
 
@@ -283,16 +284,20 @@ class Runner:
             return
         if item.state is not DRAINING:
             item.state = DRAINING
-            self._queue.remove(item)
+            self._waiting(item).remove(item)
         if item.failure is None or (failure is not None and failure.fault is Fault.CRASHED):
             item.failure = failure
         if not item.in_flight:
             self._end(item)
 
+    def _waiting(self, item: WorkItem) -> deque[WorkItem]:
+        """Return where an item is that was not fed entirely."""
+        return self._beside if item.beside else self._queue
+
     def _end(self, item: WorkItem) -> None:
         """Report the outcome of `item`; the next running item is the first now."""
         item.state = ENDED
-        if item.fed:
+        if item.fed and not item.beside:
             self._running.remove(item)
             if self._running:
                 self._running[0].reporter.start()
@@ -301,10 +306,10 @@ class Runner:
             self._on_idle()
 
     def _stop_runs(self, item: WorkItem) -> None:
-        if self._host is not None and item.in_flight:
+        if item.host is not None and item.in_flight:
             for run_id, other in self._runs.items():
                 if other is item:
-                    self._host.stop_run(run_id)
+                    item.host.stop_run(run_id)
 
     # --- callbacks --------------------------------------------------------------------------
 
@@ -363,6 +368,7 @@ class Runner:
 
     def _on_run_ended(self, item: WorkItem, ended: RunEnded) -> None:
         item.in_flight -= 1
+        self._runs_beside -= item.beside
         if ended.outcome is _FAILED:
             self._stop_runs(item)
             self._drain(item, Failure(ended.fault, ended.detail))

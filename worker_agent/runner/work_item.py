@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Session
     from synergai.protocol.request_codec import Buffer
     from worker_agent.runner.inputs import InputFeed
-    from worker_agent.runner.interfaces import Failure, WorkHandler
+    from worker_agent.runner.interfaces import EngineHost, Failure, WorkHandler
     from worker_agent.runner.reporting import ItemReporter
 
 
@@ -57,10 +57,13 @@ class WorkItem:
         job: id of the job; may be empty.
         batch_times: durations of batches by size, if the queries may share batches.
         due: instant on the monotonic clock by which a shared batch must be computed.
+        beside: it is a single request that waits for no item of another session; see
+            ``runner``.
         inputs: inputs that arrive while the item runs; None for requests and ranges. One that fails
             does not fail the item.
 
         state: see `WorkState`.
+        host: what it was fed to last.
         fed: number of queries fed to a host.
         in_flight: number of its runs in flight.
         failed_inputs: failed inputs behind queries that have not ended yet, by query.
@@ -77,8 +80,10 @@ class WorkItem:
     batch_times: BatchTimes | None = None
     due: float = math.inf
     inputs: InputFeed | None = None
+    beside: bool = False
 
     state: WorkState = field(default=QUEUED, init=False)
+    host: EngineHost | None = field(default=None, init=False)
     fed: int = field(default=0, init=False)
     in_flight: int = field(default=0, init=False)
     failed_inputs: deque[tuple[int, Failure]] = field(default_factory=deque, init=False)

@@ -126,7 +126,7 @@ def test_only_gateways_say_that_samples_differ() -> None:
     assert engine_from_agent(message).other_samples == ""
 
 
-def test_memory_of_sessions_and_use_beside_loads_reach_the_scheduler() -> None:
+def test_memory_of_sessions_and_cores_of_engines_reach_the_scheduler() -> None:
     session = common_pb2.Session(
         engine=ECHO, configuration=common_pb2.Configuration(threads=1, variant="")
     )
@@ -136,7 +136,7 @@ def test_memory_of_sessions_and_use_beside_loads_reach_the_scheduler() -> None:
         worker_class="c",
         engines=[engine_to_proto(ENGINE)],
         session_budget_bytes=1 << 30,
-        runs_beside_loads=True,
+        engine_cores=4,
         session_memory=[
             hub_pb2.SessionMemory(session=session, bytes=7),
             hub_pb2.SessionMemory(session=common_pb2.Session(engine="removed"), bytes=7),
@@ -144,12 +144,12 @@ def test_memory_of_sessions_and_use_beside_loads_reach_the_scheduler() -> None:
     )
     worker = worker_from_registration(message, 0.0).to_scheduling()
     assert worker.memory_bytes == 1 << 30
-    assert worker.runs_beside_loads
+    assert worker.cores == 4
     assert worker.session_sizes == (SessionSize(Session(ECHO, Configuration(1)), 7),)
     message.ClearField("session_memory")
     message.ClearField("session_budget_bytes")
-    message.ClearField("runs_beside_loads")
+    message.ClearField("engine_cores")
     earlier = worker_from_registration(message, 0.0).to_scheduling()  # of an agent that tells none
     assert earlier.memory_bytes == 0
-    assert not earlier.runs_beside_loads
+    assert earlier.cores == 0
     assert not earlier.session_sizes

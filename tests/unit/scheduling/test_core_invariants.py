@@ -182,12 +182,17 @@ class World:
             assert core._leases.get(copy.assignment.id) is copy
         assert set(core._hedging._late) <= set(self.in_flight)
         assert set(core._leases._by_id) == set(self.in_flight)
-        held = {id_ for worker in core._fleet.workers.values() for id_ in worker.leases}
+        held = {
+            lease.assignment.id
+            for worker in core._fleet.workers.values()
+            for lease in worker.all_leases()
+        }
         assert held == set(self.in_flight)
         for worker in core._fleet.workers.values():
-            heads = [lease.is_head for lease in worker.leases.values()]
-            assert heads == [True] + [False] * (len(heads) - 1) if heads else True
-            for lease in worker.leases.values():
+            for leases in (worker.leases, *worker.beside.values()):
+                heads = [lease.is_head for lease in leases.values()]
+                assert heads == [True] + [False] * (len(heads) - 1) if heads else True
+            for lease in worker.all_leases():
                 assert lease.is_head or lease.phase is not Phase.SETUP
                 is_copy = lease.assignment.job_id in core._hedging._copies
                 assert lease.stopping or not lease.job.removed or is_copy
@@ -278,7 +283,7 @@ def _join(world: World, data: st.DataObject, _: int) -> Event:
         configurations=CONFIGURATIONS,
         sessions=frozenset({Session(ENGINES[0], CONFIGURATIONS[1])}),
         keeps_sessions=draw(st.booleans()),
-        runs_beside_loads=draw(st.booleans()),
+        cores=draw(st.integers(0, 4)),
     )
     world.workers.add(worker.id)
     return WorkerJoined(worker)

@@ -28,7 +28,6 @@ from synergai.scheduling.events import (
     JobArrived,
     JobCancelled,
     QueriesDone,
-    SessionDropped,
     Stop,
     TimePassed,
     Worker,
@@ -36,7 +35,6 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.scheduling.interleaving import MAX_INTERRUPTIONS, PROBE_S
-from synergai.scheduling.loads import overdue_at
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state import MAX_REQUESTS
@@ -73,7 +71,7 @@ def make_core(
     workers: int = 1,
     profiled: Iterable[EngineName] = (BATCH, LIVE),
     loaded: Iterable[EngineName] = (BATCH, LIVE),
-    runs_beside_loads: bool = False,
+    cores: int = 0,
     **settings: object,
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second."""
@@ -90,7 +88,7 @@ def make_core(
                     engines=frozenset({BATCH, LIVE}),
                     configurations=(ONE,),
                     sessions=frozenset(Session(engine, ONE) for engine in loaded),
-                    runs_beside_loads=runs_beside_loads,
+                    cores=cores,
                 )
             ),
             0.0,
@@ -510,98 +508,10 @@ def test_expected_answer_counts_only_the_rest_of_a_running_request() -> None:
     assert core.expected_answer_s(LIVE, 0, 0.05) == pytest.approx(0.15)
 
 
-@pytest.mark.parametrize("policy", POLICIES.names())
-def test_any_number_of_requests_run_beside_the_load_for_a_job(policy: str) -> None:
-    core = make_core(policy=policy, loaded=[LIVE], runs_beside_loads=True)
-    [job] = dispatched(core.handle(make_job("job"), 0.0))
-    for number in range(2 * MAX_INTERRUPTIONS):
-        now = 0.2 * (number + 1)
-        expected_s = core.expected_answer_s(LIVE, 0, now)
-        assert expected_s == pytest.approx(0.1)
-        commands = core.handle(make_request(f"r-{number}", now), now)
-        assert stopped(commands) == [job.id]
-        [request] = dispatched(commands)
-        assert request.estimate_s == pytest.approx(0.1)
-        commands = core.handle(AssignmentEnded(job.id, 0, Outcome.STOPPED), now + 0.01)
-        commands += core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), now + 0.1)
-        [job] = dispatched(commands)
-    core.handle(AssignmentStarted(job.id, 0.0), 5.0)
-    interrupted = 0
-    while dispatched(core.handle(make_request(f"s-{interrupted}", 5.0), 5.0)):
-        interrupted += 1
-    assert 0 < interrupted <= MAX_REQUESTS
-
-
-@pytest.mark.parametrize("policy", POLICIES.names())
-def test_job_that_yielded_to_requests_is_expected_at_the_end_of_its_load(policy: str) -> None:
-    core = make_core(policy=policy, loaded=[LIVE], runs_beside_loads=True)
-    [job] = dispatched(core.handle(make_job("job", queries=100), 0.0))
-    ends_at = SETUP_S + 10.0
-    for now in (1.0, 4.0, 4.85):
-        commands = core.handle(make_request(f"r-{now}", now), now)
-        [request] = dispatched(commands)
-        assert stopped(commands) == [job.id]
-        commands = core.handle(AssignmentEnded(job.id, 0, Outcome.STOPPED), now + 0.01)
-        expected_at = core.expected_completion(JobId("job"), now + 0.01)
-        assert expected_at == pytest.approx(ends_at, abs=0.02)
-        # It is assigned while the request still runs.
-        [job] = dispatched(commands + core.handle(TimePassed(), now + 0.09))
-        assert job.setup_s == pytest.approx(max(0.0, SETUP_S - (now + 0.1)), abs=0.02)
-        if now == 4.0:  # another one comes before it was the turn of the job
-            commands = core.handle(make_request("r", now + 0.095), now + 0.095)
-            assert job.id in stopped(commands)
-            commands += core.handle(AssignmentEnded(job.id, 0, Outcome.STOPPED), now + 0.096)
-            core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), now + 0.1)
-            [request] = dispatched(commands)
-            [job] = dispatched(core.handle(TimePassed(), now + 0.19))
-            assert job.setup_s == pytest.approx(SETUP_S - 4.2, abs=0.02)
-            now += 0.1
-        core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), now + 0.1)
-        assert core.expected_completion(JobId("job"), now + 0.1) == pytest.approx(ends_at, abs=0.02)
-    core.handle(SessionDropped(WorkerId("box-0"), Session(BATCH, ONE)), 5.0)
-    [request] = dispatched(core.handle(make_request("last", 5.0), 5.0))
-    core.handle(AssignmentEnded(job.id, 0, Outcome.STOPPED), 5.01)
-    [job] = dispatched(core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 5.1))
-    assert job.setup_s == pytest.approx(SETUP_S, abs=0.2)
-
-
-def test_load_of_which_nothing_is_heard_is_expected_again() -> None:
-    core = make_core(policy="synergai", loaded=[LIVE], runs_beside_loads=True)
-    [job] = dispatched(core.handle(make_job("job"), 0.0))
-    [request] = dispatched(core.handle(make_request("r", 1.0), 1.0))
-    core.handle(AssignmentEnded(job.id, 0, Outcome.STOPPED), 1.01)
-    late = overdue_at(0.0, SETUP_S) + 0.1
-    [job] = dispatched(core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), late))
-    assert job.setup_s == SETUP_S
-
-
 def test_requests_wait_for_the_load_of_a_worker_that_runs_nothing_beside_it() -> None:
     core = make_core(policy="synergai", loaded=[LIVE])
     core.handle(make_job("job"), 0.0)
     assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(4.2), "with the rest of the load"
-
-
-# Malleable stops the request that waits for the load.
-@pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
-@pytest.mark.parametrize("profiled", [[BATCH, LIVE], [LIVE]])
-def test_requests_join_the_load_for_a_request_or_a_probe(
-    policy: str, profiled: list[EngineName]
-) -> None:
-    core = make_core(policy=policy, profiled=profiled, loaded=[LIVE], runs_beside_loads=True)
-    usual: JobFields = {"perishable": True, "with_tensors": True, "deadline": 60.0}
-    if BATCH in profiled:
-        loading = dispatched(core.handle(make_job("loads", queries=1, **usual), 0.0))
-    else:
-        loading = dispatched(core.handle(make_job("loads"), 0.0))
-    assert len(loading) == 1
-    joined: list[Assignment] = []
-    for number in range(2 * MAX_REQUESTS):
-        commands = core.handle(make_request(f"r-{number}", 1.0), 1.0)
-        assert stopped(commands) == []
-        joined += dispatched(commands)
-    assert MAX_REQUESTS - 1 <= len(joined) <= MAX_REQUESTS
-    # Requests that overtake the head of the worker's assignments end before it.
-    assert dispatched(core.handle(AssignmentEnded(joined[0].id, 1, Outcome.COMPLETED), 1.1))
 
 
 def test_assignment_that_runs_before_the_end_of_the_one_ahead_is_heard_has_paid_its_setup() -> None:
@@ -616,6 +526,6 @@ def test_assignment_that_runs_before_the_end_of_the_one_ahead_is_heard_has_paid_
 
 
 def test_strict_core_waits_for_loads() -> None:
-    core = make_core(strict=True, policy="synergai", loaded=[LIVE], runs_beside_loads=True)
+    core = make_core(strict=True, policy="synergai", loaded=[LIVE], cores=1)
     core.handle(make_job("job"), 0.0)
     assert core.handle(make_request("r", 1.0), 1.0) == []

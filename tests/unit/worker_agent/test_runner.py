@@ -198,7 +198,13 @@ def runner(hosts: FakeHosts, clock: Clock) -> Runner:
 
 
 def add(
-    runner: Runner, session: Session = DIGITS, *, queries: int = 0, count: int = 10, first: int = 0
+    runner: Runner,
+    session: Session = DIGITS,
+    *,
+    queries: int = 0,
+    count: int = 10,
+    first: int = 0,
+    beside: bool = False,
 ) -> tuple[WorkItem, RecordingHandler]:
     """Add a range of `count` samples or, if it has `queries`, as many requests."""
     handler = RecordingHandler()
@@ -208,6 +214,7 @@ def add(
         requests=[b"request"] * queries,
         first=first,
         count=queries or count,
+        beside=beside,
     )
     runner.add(work)
     return work, handler
@@ -688,12 +695,19 @@ def test_item_that_waits_for_inputs_reports_what_is_done(runner: Runner, host: F
     )
 
 
-async def test_resident_session_runs_beside_a_load_and_its_single_queries_overtake(
+@pytest.fixture
+def other(hosts: FakeHosts) -> FakeHost:
+    """The resident host of `DIGITS_2`; run ids are unique among hosts."""
+    hosts.hosts[DIGITS_2] = FakeHost(last=100)
+    return hosts.hosts[DIGITS_2]
+
+
+async def test_request_beside_others_overtakes_what_waits_for_a_load(
     runner: Runner, hosts: FakeHosts, host: FakeHost, clock: Clock
 ) -> None:
     _, waiting = add(runner, DIGITS_2)
     _, ranged = add(runner, DIGITS)
-    _, single = add(runner, DIGITS, queries=1)
+    _, single = add(runner, DIGITS, queries=1, beside=True)
     assert len(host.runs) == 1
     host.end(1)
     assert [handler.lines != [] for handler in (waiting, ranged, single)] == [False, False, True]
@@ -704,6 +718,73 @@ async def test_resident_session_runs_beside_a_load_and_its_single_queries_overta
     assert not host.runs
     other.end(1, done=10)
     assert len(host.runs) == 1
+
+
+def test_request_runs_beside_work_on_another_host(
+    runner: Runner, host: FakeHost, other: FakeHost
+) -> None:
+    _, job = add(runner, DIGITS)
+    work, stopped = add(runner, DIGITS_2, queries=1, beside=True)
+    _, request = add(runner, DIGITS_2, queries=1, beside=True)
+    assert (len(host.runs), len(other.runs)) == (1, 2)
+    runner.stop(work)
+    assert (host.stopped, other.stopped) == ([], [101])
+    other.end(101, Outcome.STOPPED, 0)
+    other.end(102)
+    assert stopped.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
+    assert request.lines[0][:2] == ("COMPLETED", 1)
+    assert not runner.is_idle
+    host.end(1, done=10)
+    assert job.lines[-1][:2] == ("COMPLETED", 10)
+    assert runner.is_idle
+
+
+def test_work_does_not_wait_for_a_request_beside_it(
+    runner: Runner, host: FakeHost, other: FakeHost
+) -> None:
+    add(runner, DIGITS)
+    add(runner, DIGITS_2, queries=1, beside=True)
+    third = Session(EngineName("digits"), Configuration(3))
+    host.end(1, done=10)
+    _, handler = add(runner, DIGITS)
+    assert handler.lines == [("started", 0.0)]
+    add(runner, third)
+    assert len(other.runs) == 1
+
+
+def test_request_beside_others_waits_for_room_in_its_host(
+    runner: Runner, host: FakeHost, other: FakeHost
+) -> None:
+    other.room = 1
+    add(runner, DIGITS)
+    for _ in range(2):
+        add(runner, DIGITS_2, queries=1, beside=True)
+    assert (len(host.runs), len(other.runs)) == (1, 1)
+    other.end(101)
+    assert list(other.runs) == [102]
+
+
+async def test_request_beside_others_whose_session_is_gone_is_queued(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    add(runner, DIGITS)
+    _, handler = add(runner, DIGITS_2, queries=1, beside=True)
+    assert not hosts.loads
+    host.end(1, done=10)
+    (await hosts.loaded(DIGITS_2)).end(1)
+    assert handler.lines[-1][:2] == ("COMPLETED", 1)
+
+
+async def test_switch_of_the_power_mode_waits_for_requests_beside_others(
+    runner: Runner, hosts: FakeHosts, host: FakeHost, other: FakeHost
+) -> None:
+    add(runner, DIGITS)
+    add(runner, DIGITS_2, queries=1, beside=True)
+    add(runner, Session(EngineName("digits"), Configuration(1, power_mode="low")))
+    host.end(1, done=10)
+    assert not hosts.loads
+    other.end(101)
+    assert len(hosts.loads) == 1
 
 
 @pytest.mark.usefixtures("host")
@@ -717,17 +798,6 @@ async def test_items_that_wait_for_a_load_do_not_search_the_queue(
     for _ in range(100):
         add(runner, third, queries=1)
     assert len(looked_up) == 100
-
-
-async def test_item_waits_for_the_run_beside_its_load(
-    runner: Runner, hosts: FakeHosts, host: FakeHost
-) -> None:
-    add(runner, DIGITS_2)
-    add(runner, DIGITS, queries=1)
-    other = await hosts.loaded(DIGITS_2)
-    assert not other.runs
-    host.end(1)
-    assert len(other.runs) == 1
 
 
 async def test_head_of_the_queue_runs_beside_the_load_of_a_stopped_item(
@@ -744,20 +814,6 @@ async def test_head_of_the_queue_runs_beside_the_load_of_a_stopped_item(
     other = await hosts.loaded(DIGITS_2)
     assert len(other.runs) == 1
     assert again.lines == [("started", 0.0)]
-
-
-async def test_queries_of_several_hosts_beside_a_load_run_one_after_the_other(
-    runner: Runner, hosts: FakeHosts, host: FakeHost
-) -> None:
-    third = Session(EngineName("digits"), Configuration(3))
-    hosts.hosts[third] = FakeHost()
-    add(runner, DIGITS_2)
-    add(runner, DIGITS, queries=1)
-    add(runner, third, queries=1)
-    add(runner, DIGITS, queries=1)
-    assert (len(host.runs), len(hosts.hosts[third].runs)) == (1, 0)
-    host.end(1)
-    assert (len(host.runs), len(hosts.hosts[third].runs)) == (0, 1)
 
 
 async def test_nothing_runs_beside_a_load_in_another_power_mode(

@@ -1,0 +1,220 @@
+"""Requests that run beside the work of busy workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    AssignmentsRevoked,
+    AssignmentStarted,
+    Command,
+    Dispatch,
+    JobArrived,
+    Revoke,
+    Stop,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.settings import SchedulingSettings
+from synergai.scheduling.state import MAX_REQUESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LONG, SHORT, OTHER, THIRD = map(EngineName, ("long", "short", "other", "third"))
+CLASS = WorkerClass("box")
+BOX = WorkerId("box-0")
+QUERY_S = {LONG: 0.1, SHORT: 0.0002, OTHER: 0.05, THIRD: 0.05}
+
+
+def make_core(
+    *,
+    cores: int = 2,
+    threads: int = 2,
+    policy: str = "malleable",
+    loaded: Iterable[EngineName] = tuple(QUERY_S),
+    profiled: Iterable[EngineName] = tuple(QUERY_S),
+    **settings: object,
+) -> SchedulerCore:
+    """A core with a worker whose engines use `threads` of its cores."""
+    configuration = Configuration(threads)
+    core = SchedulerCore(
+        msgspec.convert({"policy": policy, **settings}, SchedulingSettings),
+        ConfigurationDictionary(
+            ProfileEntry(
+                engine=engine,
+                worker_class=CLASS,
+                configuration=configuration,
+                qps=1.0 / QUERY_S[engine],
+                backend_start_s=1.0,
+            )
+            for engine in profiled
+        ),
+    )
+    worker = Worker(
+        id=BOX,
+        worker_class=CLASS,
+        engines=frozenset(QUERY_S),
+        configurations=(configuration,),
+        sessions=frozenset(Session(engine, configuration) for engine in loaded),
+        cores=cores,
+    )
+    core.handle(WorkerJoined(worker), 0.0)
+    return core
+
+
+def send(core: SchedulerCore, name: str, engine: EngineName, now: float) -> list[Assignment]:
+    """Let a request arrive; return what is dispatched."""
+    job = Job(
+        id=JobId(name), engine=engine, queries=1, arrival=now, perishable=True, with_tensors=True
+    )
+    return dispatched(core.handle(JobArrived(job, ready=1), now))
+
+
+def dispatched(commands: Sequence[Command]) -> list[Assignment]:
+    return [command.assignment for command in commands if isinstance(command, Dispatch)]
+
+
+def complete(core: SchedulerCore, assignment: Assignment, now: float) -> list[Assignment]:
+    return dispatched(core.handle(AssignmentEnded(assignment.id, 1, Outcome.COMPLETED), now))
+
+
+every_policy = pytest.mark.parametrize("policy", POLICIES.names())
+
+
+@every_policy
+def test_brief_request_does_not_wait_for_long_ones(policy: str) -> None:
+    core = make_core(policy=policy)
+    [long] = send(core, "long-0", LONG, 0.0)
+    send(core, "long-1", LONG, 0.001)
+    [short] = send(core, "short", SHORT, 0.002)
+    assert (long.beside, short.beside) == (False, True)
+    assert short.estimate_s == pytest.approx(QUERY_S[SHORT])
+
+
+def test_request_that_is_not_brief_waits_if_the_threads_exceed_the_cores() -> None:
+    core = make_core()
+    send(core, "long", LONG, 0.0)
+    assert send(core, "other", OTHER, 0.001) == []
+
+
+def test_requests_run_side_by_side_if_the_cores_suffice_for_their_threads() -> None:
+    core = make_core(cores=4)
+    send(core, "long", LONG, 0.0)
+    [other] = send(core, "other", OTHER, 0.001)
+    assert other.beside
+
+
+@every_policy
+def test_requests_beside_a_job_do_not_stop_it(policy: str) -> None:
+    core = make_core(policy=policy)
+    job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
+    [running] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
+    core.handle(AssignmentStarted(running.id, 0.0), 0.0)
+    for number in range(20):
+        now = 0.1 + 0.001 * number
+        assert core.expected_answer_s(SHORT, 0, now) == pytest.approx(QUERY_S[SHORT])
+        request = Job(
+            id=JobId(f"r-{number}"),
+            engine=SHORT,
+            queries=1,
+            arrival=now,
+            perishable=True,
+            with_tensors=True,
+        )
+        commands = core.handle(JobArrived(request, ready=1), now)
+        assert not any(isinstance(command, Stop) for command in commands)
+        [short] = dispatched(commands)
+        complete(core, short, now + 0.0005)
+
+
+@every_policy
+def test_requests_run_beside_the_load_for_other_work(policy: str) -> None:
+    core = make_core(policy=policy, loaded=[OTHER])
+    job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
+    [loading] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
+    assert core.expected_answer_s(OTHER, 0, 0.1) == pytest.approx(QUERY_S[OTHER])
+    [other] = send(core, "other", OTHER, 0.1)
+    assert other.beside
+    complete(core, other, 0.15)
+    core.handle(AssignmentStarted(loading.id, 1.0), 1.0)
+    assert core.expected_completion(JobId("job"), 1.0) == pytest.approx(11.0)
+
+
+def test_requests_in_one_session_beside_others_are_limited() -> None:
+    core = make_core()
+    send(core, "long", LONG, 0.0)
+    found = [send(core, f"short-{number}", SHORT, 0.001) for number in range(2 * MAX_REQUESTS)]
+    assert sum(map(len, found)) == MAX_REQUESTS
+    [next_one] = complete(core, found[0][0], 0.002)
+    assert next_one.beside
+
+
+def test_request_that_waits_for_cores_beside_others_is_not_overtaken() -> None:
+    core = make_core(cores=4)
+    send(core, "long", LONG, 0.0)
+    [other] = send(core, "other", OTHER, 0.001)
+    assert send(core, "third", THIRD, 0.002) == []
+    assert send(core, "fourth", OTHER, 0.003) == [], "its session never becomes free otherwise"
+    [third] = complete(core, other, 0.05)
+    assert (third.engine, third.beside) == (THIRD, True)
+    [short] = send(core, "short", SHORT, 0.051)
+    assert short.beside, "brief ones take no cores"
+
+
+def test_request_in_the_session_of_the_running_one_queues_behind_it() -> None:
+    core = make_core(cores=8)
+    send(core, "first", SHORT, 0.0)
+    [second] = send(core, "second", SHORT, 0.0001)
+    assert not second.beside
+
+
+def test_nothing_runs_beside_a_measurement() -> None:
+    core = make_core(cores=8, profiled=[SHORT])
+    send(core, "long", LONG, 0.0)
+    assert send(core, "short", SHORT, 0.001) == []
+
+
+def test_cold_request_runs_beside_nothing() -> None:
+    core = make_core(cores=8, loaded=[LONG])
+    send(core, "long", LONG, 0.0)
+    assert send(core, "short", SHORT, 0.001) == []
+
+
+def test_requests_beside_others_are_taken_back_with_them() -> None:
+    core = make_core()
+    send(core, "long", LONG, 0.0)
+    send(core, "short", SHORT, 0.001)
+    commands = core.handle(AssignmentsRevoked(BOX), 0.002)
+    assert sum(isinstance(command, Revoke) for command in commands) == 2
+    assert len(dispatched(commands)) == 2
+
+
+def test_worker_that_reports_no_cores_runs_one_assignment_after_another() -> None:
+    core = make_core(cores=0)
+    send(core, "long", LONG, 0.0)
+    assert send(core, "short", SHORT, 0.001) == []
+
+
+def test_strict_core_runs_nothing_beside_other_work() -> None:
+    core = make_core(strict=True)
+    send(core, "long", LONG, 0.0)
+    assert send(core, "short", SHORT, 0.001) == []
