@@ -9,9 +9,13 @@ a measured one is not given up for a prediction that is no better for sure.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from synergai.domain import Session, largest_configuration
+from synergai.profiles.dictionary import OBSERVED
 from synergai.scheduling.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -48,6 +52,8 @@ class Estimator:
         self._loads = loads
         self._settings = settings
         self._pace: dict[tuple[WorkerId, EngineName], float] = {}
+        # Requests behind the paces of engines that were measured with a single one.
+        self._requests: Counter[tuple[WorkerId, EngineName]] = Counter()
         # Also by whether the session was added to a host that had others of its engine.
         self._setup: dict[tuple[WorkerId, EngineName, bool], float] = {}
         self._transfer: dict[tuple[WorkerId, EngineName], float] = {}
@@ -237,8 +243,9 @@ class Estimator:
         Call in the order in which the worker runs its leases. An observation weighs as much as its
         queries were expected to take: if it weighed as much as they did take, slow ones would
         weigh more than fast ones, and the pace would not be the mean. One assignment moves the
-        pace by at most `pace_trust`, however long it runs. A lease whose profile was replaced
-        says nothing about the pace relative to the new one.
+        pace by at most `pace_trust`, however long it runs. A profile of a single request may be
+        that of a cold engine: the next one replaces it, and then the mean of all does. A lease
+        whose profile was replaced says nothing about the pace relative to the new one.
         """
         if lease.estimate is None:
             return
@@ -252,12 +259,28 @@ class Estimator:
             expected_s = profiled_s * lease.prior_pace
             weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)
+            if self._is_rough(entry) and lease.assignment.count == 1:
+                weight = max(weight, 1.0 / (1 + self._requests[key]))
+                self._requests[key] += 1
             seen = engine_s / profiled_s
             self._pace[key] = _blend(lease.prior_pace, seen, weight)
         if transfer_s is not None:
             seen = max(0.0, transfer_s)
             self._transfer[key] = _blend(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
         self._refresh(worker, entry.engine)
+
+    def _is_rough(self, entry: ProfileEntry) -> bool:
+        return entry.label == OBSERVED and entry.queries < self._settings.probe_queries
+
+    def settled_profile(self, lease: Lease, worker: WorkerRecord) -> ProfileEntry | None:
+        """Return the profile of enough requests in place of that of a few; None if not due."""
+        entry = None if lease.estimate is None else lease.estimate.entry
+        if entry is None or not self._is_rough(entry) or not self.is_current(entry):
+            return None
+        key = worker.id, entry.engine
+        if self._requests[key] < self._settings.probe_queries:
+            return None
+        return replace(entry, qps=entry.qps / self._pace[key], queries=self._requests[key])
 
     def is_current(self, entry: ProfileEntry) -> bool:
         """Return whether the dictionary has the QPS of `entry`, to which a pace is relative."""
@@ -280,7 +303,8 @@ class Estimator:
         """
         for worker in workers:
             self._pace.pop((worker.id, engine), None)
-            for lease in worker.leases.values():
+            del self._requests[worker.id, engine]
+            for lease in worker.all_leases():
                 if lease.assignment.engine == engine:
                     lease.prior_pace = None
             self._invalidate(worker, engine)

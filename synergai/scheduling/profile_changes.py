@@ -68,7 +68,9 @@ class ProfileChanges:
             entry = self._probes.measured_profile(lease, worker.worker.worker_class, now)
             self._view.extended_at = now
         else:
-            entry = self._probes.refined_profile(lease, now)
+            entry = self._probes.refined_profile(lease, now) or self._estimator.settled_profile(
+                lease, worker
+            )
         if entry is None or self._has_better(entry):
             return
         engine = entry.engine
