@@ -1,8 +1,8 @@
 """CPU affinity of engine hosts and of the threads of an engine.
 
 On some virtual machines the kernel places two threads of an engine on one core when a query wakes
-them, which is slower than a single thread. Pinning each thread to its own core prevents this. A
-worker runs one assignment at a time, so the running engine has all cores to itself.
+them, which is slower than a single thread. Pinning each thread to its own core prevents this.
+Engines run beside each other, so that each engine host begins with another core.
 """
 
 from __future__ import annotations
@@ -61,10 +61,14 @@ def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> Non
 def thread_cores(threads: int) -> tuple[int, ...]:
     """Return one core per thread, the calling thread's first.
 
-    Empty for a single thread, which the kernel places best, and if there are too few cores.
+    Empty for a single thread, which the kernel places best, and if there are too few cores. The
+    same for all calls in this process.
     """
     cores = sorted(os.sched_getaffinity(0))
-    return tuple(cores[:threads]) if 1 < threads <= len(cores) else ()
+    if not 1 < threads <= len(cores):
+        return ()
+    first = os.getpid() % len(cores)
+    return tuple([*cores, *cores][first : first + threads])
 
 
 @contextmanager

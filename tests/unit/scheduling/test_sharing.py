@@ -27,6 +27,7 @@ from synergai.scheduling.events import (
     Command,
     Dispatch,
     JobArrived,
+    Learned,
     Revoke,
     Stop,
     Worker,
@@ -218,3 +219,18 @@ def test_strict_core_runs_nothing_beside_other_work() -> None:
     core = make_core(strict=True)
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
+
+
+def test_profile_of_one_cold_request_is_corrected_by_the_requests_that_follow() -> None:
+    core = make_core(profiled=[], probe_queries=16)
+    learned: list[float] = []
+    for number in range(20):
+        [assignment] = send(core, f"r-{number}", LONG, 2.0 * number)
+        assert assignment.probe == (number == 0)
+        if number > 1:
+            assert assignment.query_s == pytest.approx(0.03)
+        compute_s = 0.03 if number else 1.6
+        ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)
+        commands = core.handle(ended, 2.0 * number + compute_s)
+        learned += [1 / each.entry.qps for each in commands if isinstance(each, Learned)]
+    assert learned == pytest.approx([1.6, 0.03]), "and stored once it rests on enough of them"

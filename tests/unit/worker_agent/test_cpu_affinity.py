@@ -25,8 +25,11 @@ def on_cores(monkeypatch: pytest.MonkeyPatch, allowed: set[int]) -> None:
 
 def test_every_thread_gets_an_allowed_core(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cores(monkeypatch, {7, 2, 5})
+    monkeypatch.setattr(os, "getpid", lambda: 30)
     assert thread_cores(2) == (2, 5)
     assert thread_cores(3) == (2, 5, 7)
+    monkeypatch.setattr(os, "getpid", lambda: 32)
+    assert thread_cores(2) == (7, 2), "another process begins with another core"
 
 
 def test_single_thread_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
