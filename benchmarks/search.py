@@ -1,8 +1,8 @@
 """Strategies of the configuration search, on simulated fleets.
 
 Run with ``python -m benchmarks.search``: one table of all strategies on the reconstructed profile
-of the thesis and on synthetic fleets, the search with several budgets, and an engine that is new
-in a profiled fleet. ``--write docs/profiling.md`` replaces the tables there.
+of the thesis and on synthetic fleets, the default one on ten other families of surfaces, and an
+engine that is new in a profiled fleet. ``--write docs/profiling.md`` replaces the tables there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from benchmarks.simulated_fleets import (
     reconstructed_profile,
     synthetic_fleet,
 )
+from benchmarks.surfaces import FAMILIES
+from benchmarks.surfaces import draw as draw_surface
 from synergai.domain import WorkerClass
 from synergai.profiles.dictionary import PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.search.front import front, hypervolume
@@ -45,11 +47,11 @@ if TYPE_CHECKING:
     from synergai.search.trials import Result
 
 TUNED_ON: Final = range(100, 106)
-"""Seeds of the synthetic fleets on which the search was tuned."""
-REPORTED_ON: Final = range(16)
-NOISE_SEEDS: Final = range(20)
+"""Seeds of the synthetic fleets, and of the surfaces, on which the search was tuned."""
+REPORTED_ON: Final = range(8)
+NOISE_SEEDS: Final = range(10)
+SURFACE_SEEDS: Final = range(200, 212)
 EXPERIMENT_SEEDS: Final = range(1000, 1030)
-BUDGETS: Final = (0.06, 0.10, 0.15, 0.20, DEFAULT_BUDGET)
 _FRONT: Final = {"objective": "front"}
 _QPS: Final = {"objective": "qps"}
 _DICTIONARIES: Final = 5
@@ -89,7 +91,7 @@ class Outcome:
         share: duration as a share of the exhaustive profile's.
         regrets: by row, 1 - QPS of the chosen configuration / highest QPS.
         front: hypervolume of the measured front in QPS and QPS per watt, as a share of the true
-            one; mean over rows.
+            one; mean over rows; NaN without a power meter.
         predicted_front: the same of the front of measured and predicted configurations.
         errors: by prediction, logarithm of its QPS over the true one.
         stated: by prediction, its stated standard error.
@@ -143,15 +145,16 @@ def judge(fleet: SimulatedFleet, search: Search, rows: Sequence[Row] | None = No
         true_best = max(float(fleet.qps[point]) for point in fleet.space.rows[row])
         chosen = max(known, key=lambda point: known[point].planned_qps, default=None)
         regrets.append(1.0 if chosen is None else 1 - float(fleet.qps[chosen]) / true_best)
-        whole = _volume(fleet, fleet.space.rows[row])
-        fronts.append(_volume(fleet, search.front(row)) / whole)
-        predicted_fronts.append(_volume(fleet, _front_of(known)) / whole)
+        if fleet.metered:
+            whole = _volume(fleet, fleet.space.rows[row])
+            fronts.append(_volume(fleet, search.front(row)) / whole)
+            predicted_fronts.append(_volume(fleet, _front_of(known)) / whole)
     predicted = [point for point in points if point in predictions]
     return Outcome(
         share=search.state.spent_s / fleet.exhaustive_s(points),
         regrets=np.array(regrets),
-        front=float(np.mean(fronts)),
-        predicted_front=float(np.mean(predicted_fronts)),
+        front=float(np.mean(fronts)) if fronts else math.nan,
+        predicted_front=float(np.mean(predicted_fronts)) if fronts else math.nan,
         errors=np.array([math.log(predictions[p].qps / float(fleet.qps[p])) for p in predicted]),
         stated=np.array([predictions[p].error for p in predicted]),
     )
@@ -240,16 +243,36 @@ def strategies_table(kinds: Mapping[str, Sequence[tuple[SimulatedFleet, int]]]) 
     return table(["fleet", "strategy", *COLUMNS], rows)
 
 
-def budgets_table(kinds: Mapping[str, Sequence[tuple[SimulatedFleet, int]]]) -> str:
-    """Return a table of the default strategy with several budgets."""
+def surfaces_table(seeds: Sequence[int]) -> str:
+    """Return a table of the default strategy, and of exhaustive profiles, on other surfaces."""
     rows = []
-    for kind, members in kinds.items():
-        for budget in BUDGETS:
-            method = Method("gp", _FRONT, budget)
-            outcomes = [judge(fleet, run_search(fleet, method, seed)) for fleet, seed in members]
-            rows.append([kind, f"{budget:g}", *cells(outcomes)])
+    for family in FAMILIES:
+        drawn = [(draw_surface(family, seed), seed) for seed in seeds]
+        full = [judge(fleet, run_search(fleet, METHODS[0], seed)) for fleet, seed in drawn]
+        exhaustive = np.mean([each.regrets.mean() for each in full])
+        for objective in (_QPS, _FRONT) if family.metered else (_QPS,):
+            method = Method("gp", objective)
+            outcomes = [judge(fleet, run_search(fleet, method, seed)) for fleet, seed in drawn]
+            regrets = np.concatenate([each.regrets for each in outcomes])
+            errors = np.abs(np.concatenate([each.errors for each in outcomes]))
+            stated = np.concatenate([each.stated for each in outcomes])
+            rows.append(
+                [
+                    family.name,
+                    objective["objective"],
+                    f"{max(each.share for each in outcomes):.3f}",
+                    f"{regrets.mean():.4f}",
+                    f"{max(each.regrets.mean() for each in outcomes):.4f}",
+                    f"{regrets.max():.2f}",
+                    f"{exhaustive:.4f}",
+                    f"{np.mean(errors <= stated):.0%}",
+                    f"{np.mean(errors <= 2 * stated):.0%}",
+                ]
+            )
             print(*rows[-1], sep=" | ", flush=True)
-    return table(["fleet", "budget", *COLUMNS], rows)
+    header = ["surface", "objective", "longest time", "mean regret", "of the worst fleet", "max"]
+    header += ["mean regret, exhaustive", "within 1 error", "within 2 errors"]
+    return table(header, rows)
 
 
 def new_engine_table(kinds: Mapping[str, Sequence[tuple[SimulatedFleet, int]]]) -> str:
@@ -347,6 +370,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     parser.add_argument("--fleets", type=int, default=len(REPORTED_ON), help="synthetic fleets")
     parser.add_argument("--noise-seeds", type=int, default=len(NOISE_SEEDS))
+    parser.add_argument("--surfaces", type=int, default=len(SURFACE_SEEDS), help="of each family")
     parser.add_argument("--experiments", type=int, default=len(EXPERIMENT_SEEDS), help="seeds")
     parser.add_argument("--write", type=Path, metavar="FILE", help="document to update")
     arguments = parser.parse_args()
@@ -355,8 +379,8 @@ def main() -> None:
     texts = [
         "All strategies:",
         strategies_table(kinds),
-        "The default strategy by budget:",
-        budgets_table(kinds),
+        "The default strategy on surfaces of other families:",
+        surfaces_table(SURFACE_SEEDS[: arguments.surfaces]),
         "A new engine, for QPS only, where a third of the others' points was measured:",
         new_engine_table(kinds),
         f"Violations of 24 jobs, cold sessions, mean of {arguments.experiments} seeds:",

@@ -68,6 +68,8 @@ class SimulatedFleet:
         qps: true queries per second; shape (N,).
         watts: true power; shape (N,).
         setup_s: T_pre; shape (N,).
+        noise: standard error of each measurement that the measurement does not state.
+        metered: whether power can be measured.
     """
 
     name: str
@@ -75,6 +77,8 @@ class SimulatedFleet:
     qps: NDArray[np.float64]
     watts: NDArray[np.float64]
     setup_s: NDArray[np.float64]
+    noise: float = 0.0
+    metered: bool = True
 
     def exhaustive_s(self, points: Sequence[int] | None = None) -> float:
         """Return the duration of full measurements of all points, or of some."""
@@ -108,9 +112,10 @@ class Measurements:
         setup_s = float(self._fleet.setup_s[trial.point])
         error = FULL_ERROR if trial.full else SHORT_ERROR
         noise = self._random.standard_normal(2)
+        watts = float(self._fleet.watts[trial.point]) * math.exp(_WATTS_ERROR * noise[1])
         return Result(
-            qps=qps * math.exp(error * noise[0]),
-            watts=float(self._fleet.watts[trial.point]) * math.exp(_WATTS_ERROR * noise[1]),
+            qps=qps * math.exp(math.hypot(error, self._fleet.noise) * noise[0]),
+            watts=watts if self._fleet.metered else 0.0,
             setup_s=setup_s,
             seconds=setup_s + PLAN.run_s(qps, full=trial.full) + switches * PLAN.switch_s,
             error=error,

@@ -10,6 +10,8 @@ Learning, chapter 2.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.search.space import Knobs, Point, Space
+    from synergai.search.space import Knobs, Point, Row, Space
 
 _LENGTHS: Final = (1.6, 0.45, 12.0, 0.45)
 """Distances over which curves bend: doublings of the threads, logarithm of the clock, cores, and
@@ -29,6 +31,15 @@ _LEVEL: Final = 5.0
 """Standard deviation of the level that everything has in common: it is not known."""
 _SURPRISE: Final = 2.5
 """Standard deviations beyond which a measurement widens the curve of its row."""
+_USUALLY_OFF: Final = 0.7
+"""Root mean square of how far measurements are off, in standard deviations, where the widths
+below are right: most of what is uncertain is common to many points."""
+_MOST_OFF: Final = 3.0
+"""Standard deviations that one measurement can be off: one collapse does not discredit the rest."""
+_OVERALL_WEIGHT, _ROW_WEIGHT, _NOISE_WEIGHT = 10, 4, 4
+"""Measurements that as many of a search, of a row and of repetitions outweigh."""
+_NOISIER: Final = 1.2
+"""Change of the noise from which on all measurements count with it."""
 _SERIAL, _CONTENTION = 0.12, 0.003
 _CLOCK_EXPONENT: Final = 0.9
 _BASE_W: Final = 3.0
@@ -46,9 +57,11 @@ class Widths:
         device_curve: curve of a device.
         engine_curve: curve of an engine.
         row_curve: curve of an engine on a device.
+        mode: constant of a power mode of a device.
         full: what computing on all cores changes, of an engine on a device.
         own: what a point has in common with no other.
         wider_curve: by how much a surprise widens the curve of a row.
+        wider_mode: by how much a surprise widens the constant of its power mode.
         wider_full: by how much a surprise with all cores widens that term of a row.
     """
 
@@ -59,9 +72,11 @@ class Widths:
     device_curve: float
     engine_curve: float
     row_curve: float
+    mode: float
     full: float
     own: float = 0.03
     wider_curve: float = 0.25
+    wider_mode: float = 0.25
     wider_full: float = 0.6
 
 
@@ -73,6 +88,7 @@ QPS: Final = Widths(
     device_curve=0.25,
     engine_curve=0.20,
     row_curve=0.12,
+    mode=0.10,
     full=0.25,
 )
 WATTS: Final = Widths(
@@ -83,6 +99,7 @@ WATTS: Final = Widths(
     device_curve=0.15,
     engine_curve=0.05,
     row_curve=0.04,
+    mode=0.05,
     full=0.0,
     wider_full=0.0,
 )
@@ -111,6 +128,21 @@ class _Observation(NamedTuple):
     error: float
 
 
+@dataclass(slots=True)
+class _Squares:
+    """Sum of squares of how far measurements were off, in standard deviations."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, off: float) -> None:
+        self.total += off**2
+        self.count += 1
+
+    def mean(self, prior: float, weight: int) -> float:
+        return (weight * prior + self.total) / (weight + self.count)
+
+
 class SharedProcess:
     """Belief about one figure of all points of a space.
 
@@ -132,6 +164,7 @@ class SharedProcess:
         self._engine = _equal([point.engine for point in points])
         self._device = _equal([point.device for point in points])
         self._row = self._engine * self._device
+        self._mode = self._device * _equal([p.configuration.power_mode for p in points])
         self._alike = _matern(np.array([_features(point) for point in points]))
         full = np.array([float(point.knobs.is_full) for point in points])
         self._full = np.outer(full, full)
@@ -139,6 +172,11 @@ class SharedProcess:
         self._is_full = full > 0
         self._wider: NDArray[np.float64] = np.zeros_like(self._row)
         self._seen: list[_Observation] = []
+        self._noise = 1.0
+        """Errors of measurements, by those that they state, as far as repetitions show it."""
+        self._repeated = _Squares()
+        self._off = _Squares()
+        self._off_in: defaultdict[Row, _Squares] = defaultdict(_Squares)
         self.mean = self._prior
         self.covariance = self._kernel()
 
@@ -151,10 +189,13 @@ class SharedProcess:
             error: its standard error.
         """
         seen = _Observation(point, value, error)
-        off = abs(value - self.mean[point]) / np.sqrt(self.covariance[point, point] + error**2)
-        self._seen.append(seen)
-        if len(self._seen) > 1 and off > _SURPRISE:
+        off = abs(value - self.mean[point]) / np.sqrt(self._variance(seen))
+        changed = self._count(seen, float(off))
+        if self._seen and off > _SURPRISE:
             self._widen(point)
+            changed = True
+        self._seen.append(seen)
+        if changed:
             self.mean, self.covariance = self._prior, self._kernel()
             for each in self._seen:
                 self._condition(each)
@@ -162,12 +203,40 @@ class SharedProcess:
             self._condition(seen)
 
     def deviation(self, point: int) -> float:
-        """Return the standard deviation of a point's logarithm."""
-        return float(np.sqrt(max(0.0, self.covariance[point, point])))
+        """Return the standard deviation of a point's logarithm.
+
+        It is wider where measurements were off by more than was expected, above all in its row.
+        """
+        usual = _USUALLY_OFF**2
+        overall = self._off.mean(usual, _OVERALL_WEIGHT)
+        here = self._off_in[self._row_of[point]].mean(overall, _ROW_WEIGHT)
+        return float(np.sqrt(max(0.0, self.covariance[point, point]) * max(1.0, here / usual)))
+
+    def error(self, stated: float) -> float:
+        """Return the error of a measurement that states one."""
+        return self._noise * stated
+
+    def _count(self, seen: _Observation, off: float) -> bool:
+        """Learn how far measurements are off; return whether this changes their noise."""
+        if any(each.point == seen.point for each in self._seen):
+            self._repeated.add(off * self._noise)
+            noise = max(1.0, math.sqrt(self._repeated.mean(1.0, _NOISE_WEIGHT)))
+            if not 1 / _NOISIER < noise / self._noise < _NOISIER:
+                self._noise = noise
+                return True
+        elif any(self._row_of[each.point] == self._row_of[seen.point] for each in self._seen):
+            off = min(off, _MOST_OFF)
+            self._off.add(off)
+            self._off_in[self._row_of[seen.point]].add(off)
+        return False
+
+    def _variance(self, seen: _Observation) -> float:
+        """Return the variance of a measurement about its expectation."""
+        return float(self.covariance[seen.point, seen.point]) + self.error(seen.error) ** 2
 
     def _condition(self, seen: _Observation) -> None:
         column = self.covariance[seen.point]
-        gain = column / (column[seen.point] + seen.error**2)
+        gain = column / self._variance(seen)
         self.mean = self.mean + gain * (seen.value - self.mean[seen.point])
         self.covariance = self.covariance - np.outer(gain, column)
 
@@ -179,6 +248,8 @@ class SharedProcess:
             self._wider += self._widths.wider_full**2 * np.outer(row, row)
         else:
             self._wider += self._widths.wider_curve**2 * np.outer(row, row) * self._alike
+            same = self._mode[point]
+            self._wider += self._widths.wider_mode**2 * np.outer(same, same)
 
     def _kernel(self) -> NDArray[np.float64]:
         w = self._widths
@@ -187,6 +258,7 @@ class SharedProcess:
             + w.engine**2 * self._engine
             + w.device**2 * self._device
             + w.both**2 * self._row
+            + w.mode**2 * self._mode
         )
         curves = (
             w.curve**2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,8 +13,9 @@ from synergai.search.improvement import expected_improvement, improvement
 from synergai.search.trials import SHORT_ERROR, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from synergai.search.space import Device
     from synergai.search.state import State
 
 _OBJECTIVES: Final = {"qps": (0.0,), "front": (0.0, 1.0, 0.5)}
@@ -21,7 +23,8 @@ _OBJECTIVES: Final = {"qps": (0.0,), "front": (0.0, 1.0, 0.5)}
 QPS per watt, and the middle between them."""
 _TOLERANCES: Final = {0.0: 0.01, 1.0: 0.02, 0.5: 0.02}
 """Improvement that is not worth a measurement, by weight."""
-_WORTH_REPEATING: Final = 0.001
+_LEAST_GAIN: Final = 0.001
+"""Improvement of the QPS for which time is left once all of the above is found."""
 _MOST_REPEATS: Final = 3
 
 
@@ -42,6 +45,9 @@ class _Candidate(NamedTuple):
 class SharedProcessSearch:
     """Measures each row at its predicted best first, then where most is gained per second.
 
+    It spends its budget: where nothing more is to be gained, what is left makes predictions better.
+    Without a budget it ends there.
+
     Args:
         objective: ``qps`` to search for the highest QPS only, or ``front`` for those of QPS
             against QPS per watt as well, where power can be measured.
@@ -56,16 +62,23 @@ class SharedProcessSearch:
         self._weights = _OBJECTIVES[objective]
 
     def propose(self, state: State) -> Trial | None:
-        """Return the point with the highest expected improvement per second."""
+        """Return the next measurement; the last ones where it says most about all others."""
         first = self._first_of_rows(state)
         if first is not None:
             return Trial(first)
+        if scouts := _unseen_modes(state):
+            return Trial(max(_informative(state, scouts), key=_rate).point)
         for weight in self._weights:
-            candidates = self._candidates(state, weight)
+            candidates = self._candidates(state, weight, _TOLERANCES[weight])
             if not candidates and not weight:
                 candidates = self._contenders(state)
             if candidates:
                 return Trial(_choose(state, candidates))
+        if candidates := self._candidates(state, 0.0, _LEAST_GAIN):
+            return Trial(_choose(state, candidates))
+        left = [point for point in state.open() if state.fits(Trial(point))]
+        if left and math.isfinite(state.budget_s):
+            return Trial(max(_informative(state, left), key=_rate).point)
         return None
 
     @staticmethod
@@ -80,7 +93,7 @@ class SharedProcessSearch:
         return state.by_mode(firsts)[0] if firsts else None
 
     @staticmethod
-    def _candidates(state: State, weight: float) -> list[_Candidate]:
+    def _candidates(state: State, weight: float, least: float) -> list[_Candidate]:
         """Return the best point to measure of each row in which one is worth it."""
         mean = state.belief.mean(weight)
         candidates = []
@@ -94,7 +107,7 @@ class SharedProcessSearch:
             worthwhile = [
                 _Candidate(point, float(gain), state.costs.seconds(point, full=False))
                 for point, gain in zip(left, improvements, strict=True)
-                if gain >= _TOLERANCES[weight]
+                if gain >= least
             ]
             if worthwhile:
                 candidates.append(max(worthwhile, key=_rate))
@@ -103,28 +116,50 @@ class SharedProcessSearch:
     @staticmethod
     def _contenders(state: State) -> list[_Candidate]:
         """Return points to measure again, of rows in which noise may have hidden the best one."""
-        mean, covariance = state.belief.qps.mean, state.belief.qps.covariance
+        process = state.belief.qps
+        mean, covariance = process.mean, process.covariance
         contenders = []
         for row in state.rows:
-            measured = sorted(state.measured(row), key=lambda point: -mean[point])
-            for best, point, again in _pairs(measured):
-                if len(state.results[again]) >= _MOST_REPEATS or not state.fits(Trial(again)):
-                    continue
-                # How far its next result will move the difference.
-                variance, shared = covariance[again, again], covariance[best, point]
-                moves = (variance - shared) / np.sqrt(variance + SHORT_ERROR**2)
-                gain = improvement(np.array([mean[point] - mean[best]]), np.array([moves]))
-                if gain[0] >= _WORTH_REPEATING:
-                    seconds = state.costs.seconds(again, full=False)
-                    contenders.append(_Candidate(again, float(gain[0]), seconds))
+            chosen = state.best(row)
+            others = [point for point in state.measured(row) if point != chosen]
+            if chosen is None or not others:
+                continue
+            for again in ([chosen] * len(others), others):
+                # How far the next result of one of the two will move their difference.
+                variances, shared = covariance[again, again], covariance[chosen, others]
+                moves = (variances - shared) / np.sqrt(variances + process.error(SHORT_ERROR) ** 2)
+                gains = improvement(mean[others] - mean[chosen], moves)
+                contenders += [
+                    _Candidate(point, float(gain), state.costs.seconds(point, full=False))
+                    for point, gain in zip(again, gains, strict=True)
+                    if gain >= _LEAST_GAIN
+                    and len(state.results[point]) < _MOST_REPEATS
+                    and state.fits(Trial(point))
+                ]
         return contenders
 
 
-def _pairs(measured: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield the best point, each other one, and which of the two to measure again: both in turn."""
-    for point in measured[1:]:
-        for again in (measured[0], point):
-            yield measured[0], point, again
+def _unseen_modes(state: State) -> list[int]:
+    """Return the points of power modes in which a device was not measured with any engine."""
+    points = state.space.points
+
+    def mode(point: int) -> tuple[Device, str]:
+        return points[point].device, points[point].configuration.power_mode
+
+    seen = {mode(point) for point in state.results}
+    return [p for p in state.open() if mode(p) not in seen and state.fits(Trial(p))]
+
+
+def _informative(state: State, points: Sequence[int]) -> list[_Candidate]:
+    """Return points with what their measurement takes from the variance of all together."""
+    process = state.belief.qps
+    searched = [point for each in state.rows.values() for point in each]
+    shared = process.covariance[np.ix_(points, searched)]
+    variances = np.diagonal(process.covariance)[points] + process.error(SHORT_ERROR) ** 2
+    return [
+        _Candidate(point, float(reduced), state.seconds(Trial(point)))
+        for point, reduced in zip(points, np.sum(shared**2, axis=1) / variances, strict=True)
+    ]
 
 
 def _choose(state: State, candidates: Sequence[_Candidate]) -> int:

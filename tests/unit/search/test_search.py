@@ -11,6 +11,8 @@ import pytest
 
 from benchmarks.search import Method, judge, run_search
 from benchmarks.simulated_fleets import PLAN, Measurements, reconstructed_fleet, synthetic_fleet
+from benchmarks.surfaces import FAMILIES
+from benchmarks.surfaces import draw as draw_surface
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
 from synergai.search.front import front, hypervolume
@@ -278,15 +280,69 @@ def test_posterior_equals_the_formula_for_all_measurements_at_once() -> None:
     assert np.allclose(process.covariance, prior - gain @ prior[at, :])
 
 
-def test_surprise_widens_the_row_and_no_other() -> None:
+def test_surprise_widens_the_error_of_its_row_most() -> None:
     space = make_space()
     process = SharedProcess(space, QPS, expected_log_qps)
     for index in (0, 1, 4, 5):
         process.observe(index, math.log(true_qps(space.points[index])), 0.02)
     before = process.deviation(2), process.deviation(6)
     process.observe(3, math.log(true_qps(space.points[3])) - 3.0, 0.02)
-    assert process.deviation(6) < before[1] + 0.05
+    assert process.deviation(2) > 1.5 * before[0]
+    assert before[1] < process.deviation(6) < 1.4 * before[1]
     assert process.mean[3] == pytest.approx(math.log(true_qps(space.points[3])) - 3.0, abs=0.1)
+
+
+def test_repetitions_that_disagree_make_all_measurements_less_certain() -> None:
+    process = SharedProcess(make_space(), QPS, expected_log_qps)
+    for value in (3.0, 3.1, 2.9, 3.1, 2.9):
+        process.observe(0, value, 0.02)
+    assert process.error(0.02) > 0.04
+    assert process.mean[0] == pytest.approx(3.0, abs=0.03)
+
+
+def board_space() -> Space:
+    """Return three engines on a board in four modes, of which one has a low clock."""
+    return Space(
+        [
+            Point(EngineName(f"e{number}"), ("agx", ""), Configuration(count, mode), knobs)
+            for number in range(3)
+            for mode, mhz in (("a", 2200.0), ("b", 2000.0), ("c", 1800.0), ("slow", 900.0))
+            for count in (1, 2, 4, 8)
+            for knobs in (Knobs(count, 8, mhz),)
+        ]
+    )
+
+
+def test_mode_off_the_trend_of_its_clock_is_found() -> None:
+    space = board_space()
+    search = Search(space, STRATEGIES.create("gp", {"objective": "qps"}), PLAN, 0.25)
+    while (trial := search.next()) is not None:
+        point = space.points[trial.point]
+        factor = 6.0 if point.configuration.power_mode == "slow" else 1.0
+        qps = factor * math.exp(expected_log_qps(point.knobs)) / 100
+        run_s = 1.0 + PLAN.run_s(qps, full=False)
+        search.tell(trial, Result(qps, 0.0, setup_s=1.0, seconds=run_s))
+    for row in space.rows:
+        best = search.state.best(row)
+        assert best is not None
+        assert space.points[best].configuration.power_mode == "slow"
+
+
+@pytest.mark.parametrize("objective", ["qps", "front"])
+def test_search_spends_its_budget(fleet: SimulatedFleet, objective: str) -> None:
+    search = run_search(fleet, Method("gp", {"objective": objective}, 0.2), seed=2)
+    # The budget is a share of what is expected, which the last measurement changes, too.
+    assert search.state.spent_s == pytest.approx(search.budget_s(), rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["no power meter", "a mode off the trend", "noise of 5 to 10 %"])
+def test_search_copes_with_surfaces_it_was_not_made_for(name: str) -> None:
+    [family] = [family for family in FAMILIES if family.name == name]
+    surface = draw_surface(family, 300)
+    outcome = judge(surface, run_search(surface, Method("gp", {"objective": "qps"}), seed=300))
+    assert outcome.share <= 0.25
+    assert outcome.regrets.mean() <= 0.015
+    assert np.mean(np.abs(outcome.errors) <= 2 * outcome.stated) >= 0.85
 
 
 def test_expected_improvement_grows_with_gain_and_uncertainty() -> None:
