@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from synergai.errors import InvalidInput
@@ -84,3 +85,11 @@ def iterate_rows(arrays: Mapping[str, NDArray[Any]], start: int) -> Iterator[Row
     names = list(arrays)
     for values in zip(*(array[start:] for array in arrays.values()), strict=True):
         yield dict(zip(names, values, strict=True))
+
+
+def in_shape(array: Any, spec: TensorSpec) -> Any:
+    """Return a flat list in the input's shape, if all but its first dimension are known."""
+    inner = spec.shape[1:] if spec.shape[:1] in {(-1,), (1,)} else spec.shape
+    if array.ndim == 1 and len(inner) > 1 and array.size == math.prod(inner):
+        return array.reshape(inner)
+    return array

@@ -21,6 +21,7 @@ from synergai.data.locations import find, is_url, locate, read_file, suffix_of, 
 from synergai.data.manifests import MANIFEST_SUFFIXES, read_manifest
 from synergai.data.names import UniqueNames, clean_name
 from synergai.data.row_files import ROW_SUFFIXES, open_rows
+from synergai.data.text_rows import TEXT_SUFFIXES, has_values
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 _IMAGE_SUFFIXES: Final = frozenset((".jpg", ".jpeg", ".png"))
 _TENSORS_ONLY: Final = (
-    "the engine takes tensors only, in .npy, .npz and .parquet files; for images, set preprocess "
-    "in its engine.toml"
+    "the engine takes tensors only, in .npy, .npz, .parquet, .csv and .jsonl files; for images, "
+    "set preprocess in its engine.toml"
 )
 _LENGTH_BYTES: Final = 4
 _CHUNK_BYTES: Final = 1 << 20
@@ -131,7 +132,8 @@ class Inventory:
             NotSupported: a library of the extra ``data`` is missing.
         """
         for pattern in self._patterns:
-            if _is_manifest(pattern):
+            has_values = _is_manifest(pattern) and self._has_values(pattern)
+            if _is_manifest(pattern) and not has_values:
                 for entry in read_manifest(pattern):
                     self._add_listed(entry, pattern)
                     yield
@@ -140,7 +142,7 @@ class Inventory:
                 if location.listed and not self._suits(location.path):
                     self.skipped += 1
                 else:
-                    self._add_file(location, location.path)
+                    self._add_file(location, location.path, has_values=has_values)
                 yield
         self._file.flush()
         where = ", ".join(self._patterns)
@@ -178,10 +180,16 @@ class Inventory:
             return suffix in _IMAGE_SUFFIXES
         return takes_files(self._engine)
 
-    def _add_file(self, location: Location, name: str) -> None:
+    def _has_values(self, path: str) -> bool:
+        files = takes_files(self._engine)
+        return suffix_of(path) in TEXT_SUFFIXES and has_values(
+            path, self._engine, takes_files=files
+        )
+
+    def _add_file(self, location: Location, name: str, *, has_values: bool = False) -> None:
         path, size, modified, _ = location
         entry = _Entry(os.fsencode(path), name, 1, False, False, size, modified)
-        if suffix_of(path) in ROW_SUFFIXES:
+        if has_values or suffix_of(path) in ROW_SUFFIXES:
             self._describe_rows(path, entry)
         elif not takes_files(self._engine):
             entry.reason = _TENSORS_ONLY

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MANIFEST_SUFFIXES: Final = frozenset((".txt", ".csv", ".jsonl"))
-_PATH_KEYS: Final = ("path", "file", "url")
+PATH_KEYS: Final = ("path", "file", "url")
+"""Columns and keys that have the paths."""
 
 
 class ManifestEntry(NamedTuple):
@@ -77,7 +78,7 @@ def _read_text(_path: str, lines: IO[str]) -> Iterator[tuple[int, str, str]]:
 def _read_csv(path: str, lines: IO[str]) -> Iterator[tuple[int, str, str]]:
     rows = csv.reader(lines)
     header = [cell.strip().lower() for cell in next(rows, [])]
-    paths = [header.index(key) for key in _PATH_KEYS if key in header]
+    paths = [header.index(key) for key in PATH_KEYS if key in header]
     if not paths:
         if header:
             lines.seek(0)
@@ -102,7 +103,7 @@ def _read_json_lines(path: str, lines: IO[str]) -> Iterator[tuple[int, str, str]
         except (ValueError, RecursionError):
             raise InvalidInput(f"{path}, line {number}: it is not JSON") from None
         fields = value if isinstance(value, dict) else {"path": value}
-        listed = next((fields[key] for key in _PATH_KEYS if fields.get(key)), None)
+        listed = next((fields[key] for key in PATH_KEYS if fields.get(key)), None)
         name = fields.get("name", "")
         if not isinstance(listed, str) or not isinstance(name, str):
             raise InvalidInput(

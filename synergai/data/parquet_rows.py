@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from synergai.data.columns import match_columns
+from synergai.data.columns import in_shape, match_columns
 from synergai.data.extras import import_optional
 from synergai.errors import InvalidInput
 
@@ -122,7 +121,7 @@ def _cells(column: Any, spec: TensorSpec) -> Iterator[Any]:
         return
     for cell in column:
         value = cell.as_py()
-        yield _shaped(np.asarray(value), spec) if is_list and value is not None else value
+        yield in_shape(np.asarray(value), spec) if is_list and value is not None else value
 
 
 def _flat_lists(column: Any, spec: TensorSpec) -> Iterator[Any]:
@@ -133,12 +132,4 @@ def _flat_lists(column: Any, spec: TensorSpec) -> Iterator[Any]:
     end = 0
     for length in lengths.tolist():
         begin, end = end, end + length
-        yield _shaped(values[begin:end], spec)
-
-
-def _shaped(array: Any, spec: TensorSpec) -> Any:
-    """Return a flat list in the input's shape, if all but its first dimension are known."""
-    inner = spec.shape[1:] if spec.shape[:1] in {(-1,), (1,)} else spec.shape
-    if array.ndim == 1 and len(inner) > 1 and array.size == math.prod(inner):
-        return array.reshape(inner)
-    return array
+        yield in_shape(values[begin:end], spec)

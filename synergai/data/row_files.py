@@ -1,4 +1,4 @@
-"""Files whose rows are inputs: arrays (.npy), archives of arrays (.npz) and Parquet.
+"""Files whose rows are inputs: arrays (.npy), archives of arrays (.npz), Parquet and text.
 
 Every reader is a context manager with the number of inputs in its file, and yields them lazily.
 """
@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Final, Protocol, Self
 from synergai.data.array_stream import ArrayStream
 from synergai.data.columns import count_rows, match_columns
 from synergai.data.locations import open_file, suffix_of
+from synergai.data.text_rows import TEXT_SUFFIXES, TextRows
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def open_rows(path: str, engine: Engine) -> RowFile:
         OSError: it cannot be read.
         NotSupported: it is a Parquet file, and pyarrow is not installed.
     """
+    if suffix_of(path) in TEXT_SUFFIXES:
+        return TextRows(path, engine)
     if suffix_of(path) == ".parquet":
         from synergai.data.parquet_rows import ParquetRows
 
