@@ -127,6 +127,19 @@ def test_a_short_run_with_varying_times_is_not_worse_than_under_model_switching(
     assert ours >= theirs
 
 
+def test_what_engines_slow_each_other_down_by_is_learnt() -> None:
+    scenario = replace(SCENARIOS["interfering"], interference=0.4)
+    slower = {
+        engine: {name: (1.4 * seconds, value) for name, (seconds, value) in front.items()}
+        for engine, front in scenario.fronts.items()
+    }
+    requests = draw_requests(scenario, "twitter", 9.0, 60, seed=100)
+    learnt = simulate(scenario, requests, 0)
+    known = simulate(replace(scenario, profile=slower), requests, 0)
+    assert all(each.variant for each in learnt)
+    assert fmean(a.accuracy for a in learnt) > fmean(a.accuracy for a in known) - 0.006
+
+
 def test_the_time_of_several_servers_is_used() -> None:
     scenario = SCENARIOS["three-servers"]
     requests = draw_requests(scenario, "twitter", 24.0, 15, seed=100)
@@ -155,8 +168,7 @@ def test_model_switching_is_not_better_on_several_servers_with_exact_times() -> 
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="exact times let SlackFit use all of a request's time "
-    "(docs/decisions/0092-plan-more-time-of-several-workers.md)",
+    reason="exact times let SlackFit use all of a request's time",
 )
 def test_slackfit_is_not_better_on_several_servers_with_exact_times(shape: Shape) -> None:
     ours, slackfit = exact_accuracies("three-servers", shape, 24.0, "slackfit")
