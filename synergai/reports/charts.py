@@ -81,7 +81,7 @@ class Bars:
     """One bar per row, with its spread, and optionally a printed value beside it.
 
     Attributes:
-        errors: standard deviations; empty for none.
+        errors: half the widths of confidence intervals; empty for none.
         printed: values printed in the thesis; empty for none.
         highlighted: rows drawn in colour, by name; the others are grey if there are any.
         error_name: what the error bars are, for the legend.
@@ -94,7 +94,7 @@ class Bars:
     errors: tuple[float, ...] = ()
     printed: tuple[float | None, ...] = ()
     highlighted: tuple[str, ...] = ()
-    error_name: str = "standard deviation over seeds"
+    error_name: str = "95 % confidence interval of the mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

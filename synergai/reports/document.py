@@ -48,13 +48,6 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A paragraph of prose."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """A remark that is set apart, such as a warning."""
 
@@ -69,7 +62,7 @@ class Answer:
     text: str
 
 
-Block: TypeAlias = Paragraph | Note | Answer | Figure | Table
+Block: TypeAlias = Note | Figure | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

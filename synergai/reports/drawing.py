@@ -214,15 +214,16 @@ def _scale_values(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
     """Scale the horizontal axis of a chart with named rows."""
     axes.set_xlabel(axis.label)
     positive = [value for value in values if value > 0]
-    if axis.limits:
-        axes.set_xlim(*axis.limits)
-        _round_ticks(axes)
-    elif axis.log and positive:
+    if axis.log and positive:
         low, high = min(positive), max(positive)
         margin = max(1.15, (high / low) ** 0.06)
+        low, high = axis.limits or (low / margin, high * margin)
         use_log(axes, "x")
-        axes.set_xlim(low / margin, high * margin)
-        _thin_ticks(axes, low / margin, high * margin)
+        axes.set_xlim(low, high)
+        _thin_ticks(axes, low, high)
+    elif axis.limits:
+        axes.set_xlim(*axis.limits)
+        _round_ticks(axes)
     else:
         axes.set_xlim(0, max(values, default=0) * 1.08 or 1)
         _round_ticks(axes)

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from synergai.reports.document import Answer, Figure, Note, Paragraph, Table
+from synergai.reports.document import Answer, Figure, Note, Table
 from synergai.reports.wording import UNKNOWN, number
 
 if TYPE_CHECKING:
@@ -83,12 +83,8 @@ def _section(section: Section, draw: Callable[[Chart, str], str]) -> str:
 
 def _block(block: Block, draw: Callable[[Chart, str], str]) -> str:
     match block:
-        case Paragraph():
-            return f"<p>{_prose(block.text)}</p>"
         case Note():
             return f'<p class="note">{_prose(block.text)}</p>'
-        case Answer():
-            return _answer(block)
         case Table():
             return _table(block)
         case Figure():

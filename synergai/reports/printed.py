@@ -210,31 +210,6 @@ CHARACTERISATION: Final = (
 )
 """Chapter 5."""
 
-CONTRADICTIONS: Final = (
-    (
-        "Figure 5.1 does not say which configuration it shows. On AGX, the best configuration of "
-        "each engine fits its numbers; on NX, whose best mode alone has a mean of 14.3 QPS, it "
-        "does not."
-    ),
-    (
-        "AGX in mode 1 cannot have at least 4.8 QPS and take 28.5 minutes for 3900 queries, which "
-        "are 2.3 QPS."
-    ),
-    (
-        "T_pre of MobileNet (ONNX, opset 11) is called 19 times that of TensorFlow's ResNet, "
-        "1.4 s; its total time and QPS leave 12.7 s, 9 times as much."
-    ),
-    (
-        "The correlation of 0.83 is said to be that of threads and execution time, which "
-        "decreases with threads; the correlation of threads and QPS has this value."
-    ),
-    (
-        "NX at 1500 MHz with 2 CPUs (1.7 times) is slower than at 1400 MHz with 4 to 6 CPUs "
-        "(2 times): the factors printed for Figure 5.5 are in the order of QPS, not of the clock."
-    ),
-)
-"""Numbers of chapter 5 that do not agree with one another."""
-
 EXPERIMENTS: Final = ("DL-FL", "DL-FH", "DH-FL", "DH-FH")
 JOBS: Final = 24
 
@@ -295,13 +270,6 @@ P99_OVER_SYNERGAI: Final = {
     "DH-FL": {"be": 2.50, "lru": 2.43, "mru": 2.27, "rr": 2.51, "srr": 3.51},
 }
 """99th percentile of the end-to-end time over SynergAI's."""
-
-HEADLINES: Final = {
-    ("baselines", "violations"): 7.1,
-    ("baselines", "excess"): 5.3,
-    ("slo_mael", "violations"): 2.4,
-}
-"""Reductions that the summaries of chapters 7 and 8 state: others over SynergAI."""
 
 TABLE_7_1: Final[dict[str, tuple[float, float, float, float, float, float, float, float]]] = {
     "onnx_mobilenet_op11": (99.40, 179.23, 49.70, 89.61, 24.85, 44.81, 12.44, 22.43),

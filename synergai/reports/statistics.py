@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+LEAST_POINTS: Final = 3
+"""Points of a correlation: two always lie on a line."""
+_FEW: Final = (12.706, 4.303, 3.182, 2.776)
+"""Student's t, 97.5 %, by degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,37 @@ def ratio(numerator: float | None, denominator: float | None) -> float | None:
     if numerator is None or not denominator:
         return None
     return numerator / denominator
+
+
+def margin(values: Sequence[float]) -> float:
+    """Return half the width of the 95 % confidence interval of a mean; 0 for a single value."""
+    freedom = len(values) - 1
+    if freedom < 1:
+        return 0.0
+    if freedom <= len(_FEW):
+        quantile = _FEW[freedom - 1]
+    else:  # Cornish and Fisher's expansion of Student's t
+        z = 1.959964
+        quantile = z + (z**3 + z) / (4 * freedom)
+        quantile += (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def partial_correlation(
+    values: Sequence[float], ys: Sequence[float], held: Sequence[Sequence[float]]
+) -> float | None:
+    """Return the correlation of values and ys with other quantities held constant.
+
+    Returns:
+        Pearson's correlation of what a linear fit to `held` leaves of both; None if the others
+        explain all of either, or it is undefined.
+    """
+    others = np.column_stack([np.ones(len(values)), *held])
+    pair = np.column_stack([values, ys])
+    rest = pair - others @ np.linalg.lstsq(others, pair, rcond=None)[0]
+    if np.any(np.ptp(rest, axis=0) <= 1e-9 * np.ptp(pair, axis=0)):
+        return None
+    return pearson(rest[:, 0].tolist(), rest[:, 1].tolist())
 
 
 def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from synergai.reports.characterisation import prose
 from synergai.reports.characterisation.energy import efficiency
 from synergai.reports.characterisation.modes import mode_name
 from synergai.reports.charts import Axis, Boxes, Cloud, Dots, Line, Lines, Scatter, Series
 from synergai.reports.document import Figure, Table
-from synergai.reports.wording import count
+from synergai.reports.wording import correlation, count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +76,8 @@ def draw_workers(space: Space, classes: list[ClassSummary]) -> Figure:
     return Figure(
         key="figure-5-1",
         title="Engines on all worker classes, each in its best configuration (Figure 5.1).",
-        caption=prose.describe_workers(space, classes),
+        caption="Each engine in the configuration with its highest QPS."
+        + ("" if any(e.t_pre_s for e in space.measured) else " T_pre was not measured."),
         panels=tuple(panels),
         columns=2,
         data=Table(
@@ -155,7 +155,7 @@ def draw_threads(space: Space, scaling: ThreadScaling) -> Figure:
     return Figure(
         key=f"figure-5-2-{scaling.worker_class}",
         title=f"Threads on {scaling.worker_class} (Figure 5.2).",
-        caption=prose.describe_threads(scaling),
+        caption=f"Over {count(scaling.base, 'thread')}; thick lines are means over engines.",
         panels=(
             dots("Throughput by threads", QPS, lambda entry: entry.qps),
             dots(
@@ -197,7 +197,7 @@ def draw_correlation(scaling: ThreadScaling) -> Figure:
     return Figure(
         key=f"correlation-{scaling.worker_class}",
         title=f"Linearity of threads and QPS on {scaling.worker_class}.",
-        caption=prose.describe_correlation(scaling),
+        caption="Of engines with three or more thread counts, without disturbed measurements.",
         panels=(
             Dots(
                 title="Pearson correlation of threads and QPS",
@@ -242,7 +242,7 @@ def draw_modes(comparison: ModeComparison) -> Figure:
     return Figure(
         key=f"figure-5-3-{name}",
         title=f"Power modes of {name} (Figure 5.3).",
-        caption=prose.describe_modes(comparison),
+        caption="Each engine with its best thread count in the mode.",
         panels=(
             Boxes(
                 title="Throughput over engines",
@@ -302,7 +302,7 @@ def draw_knobs(comparison: ModeComparison) -> Figure:
     return Figure(
         key=f"figure-5-4-{name}",
         title=f"Limits of the modes of {name}{source}.",
-        caption=prose.describe_knobs(comparison),
+        caption=_knobs_caption(comparison),
         panels=tuple(_knob_panel(knob) for knob in comparison.knobs),
         columns=3,
         data=Table(
@@ -323,6 +323,23 @@ def draw_knobs(comparison: ModeComparison) -> Figure:
             ),
         ),
     )
+
+
+def _knobs_caption(comparison: ModeComparison) -> str:
+    """Return the correlations with QPS, and what they leave out."""
+    known = [knob for knob in comparison.knobs if knob.pearson is not None]
+    if not known:
+        return ""
+    pairs = "; ".join(
+        f"{knob.name} {correlation(knob.pearson)} ({correlation(knob.partial)})" for knob in known
+    )
+    caption = (
+        f"Correlations of log QPS with the logarithm of each limit: {pairs}. In brackets, partial "
+        "ones: limits that all modes have are held constant."
+    )
+    if any(knob.is_unlimited for knob in known):
+        caption += " That of the budget leaves out modes without one (MAXN)."
+    return caption
 
 
 def _knob_panel(knob: Knob) -> Boxes:
@@ -368,7 +385,7 @@ def draw_fronts(fronts: list[Front]) -> Figure:
     return Figure(
         key="fronts",
         title="Throughput against efficiency.",
-        caption=prose.describe_fronts(fronts),
+        caption="Each line joins the configurations that no other one surpasses in both.",
         panels=tuple(panels),
         columns=3,
         data=Table(
@@ -421,7 +438,10 @@ def draw_set_aside(space: Space) -> Figure:
     return Figure(
         key="set-aside",
         title="Entries set aside.",
-        caption=prose.describe_set_aside(space),
+        caption=(
+            f"{len(space.predicted):,} predicted, {len(space.stale):,} stale. Nothing else is "
+            "based on them."
+        ),
         panels=tuple(panels),
         columns=2,
         data=Table(

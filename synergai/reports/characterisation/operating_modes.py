@@ -9,8 +9,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from synergai.profiles.dictionary import DISTURBED
 from synergai.reports.characterisation.modes import Limits, limits_of, mode_order
-from synergai.reports.statistics import Distribution, mean, pearson
+from synergai.reports.statistics import LEAST_POINTS, Distribution, mean, partial_correlation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.reports.characterisation.space import Space
 
+KNOBS: Final = ("clock", "cores", "budget")
 MAXN: Final = math.inf
 """Power budget of a mode without one."""
 
@@ -64,13 +68,21 @@ class Knob:
     Attributes:
         name: ``clock``, ``cores`` or ``budget``.
         values: ascending; a budget without limit comes last.
-        pearson: correlation with the logarithm of QPS relative to the engine's mean over modes;
-            None if it is undefined. Modes without a power budget are left out.
+        pearson: correlation of its logarithm with that of QPS relative to the engine's mean over
+            modes; None if it is undefined, or of fewer than `LEAST_POINTS` modes. Modes without a
+            power budget and disturbed measurements are left out.
+        partial: the same with the other limits held constant; None if these determine it.
     """
 
     name: str
     values: tuple[KnobValue, ...]
     pearson: float | None
+    partial: float | None
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether a mode has no limit, which the correlations leave out."""
+        return any(math.isinf(each.value) for each in self.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +91,7 @@ class ModeComparison:
 
     Attributes:
         modes: by number or name.
-        best: the mode with the highest mean QPS.
+        best: the mode with the highest mean QPS over the engines that all modes have.
         worst: the mode with the lowest.
         knobs: limits that are known for all modes and differ.
         unknown: whether no limit of some mode is known.
@@ -94,7 +106,7 @@ class ModeComparison:
 
 
 def compare_modes(space: Space) -> list[ModeComparison]:
-    """Compare the modes of every class that was measured in at least two."""
+    """Compare the modes of every class that has several with an engine in common."""
     return [c for name in space.classes if (c := _compare(space, name)) is not None]
 
 
@@ -108,7 +120,10 @@ def _compare(space: Space, name: WorkerClass) -> ModeComparison | None:
                 row[entry.engine] = entry
     if len(table) < 2:
         return None
-    means = {mode: mean(e.qps for e in row.values()) or 0.0 for mode, row in table.items()}
+    shared = set.intersection(*(set(row) for row in table.values()))
+    if not shared:
+        return None
+    means = {mode: mean(row[e].qps for e in shared) or 0.0 for mode, row in table.items()}
     best = max(table, key=lambda mode: means[mode])
     modes = {
         m: _summarize(space, name, m, table[m], table[best]) for m in sorted(table, key=mode_order)
@@ -118,9 +133,7 @@ def _compare(space: Space, name: WorkerClass) -> ModeComparison | None:
         modes=tuple(modes.values()),
         best=modes[best],
         worst=modes[min(table, key=lambda mode: means[mode])],
-        knobs=tuple(
-            knob for knob in (_knob(n, modes) for n in ("clock", "cores", "budget")) if knob
-        ),
+        knobs=tuple(knob for knob in (_knob(n, modes) for n in KNOBS) if knob),
         unknown=any(each.limits == Limits() for each in modes.values()),
     )
 
@@ -177,7 +190,13 @@ def _knob(name: str, modes: Mapping[str, ModeSummary]) -> Knob | None:
     for value, summaries in ordered.items():
         qps = Distribution.of(e.qps for s in summaries for e in s.entries.values())
         values.append(KnobValue(value=value, qps=qps, gain=_gain(summaries, ordered[least])))
-    return Knob(name=name, values=tuple(values), pearson=_correlation(ordered))
+    others = [other for other in KNOBS if other != name]
+    return Knob(
+        name=name,
+        values=tuple(values),
+        pearson=_correlation(name, (), modes.values()),
+        partial=_correlation(name, others, modes.values()),
+    )
 
 
 def _gain(summaries: list[ModeSummary], least: list[ModeSummary]) -> float | None:
@@ -194,16 +213,40 @@ def _mean_by_engine(summaries: list[ModeSummary]) -> dict[EngineName, float]:
     return {engine: sum(each) / len(each) for engine, each in values.items()}
 
 
-def _correlation(groups: Mapping[float, list[ModeSummary]]) -> float | None:
-    """Return the correlation of a limit with the logarithm of QPS, engines made comparable."""
-    points: dict[EngineName, list[tuple[float, float]]] = {}
-    for value, summaries in groups.items():
-        for summary in summaries if math.isfinite(value) else ():
-            for engine, entry in summary.entries.items():
-                points.setdefault(engine, []).append((value, math.log(entry.qps)))
-    xs, ys = [], []
-    for each in points.values():
-        middle = sum(y for _, y in each) / len(each)
-        xs += [x for x, _ in each]
-        ys += [y - middle for _, y in each]
-    return pearson(xs, ys)
+def _correlation(
+    name: str, others: Collection[str], modes: Collection[ModeSummary]
+) -> float | None:
+    """Return the correlation of a limit with QPS, in logarithms, engines made comparable.
+
+    Others are held constant if they are known and differ.
+    """
+    known = [mode for mode in modes if _is_finite(name, mode)]
+    values = {_value(name, mode.limits) for mode in known}
+    if len(known) < LEAST_POINTS or len(values) < 2:
+        return None
+    held = [
+        other
+        for other in others
+        if all(_is_finite(other, mode) for mode in known)
+        and len({_value(other, mode.limits) for mode in known}) > 1
+    ]
+    points: dict[EngineName, list[list[float]]] = {}
+    for mode in known:
+        limits = [math.log(_value(knob, mode.limits) or 1.0) for knob in (name, *held)]
+        for engine, entry in mode.entries.items():
+            if entry.label != DISTURBED:
+                points.setdefault(engine, []).append([math.log(entry.qps), *limits])
+    rows = [
+        np.array(each) - np.mean(each, axis=0)
+        for each in points.values()
+        if len(each) >= LEAST_POINTS
+    ]
+    if not rows:
+        return None
+    ys, xs, *rest = np.concatenate(rows).T.tolist()
+    return partial_correlation(xs, ys, rest)
+
+
+def _is_finite(name: str, mode: ModeSummary) -> bool:
+    value = _value(name, mode.limits)
+    return value is not None and 0 < value < math.inf

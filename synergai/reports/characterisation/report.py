@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from synergai.reports.characterisation import figures, prose
+from synergai.reports.characterisation import cards, figures
 from synergai.reports.characterisation.energy import fronts
 from synergai.reports.characterisation.facts import compute_facts
 from synergai.reports.characterisation.operating_modes import compare_modes
 from synergai.reports.characterisation.threads import scale_threads
 from synergai.reports.characterisation.workers import summarize_classes
 from synergai.reports.comparison import compare
-from synergai.reports.document import Answer, Figure, Note, Paragraph, Report, Section, Table
-from synergai.reports.printed import CHARACTERISATION, CONTRADICTIONS
+from synergai.reports.document import Answer, Figure, Note, Report, Section, Table
+from synergai.reports.printed import CHARACTERISATION
 from synergai.reports.wording import UNKNOWN, count, listing, number, percent
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ def characterise(space: Space, *, source: str, made: str) -> Report:
     """
     classes, threads, modes = summarize_classes(space), scale_threads(space), compare_modes(space)
     answers = (
-        prose.answer_workers(classes),
-        prose.answer_threads(threads),
-        prose.answer_correlation(threads),
-        prose.answer_modes(modes),
-        prose.answer_knobs(modes),
+        cards.workers_card(classes),
+        cards.threads_card(threads),
+        cards.correlation_card(threads),
+        cards.modes_card(modes),
+        cards.knobs_card(modes),
     )
     printed: list[Comparison] = []
     if space.is_reconstructed:
@@ -70,7 +70,7 @@ def characterise(space: Space, *, source: str, made: str) -> Report:
             Section(
                 key=key,
                 title=f"{place}. {finding.question}",
-                blocks=(*blocks, Answer("Answer", finding.text), *_printed(key, printed)),
+                blocks=(*blocks, *_printed(key, printed)),
             )
             for place, ((key, blocks), finding) in enumerate(zip(drawn, findings, strict=True), 1)
         ),
@@ -80,8 +80,6 @@ def characterise(space: Space, *, source: str, made: str) -> Report:
     if space.predicted or space.stale:
         blocks = (figures.draw_set_aside(space),)
         sections.append(Section(key="set-aside", title="Entries set aside", blocks=blocks))
-    if printed:
-        sections.append(_agreement(printed))
     if space.is_reconstructed:
         sections = [_marked(section) for section in sections]
     return Report(
@@ -153,13 +151,9 @@ def _overview(space: Space) -> Section:
                 "power measured",
             ),
             rows=tuple(rows),
-            caption="What the dictionary has, by worker class; the fastest class is first.",
+            caption="What the dictionary has, by worker class; the fastest class is first. QPS are "
+            "for one query at a time; T_pre is the time before the first query.",
             file="space",
-        ),
-        Paragraph(
-            "QPS are queries per second with one query at a time. T_pre is the time before the "
-            "first query: start of the backend, loading of the model, preparation of the data. "
-            f"Total times are for {space.queries:,} queries from a cold start."
         ),
     ]
     disturbed = sum(entry.label == "disturbed" for entry in space.measured)
@@ -301,24 +295,5 @@ def _printed(key: str, comparisons: list[Comparison]) -> tuple[Table, ...]:
             ),
             caption="Numbers that the thesis prints, and the same from this profile.",
             file=f"printed-{key}",
-        ),
-    )
-
-
-def _agreement(comparisons: list[Comparison]) -> Section:
-    verdicts = [each.verdict for each in comparisons]
-    return Section(
-        key="printed",
-        title="Agreement with the thesis",
-        blocks=(
-            Paragraph(
-                f"Of {len(comparisons)} numbers that the thesis prints in chapter 5, "
-                f"{verdicts.count('agrees')} agree within rounding with those computed here, "
-                f"{verdicts.count('close')} more are within 5 %, and {verdicts.count('differs')} "
-                "differ by more. A profile that was fitted to the printed numbers agrees with "
-                "many of them by construction; sections 1 to 5 list them all."
-            ),
-            Paragraph("Some of the printed numbers contradict one another:"),
-            *map(Note, CONTRADICTIONS),
         ),
     )

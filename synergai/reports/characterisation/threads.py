@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.reports.statistics import mean, pearson
+from synergai.profiles.dictionary import DISTURBED
+from synergai.reports.statistics import LEAST_POINTS, mean, pearson
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +35,8 @@ class EngineScaling:
         qps: QPS over that with the fewest threads.
         total: total time with the fewest threads over that time.
         t_pre_reduction: largest part of T_pre that more threads save; None without T_pre.
-        pearson: correlation of threads and QPS; None if it is undefined.
+        pearson: correlation of threads and QPS without disturbed measurements; None if it is
+            undefined, or of fewer than `LEAST_POINTS`.
         best: thread count with the highest QPS.
         near_best: smallest thread count with at least `NEAR_BEST` of the highest QPS.
     """
@@ -112,6 +114,7 @@ def _scale(space: Space, engine: EngineName, name: WorkerClass) -> EngineScaling
     first = next(iter(entries.values()))
     highest = max(entry.qps for entry in entries.values())
     base_s = space.total_time_s(first)
+    quiet = {level: each.qps for level, each in entries.items() if each.label != DISTURBED}
     return EngineScaling(
         engine=engine,
         entries=entries,
@@ -120,7 +123,7 @@ def _scale(space: Space, engine: EngineName, name: WorkerClass) -> EngineScaling
         t_pre_reduction=max(1 - e.t_pre_s / first.t_pre_s for e in entries.values())
         if first.t_pre_s
         else None,
-        pearson=pearson(list(entries), [entry.qps for entry in entries.values()]),
+        pearson=pearson(*zip(*quiet.items(), strict=True)) if len(quiet) >= LEAST_POINTS else None,
         best=max(entries, key=lambda level: entries[level].qps),
         near_best=min(level for level, e in entries.items() if e.qps >= NEAR_BEST * highest),
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from synergai.reports import printed
 from synergai.reports.charts import Axis, Bars, Boxes, Cloud, Dots, Scatter, Series, Shares
 from synergai.reports.document import Figure, Table
-from synergai.reports.evaluation import prose
 from synergai.reports.printed import CELLS
+from synergai.reports.wording import count, listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,20 +27,26 @@ _SHOWN_ENGINES: Final = ("slo_mael", "synergai", "malleable")
 
 
 def draw_demand(demand: Demand) -> Figure:
-    """Return Figure 7.1: execution times by engine and number of queries."""
+    """Return Figure 7.1: execution times by engine and number of queries, on one scale."""
+    boxes = [box for times in demand.times.values() for box in times.values()]
+    scale = Axis(
+        "s, all configurations and workers",
+        log=True,
+        limits=(min(box.low for box in boxes) / 1.2, max(box.high for box in boxes) * 1.2),
+    )
     panels = tuple(
         Boxes(
             title=f"{queries:,} queries",
             rows=tuple(times),
             boxes=tuple(times.values()),
-            axis=Axis("s, all configurations and workers", log=True),
+            axis=scale,
         )
         for queries, times in demand.times.items()
     )
     return Figure(
         key="figure-7-1",
         title="Execution times over all configurations and workers (Figure 7.1).",
-        caption=prose.describe_demand(demand),
+        caption="QoS times: the 25th percentile for high demand (DH), the median for low (DL).",
         panels=panels,
         columns=2,
         data=Table(
@@ -61,7 +67,7 @@ def draw_gaps(demand: Demand) -> Figure:
     return Figure(
         key="figure-7-2",
         title="Execution times of all engines and numbers of queries (Figure 7.2).",
-        caption=prose.describe_gaps(demand),
+        caption="Mean gaps: the median for low frequency (FL), the 25th percentile for high (FH).",
         panels=(
             Boxes(
                 title="All execution times",
@@ -98,7 +104,7 @@ def draw_experiment(study: Study, experiment: str, *, with_printed: bool) -> Fig
             title=title,
             rows=rows,
             values=tuple(None if each is None else each.mean for each in spreads),
-            errors=tuple(0.0 if each is None else each.deviation for each in spreads)
+            errors=tuple(study.margin(policy, experiment, metric) for policy in rows)
             if study.seeds > 1
             else (),
             printed=tuple(
@@ -126,7 +132,7 @@ def draw_experiment(study: Study, experiment: str, *, with_printed: bool) -> Fig
     return Figure(
         key=f"experiment-{experiment}",
         title=f"{experiment}{source}.",
-        caption=prose.describe_experiment(study, experiment),
+        caption=f"Means and distributions over {count(study.seeds, 'seed')}.",
         panels=(
             bars(
                 "Violations",
@@ -214,7 +220,7 @@ def draw_rivals(study: Study, policies: Sequence[str]) -> Figure:
     return Figure(
         key="figure-7-7",
         title="Few policies in all experiments (after Figure 7.7).",
-        caption=prose.describe_rivals(study, policies),
+        caption=f"Means over {count(study.seeds, 'seed')}.",
         panels=tuple(
             Dots(
                 title=title,
@@ -249,7 +255,7 @@ def draw_workers(study: Study) -> Figure:
     return Figure(
         key="workers",
         title="Who does the work.",
-        caption=prose.describe_workers(study),
+        caption="Busy time includes T_pre.",
         panels=tuple(
             Shares(
                 title=experiment,
@@ -305,7 +311,7 @@ def draw_engines(study: Study) -> Figure:
     return Figure(
         key="engines",
         title="Violations by engine.",
-        caption=prose.describe_engines(study, shown),
+        caption=f"Of {listing(shown)}.",
         panels=tuple(panels),
         columns=2,
         data=Table(
@@ -328,7 +334,7 @@ def draw_overheads(study: Study) -> Figure:
     return Figure(
         key="overheads",
         title="T_pre and the cost of deciding.",
-        caption=prose.describe_overheads(study),
+        caption="CPU times are those of the machine that made this report.",
         panels=(
             Dots(
                 title="Share of T_pre",
@@ -405,7 +411,7 @@ def draw_energy(study: Study) -> Figure:
     return Figure(
         key="energy",
         title="Violations against energy.",
-        caption=prose.describe_energy(points),
+        caption="The power of idle workers is not included.",
         panels=(
             Scatter(
                 title="Policies",

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from synergai.reports.document import Answer, Figure, Note, Paragraph, Report, Section, Table
-from synergai.reports.evaluation import figures, prose, thesis
+from synergai.reports.document import Answer, Figure, Note, Report, Section, Table
+from synergai.reports.evaluation import cards, figures, thesis
 from synergai.reports.evaluation.demand import measure_demand, printed_qos_s
-from synergai.reports.printed import BASELINES, HEADLINES, P99_OVER_SYNERGAI
+from synergai.reports.printed import P99_OVER_SYNERGAI
 from synergai.reports.wording import UNKNOWN, count, duration, factor, number
 from synergai.simulator.results import Spread
 from synergai.simulator.workload import QUERY_COUNTS
@@ -55,18 +55,15 @@ def evaluate(study: Study, origin: Origin) -> Report:
     """Return the report on a study."""
     demand = None if origin.profile is None else measure_demand(origin.profile)
     cells = thesis.compare_cells(study) if origin.is_of_thesis else []
-    claims = thesis.check_claims(study) if origin.is_of_thesis else []
     reference = thesis.REFERENCE if thesis.REFERENCE in study.policies else study.policies[0]
+    shown = [p for p in figures.HIGHLIGHTED if p in study.policies] or study.policies[:1]
     findings = [
-        Answer("Which policy meets most deadlines?", prose.answer_deadlines(study)),
-        Answer("How long do jobs take?", prose.answer_times(study)),
-        Answer("Where does the time go?", prose.describe_overheads(study)),
+        Answer("Which policy meets most deadlines?", cards.deadlines_card(study)),
+        Answer("How long do jobs take?", cards.times_card(study, shown)),
+        Answer("Where does the time go?", cards.overheads_card(study, shown)),
     ]
     if bounds := _bounds(study):
-        findings.append(Answer("How far from the optimum?", prose.answer_bounds(bounds, study)))
-    if claims:
-        text = prose.answer_reproduction(cells, claims)
-        findings.append(Answer("Are the thesis's results reproduced?", text))
+        findings.append(Answer("How far from the optimum?", cards.bounds_card(bounds)))
     sections = [
         *([] if demand is None else [_demand(demand, with_printed=origin.is_reconstructed)]),
         *(
@@ -91,7 +88,7 @@ def evaluate(study: Study, origin: Origin) -> Report:
     ]
     if origin.is_reconstructed:
         sections = [_marked(section) for section in sections]
-        sections += _reproduction(study, cells, claims)
+        sections += _reproduction(study, cells)
     jobs = sum(study.jobs_per_run(experiment) for experiment in study.experiments)
     return Report(
         title="Evaluation of scheduling policies",
@@ -178,10 +175,11 @@ def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
         cells = []
         for experiment in study.experiments:
             spread = study.spread(policy, experiment, _VIOLATIONS)
-            cells.append(UNKNOWN if spread is None else _spread(spread, study.seeds))
+            margin = study.margin(policy, experiment, _VIOLATIONS)
+            cells.append(UNKNOWN if spread is None else _interval(spread, margin, study.seeds))
         rows.append((policy, *cells, f"{study.total(policy, _VIOLATIONS):.2f}"))
     if bounds:
-        cells = [_spread(spread, study.seeds) for _, spread in bounds]
+        cells = [f"{spread.mean:.2f}" for _, spread in bounds]
         rows.append(("lower bound", *cells, f"{sum(s.mean for _, s in bounds):.2f}"))
     rivals = [policy for policy in _RIVALS if policy in study.policies]
     blocks: list[Block] = []
@@ -192,15 +190,15 @@ def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
             columns=("violations", *study.experiments, "sum"),
             rows=tuple(rows),
             caption="Violations by policy and experiment"
-            + (": mean ± standard deviation over seeds." if study.seeds > 1 else "."),
+            + (": mean over seeds and its 95 % confidence interval." if study.seeds > 1 else "."),
             file="violations",
         )
     )
     return Section(key="summary", title="All experiments", blocks=tuple(blocks))
 
 
-def _spread(spread: Spread, seeds: int) -> str:
-    return f"{spread.mean:.2f} ± {spread.deviation:.2f}" if seeds > 1 else f"{spread.mean:g}"
+def _interval(spread: Spread, margin: float, seeds: int) -> str:
+    return f"{spread.mean:.2f} ± {margin:.2f}" if seeds > 1 else f"{spread.mean:g}"
 
 
 def _energy(study: Study) -> Section:
@@ -251,9 +249,7 @@ def _means(factors: Factors) -> dict[str, float | None]:
     return dict(zip(_MEANS, values, strict=True))
 
 
-def _reproduction(
-    study: Study, cells: list[thesis.CellComparison], claims: list[thesis.Claim]
-) -> list[Section]:
+def _reproduction(study: Study, cells: list[thesis.CellComparison]) -> list[Section]:
     if not cells:
         return []
     table: dict[tuple[str, str], list[str]] = {}
@@ -267,17 +263,7 @@ def _reproduction(
     columns = ["policy", "experiment"]
     for metric, _, _ in thesis.METRICS:
         columns += [f"{metric}: printed", "here (range)", "within"]
-    blocks: list[Block] = []
-    if claims:
-        blocks.append(
-            Table(
-                columns=("statement of the thesis", "here", "reproduced"),
-                rows=tuple((c.text, c.here, "yes" if c.held else "no") for c in claims),
-                caption=f"{_MARK} Statements of chapter 7, checked on the means over seeds.",
-                file="claims",
-            )
-        )
-    blocks += [
+    blocks: list[Block] = [
         Table(
             columns=tuple(columns),
             rows=tuple((*key, *row) for key, row in table.items()),
@@ -289,11 +275,6 @@ def _reproduction(
             file="printed-cells",
         ),
         *_p99(study),
-        Paragraph(
-            "The factors in the thesis's summaries do not follow from the cells that it prints, "
-            "whichever mean is taken:"
-        ),
-        *_headlines(),
     ]
     return [Section(key="thesis", title="The thesis's results", blocks=tuple(blocks))]
 
@@ -318,20 +299,4 @@ def _p99(study: Study) -> list[Table]:
             "the mean over seeds.",
             file="printed-p99",
         )
-    ]
-
-
-def _headlines() -> list[Note]:
-    values = {"violations": attrgetter("violations"), "excess": attrgetter("excess_s")}
-    policies = {"baselines": BASELINES, "slo_mael": ("slo_mael",)}
-    names = {"baselines": "the five baselines", "slo_mael": "SLO-MAEL"}
-    return [
-        Note(
-            prose.describe_headline(
-                f"{metric.capitalize()} of {names[others]} over SynergAI",
-                printed,
-                _means(thesis.printed_factors(policies[others], values[metric])),
-            )
-        )
-        for (others, metric), printed in HEADLINES.items()
     ]

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from synergai.errors import InvalidInput
-from synergai.reports.statistics import Distribution, mean
+from synergai.reports.statistics import Distribution, margin, mean
 from synergai.simulator.results import Spread
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class Study:
         """Return mean and standard deviation over seeds; None without outcomes."""
         outcomes = self.of(policy, experiment)
         return Spread.of(metric(each.result) for each in outcomes) if outcomes else None
+
+    def margin(self, policy: str, experiment: str, metric: Callable[[Result], float]) -> float:
+        """Return half the width of the 95 % confidence interval of the mean over seeds."""
+        return margin([metric(each.result) for each in self.of(policy, experiment)])
 
     def mean(self, policy: str, experiment: str, metric: Callable[[Result], float]) -> float | None:
         """Return the mean over seeds; None without outcomes."""

@@ -9,7 +9,7 @@ from synergai.reports import printed
 from synergai.reports.evaluation.factors import Factors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from synergai.reports.evaluation.study import Study
     from synergai.reports.printed import Cell
@@ -71,102 +71,6 @@ def _cells(study: Study) -> Iterator[CellComparison]:
                 low=min(values),
                 high=max(values),
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A statement of the thesis, and whether the study supports it.
-
-    Attributes:
-        text: the statement.
-        here: what the study has instead, as text.
-        held: whether it holds in the study.
-    """
-
-    text: str
-    here: str
-    held: bool
-
-
-def check_claims(study: Study) -> list[Claim]:
-    """Check the thesis's statements on policies, as far as the study has them.
-
-    Only experiments of the thesis count; policies that it does not know are left out.
-    """
-    known = [p for p in (*printed.BASELINES, "slo_mael", REFERENCE) if p in study.policies]
-    experiments = [e for e in printed.EXPERIMENTS if e in study.experiments]
-    if REFERENCE not in known or len(known) < 2 or not experiments:
-        return []
-    claims = [
-        _ranking(study, known, experiments, f"SynergAI has {what}", metric)
-        for what, metric in (
-            ("the fewest violations in every experiment", lambda result: result.violations),
-            ("the shortest mean wait in every experiment", lambda result: result.mean_wait_s),
-            ("the least mean excess in every experiment", lambda result: result.mean_excess_s),
-        )
-    ]
-    if baselines := [policy for policy in known if policy in printed.BASELINES]:
-        text = "SynergAI has a lower p99 of the end-to-end time than the baselines"
-        rivals = [*baselines, REFERENCE]
-        claims.append(_ranking(study, rivals, experiments, text, lambda result: result.e2e_p99_s))
-    if "srr" in known:
-        claims.append(_most_violations(study, known, experiments))
-    if {"DL-FL", "DH-FH"} <= set(experiments):
-        easy = study.mean(REFERENCE, "DL-FL", lambda result: result.violations) or 0.0
-        hard = study.mean(REFERENCE, "DH-FH", lambda result: result.violations) or 0.0
-        claims.append(
-            Claim(
-                text="SynergAI has more violations in DH-FH than in DL-FL",
-                here=f"{hard:.2f} and {easy:.2f}",
-                held=hard > easy,
-            )
-        )
-    return claims
-
-
-def _ranking(
-    study: Study,
-    policies: Sequence[str],
-    experiments: Sequence[str],
-    text: str,
-    metric: Callable[[Result], float],
-) -> Claim:
-    """Check that SynergAI has the lowest mean of a metric in every experiment."""
-    first = []
-    for experiment in experiments:
-        values = [study.mean(policy, experiment, metric) for policy in policies]
-        known = [value for value in values if value is not None]
-        if study.mean(REFERENCE, experiment, metric) == min(known, default=None):
-            first.append(experiment)
-    return Claim(
-        text=text,
-        here=f"in {len(first)} of {len(experiments)}" + (f": {', '.join(first)}" if first else ""),
-        held=len(first) == len(experiments),
-    )
-
-
-def _most_violations(study: Study, policies: Sequence[str], experiments: Sequence[str]) -> Claim:
-    worst = []
-    for experiment in experiments:
-        values = {
-            p: study.mean(p, experiment, lambda result: result.violations) or 0.0 for p in policies
-        }
-        if values["srr"] == max(values.values()):
-            worst.append(experiment)
-    return Claim(
-        text="Strict round robin has the most violations in every experiment",
-        here=f"in {len(worst)} of {len(experiments)}",
-        held=len(worst) == len(experiments),
-    )
-
-
-def printed_factors(others: tuple[str, ...], value: Callable[[Cell], float]) -> Factors:
-    """Return the factors of policies over SynergAI that follow from the printed cells."""
-    cells = [(policy, experiment) for policy in others for experiment in printed.EXPERIMENTS]
-    return Factors.of(
-        [value(printed.CELLS[cell]) for cell in cells],
-        [value(printed.CELLS[REFERENCE, experiment]) for _, experiment in cells],
-    )
 
 
 def factors_over(

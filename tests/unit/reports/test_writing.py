@@ -23,7 +23,7 @@ from synergai.reports.charts import (
     Series,
     Shares,
 )
-from synergai.reports.document import Answer, Figure, Note, Paragraph, Report, Section, Table
+from synergai.reports.document import Answer, Figure, Note, Report, Section, Table
 from synergai.reports.drawing import draw_svg
 from synergai.reports.statistics import Distribution
 from synergai.reports.writing import to_csv, write_report
@@ -119,7 +119,7 @@ def a_report() -> Report:
             Section(
                 key="one",
                 title="One",
-                blocks=(figure, Paragraph("p"), Note("n"), Answer("Q", "A"), table),
+                blocks=(figure, Note("n"), table),
             ),
         ),
         colophon="Made now.",
