@@ -1,1 +1,1 @@
-"""Admission control: limits, and load shedding."""
+"""Admission control: limits of the gateway, and quotas of tenants."""

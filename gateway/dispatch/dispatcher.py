@@ -266,12 +266,12 @@ class Dispatcher:
         """Number of jobs and requests that wait for a worker."""
         return self._core.queued
 
-    def expected_answer_s(self, engine: EngineName, priority: int) -> float | None:
+    def expected_answer_s(self, job: Job) -> float | None:
         """Return the seconds until a new request would be answered at the earliest, if known.
 
         None if a worker is idle.
         """
-        return self._core.expected_answer_s(engine, priority, self._clock.now())
+        return self._core.expected_answer_s(job, self._clock.now())
 
     def expected_completion(self, job_id: JobId, now: float) -> float | None:
         """Return when a job is expected to complete, in monotonic seconds; None if unknown."""
@@ -366,10 +366,10 @@ class Dispatcher:
                 self._dispatch(assignment, now)
             case Finish(job_id):
                 self._end_job(job_id, JobState.SUCCEEDED, now)
-            case Stop(assignment_id, worker_id):
+            case Stop(assignment_id, worker_id, abort):
                 worker = self._workers.get(worker_id)
                 if worker is not None:
-                    worker.orders.put(StopAssignment(assignment_id))
+                    worker.orders.put(StopAssignment(assignment_id, abort))
             case Revoke(assignment_id, worker_id):
                 self._revoke(assignment_id, worker_id)
             case Load():
@@ -437,7 +437,7 @@ class Dispatcher:
         worker = self._workers.get(worker_id)
         if worker is not None:
             worker.in_flight.pop(assignment_id, None)
-            worker.orders.put(StopAssignment(assignment_id))
+            worker.orders.put(StopAssignment(assignment_id, abort=True))
 
     def _end_job(
         self,

@@ -42,9 +42,14 @@ class RunAssignment(Struct, frozen=True):
 
 
 class StopAssignment(Struct, frozen=True):
-    """Order to stop an assignment before its next query."""
+    """Order to stop an assignment before its next query.
+
+    Attributes:
+        abort: also abort a query that runs.
+    """
 
     assignment_id: AssignmentId
+    abort: bool = False
 
 
 class SendInputs(Struct, frozen=True):

@@ -37,13 +37,14 @@ def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterat
     """
     assignments: list[tuple[hub_pb2.Assignment, Sequence[Buffer]]] = []
     stops: list[int] = []
+    aborts: list[int] = []
     inputs: list[tuple[hub_pb2.Inputs, Sequence[Buffer]]] = []
     size = 0
     for order in orders:
         added = _size(order)
         if size and size + added > limit_bytes:
-            yield Orders(assignments, stops, inputs)
-            assignments, stops, inputs, size = [], [], [], 0
+            yield Orders(assignments, stops, inputs, aborts)
+            assignments, stops, inputs, aborts, size = [], [], [], [], 0
         size += added
         match order:
             case RunAssignment(assignment, requests, inputs_follow):
@@ -52,9 +53,9 @@ def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterat
             case SendInputs(assignment_id, contents, suspects):
                 header = hub_pb2.Inputs(assignment_id=assignment_id, suspects=suspects)
                 inputs.append((header, contents))
-            case StopAssignment(assignment_id):
-                stops.append(assignment_id)
-    yield Orders(assignments, stops, inputs)
+            case StopAssignment(assignment_id, abort):
+                (aborts if abort else stops).append(assignment_id)
+    yield Orders(assignments, stops, inputs, aborts)
 
 
 def _size(order: Order) -> int:

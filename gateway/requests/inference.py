@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from gateway.access.roles import Role
-from gateway.admission.load_shedding import LoadShedder
 from gateway.dispatch.job_handler import job_error
 from gateway.monitoring.outcomes import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.monitoring.engine_metrics import EngineMetrics
     from gateway.monitoring.metrics import Metrics
-    from synergai.domain import EngineName, Fault
+    from synergai.domain import Fault
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
@@ -56,7 +54,6 @@ class Request:
     __slots__ = (
         "_answered_at",
         "_inference",
-        "_shedder",
         "_timings",
         "accuracy",
         "answered",
@@ -78,13 +75,11 @@ class Request:
         job: Job,
         data: bytes,
         metrics: EngineMetrics,
-        shedder: LoadShedder,
         usage: TenantUsage | None,
         *,
         timings: bool,
     ) -> None:
         self._inference = inference
-        self._shedder = shedder
         self._answered_at = 0.0
         self._timings = timings
         self.job = job
@@ -109,7 +104,6 @@ class Request:
         """Record the dispatch and its estimate."""
         if self.dispatched_at is None:
             self.dispatched_at = now
-            self._shedder.dispatch(self.job, assignment.estimate_s, now, assignment.fastest_share)
             self.metrics.requests.queue.observe(now - self.job.arrival)
         if not assignment.hedge:
             self.estimate_s = assignment.estimate_s
@@ -135,8 +129,6 @@ class Request:
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
         """Account for the request; if it was not answered, complete the client's call."""
-        if self.dispatched_at is None:
-            self._shedder.remove(self.job)
         if self.answered:
             self._inference.release(self, None, self._answered_at)
             return
@@ -207,7 +199,6 @@ class Inference:
         self._clock = clock
         self._prefix = f"r{epoch:x}-"
         self._count = 0
-        self._shedders: defaultdict[EngineName, LoadShedder] = defaultdict(LoadShedder)
 
     def begin(
         self,
@@ -271,31 +262,28 @@ class Inference:
             if budget_s is not None and budget_s <= 0:
                 raise DeadlineExceeded("the deadline had passed when the request arrived")
             now = self._clock.now()
-            shedder = self._shedders[engine.name]
-            shedder.check(options.priority, budget_s, now)
+            job = Job(
+                id=self.new_id(),
+                engine=engine.name,
+                queries=1,
+                arrival=now,
+                deadline=math.inf if budget_s is None else now + budget_s,
+                priority=options.priority,
+                tenant=tenant,
+                perishable=True,
+                with_tensors=True,
+                variant=variant,
+                min_accuracy=options.min_accuracy,
+            )
             if budget_s is not None:
-                self._check_feasible(engine.name, options.priority, budget_s)
+                self._check_feasible(job, budget_s)
             self._admission.acquire(len(data))
         except SynergaiError as error:
             if usage is not None:
                 usage.end_request()
             self.count_rejected(engine.name, tenant, error)
             raise
-        job = Job(
-            id=self.new_id(),
-            engine=engine.name,
-            queries=1,
-            arrival=now,
-            deadline=math.inf if budget_s is None else now + budget_s,
-            priority=options.priority,
-            tenant=tenant,
-            perishable=True,
-            with_tensors=True,
-            variant=variant,
-            min_accuracy=options.min_accuracy,
-        )
-        request = Request(self, job, data, metrics, shedder, usage, timings=options.timings)
-        shedder.add(job)
+        request = Request(self, job, data, metrics, usage, timings=options.timings)
         self._dispatcher.submit(job, request, ready=1)
         return request
 
@@ -311,17 +299,17 @@ class Inference:
         metrics.statistics.record_failure(error)
         self._metrics.tenants.count_request(tenant, outcome)
 
-    def _check_feasible(self, engine: EngineName, priority: int, budget_s: float) -> None:
-        """Refuse a request that the running work leaves no time for.
+    def _check_feasible(self, job: Job, budget_s: float) -> None:
+        """Refuse a request that other work leaves no time for.
 
         Raises:
             Overloaded: no worker can complete it before its deadline.
         """
-        expected_s = self._dispatcher.expected_answer_s(engine, priority)
+        expected_s = self._dispatcher.expected_answer_s(job)
         if expected_s is not None and expected_s > budget_s:
             raise Overloaded(
-                f"every worker that serves engine {engine!r} is busy: a response would take about "
-                f"{expected_s:.2g} s, but the deadline is in {budget_s:.2g} s; try later"
+                f"every worker that serves engine {job.engine!r} is busy: a response would take "
+                f"about {expected_s:.2g} s, but the deadline is in {budget_s:.2g} s; try later"
             )
 
     def cancel(self, job_id: JobId) -> None:

@@ -44,13 +44,15 @@ class Orders(Struct, frozen=True):
 
     Attributes:
         assignments: assignments, each with its serialised requests.
-        stops: ids of assignments to stop.
+        stops: ids of assignments to stop before their next query.
         inputs: next inputs of assignments, serialised.
+        aborts: ids of assignments to stop at once.
     """
 
     assignments: Sequence[tuple[Assignment, Sequence[Buffer]]] = ()
     stops: Sequence[int] = ()
     inputs: Sequence[tuple[Inputs, Sequence[Buffer]]] = ()
+    aborts: Sequence[int] = ()
 
     def encode(self) -> list[Buffer]:
         """Return the parts of the serialised ``WorkOrders``."""
@@ -61,8 +63,9 @@ class Orders(Struct, frozen=True):
         for message, inputs in self.inputs:
             content = [message.SerializeToString(), *_fields(_INPUTS_OF_ASSIGNMENT, inputs)]
             parts += _field(_INPUTS, content)
-        if self.stops:
-            parts.append(WorkOrders(stops=self.stops).SerializeToString())
+        if self.stops or self.aborts:
+            stops = WorkOrders(stops=self.stops, aborts=self.aborts)
+            parts.append(stops.SerializeToString())
         return parts
 
 
@@ -124,12 +127,15 @@ def decode_orders(data: Buffer) -> Orders:
             [(each, each.requests) for each in orders.assignments],
             orders.stops,
             [(each, each.inputs) for each in orders.inputs],
+            orders.aborts,
         )
     rest, (assignments, inputs) = split_fields(data, _ASSIGNMENTS, _INPUTS)
+    orders = WorkOrders.FromString(rest)
     return Orders(
         [_decode_assignment(each) for each in assignments],
-        WorkOrders.FromString(rest).stops,
+        orders.stops,
         [_decode_inputs(each) for each in inputs],
+        orders.aborts,
     )
 
 

@@ -93,7 +93,7 @@ class ActiveJobs:
         if self._hedging.is_on:
             self._hedging.stop(job, now)
         for lease in job.leases.values():
-            self._leases.stop(lease, now)
+            self._leases.stop(lease, now, abort=True)
 
     def finish(self, job: JobRecord, now: float) -> None:
         """Remove a job whose queries are all recorded."""

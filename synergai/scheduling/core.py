@@ -59,6 +59,7 @@ from synergai.scheduling.outliers import Outliers
 from synergai.scheduling.policy import POLICIES, View
 from synergai.scheduling.probes import Probes
 from synergai.scheduling.profile_changes import ProfileChanges
+from synergai.scheduling.ranges import Ranges
 from synergai.scheduling.releases import Releases
 from synergai.scheduling.reports import Reports
 from synergai.scheduling.residency import Residency
@@ -66,6 +67,7 @@ from synergai.scheduling.resumption import Resumption
 from synergai.scheduling.retries import Retries
 from synergai.scheduling.sharing import CoreSharing
 from synergai.scheduling.sizes import SessionSizes
+from synergai.scheduling.state import JobRecord
 from synergai.scheduling.variants import Variants
 from synergai.scheduling.wait_queue import WaitQueue
 from synergai.scheduling.worker_changes import WorkerChanges
@@ -73,7 +75,7 @@ from synergai.scheduling.worker_changes import WorkerChanges
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from synergai.domain import EngineName, JobId, Session, WorkerId
+    from synergai.domain import EngineName, Job, JobId, Session, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state import WorkerRecord
@@ -215,15 +217,15 @@ class SchedulerCore:
             )
         return instant if instant < math.inf else None
 
-    def expected_answer_s(self, engine: EngineName, priority: int, now: float) -> float | None:
+    def expected_answer_s(self, job: Job, now: float) -> float | None:
         """Return the seconds until a new request would be answered at the earliest.
 
         None if a worker is idle, or nothing is known. See `Interleaver.expected_answer_s`.
         """
         self._view.now = now
-        return self._interleaver.expected_answer_s(
-            engine, priority, interruptible=not self._settings.strict
-        )
+        request = JobRecord(job, self._queue.newest + 1, Ranges.complement((), 1), 1)
+        self._wait_queue.rank(request)
+        return self._interleaver.expected_answer_s(request, interruptible=not self._settings.strict)
 
     def expected_completion(self, job_id: JobId, now: float) -> float | None:
         """Return when a job is expected to complete, in monotonic seconds.

@@ -124,11 +124,15 @@ class Decisions:
 
     def _interrupt(self, interruptions: Iterable[Interruption], now: float) -> None:
         """Run requests between two queries of running jobs."""
-        for request, worker, estimate, yielding in interruptions:
+        for request, worker, estimate, yielding, aborted in interruptions:
+            if aborted is not None:
+                self._leases.stop(aborted, now, for_request=True, abort=True)
             for lease in yielding:
                 self._leases.stop(lease, now, for_request=True)
             if yielding:
                 worker.interruptions += 1
+                if estimate is not None:
+                    worker.interrupted_s += estimate.seconds(1, with_tensors=True)
                 worker.interrupted_at = now
             if estimate is None:
                 self._assign_probes([(request, worker)], now)

@@ -87,7 +87,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
         hedge: it is a copy of a late request that another worker has; the first answer counts.
         batch_times: batch latencies, if it may be batched with other assignments.
         compute_by: latest completion of a batch that includes it.
-        fastest_share: share of `query_s` that the fastest variant which the job may use would take.
         beside: it waits for no assignment in another session; see `WorkerRecord.runs_beside`.
     """
 
@@ -105,7 +104,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
     hedge: bool = False
     batch_times: BatchTimes | None = None
     compute_by: float = math.inf
-    fastest_share: float = 1.0
     beside: bool = False
 
 
@@ -324,10 +322,15 @@ class Dispatch(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """Stop the assignment at its next query; the worker still reports its end."""
+    """Stop the assignment at its next query; the worker still reports its end.
+
+    Attributes:
+        abort: also abort the query that runs, if the runtime can do that; its work is lost.
+    """
 
     assignment_id: AssignmentId
     worker_id: WorkerId
+    abort: bool = False
 
 
 class Revoke(Struct, frozen=True):

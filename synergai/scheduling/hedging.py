@@ -140,7 +140,7 @@ class Hedging:
     def stop(self, job: JobRecord, now: float) -> None:
         """Stop the copy of a request that has left the system."""
         if copy := self._copies.pop(job.job.id, None):
-            self._leases.stop(copy, now)
+            self._leases.stop(copy, now, abort=True)
 
     def released(self, lease: Lease, now: float) -> None:
         """Forget a lease that has ended; a copy takes the place of one without an answer."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Command, Dispatch, Stop
 from synergai.scheduling.observation import observe
-from synergai.scheduling.state import Lease, Phase
+from synergai.scheduling.state import ABORT_S, LONG_S, Lease, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.wait_queue import WaitQueue
 
 _EPOCH_SHIFT: Final = 40
+LOST_SHARE: Final = 0.05
+"""Share of the time of long queries that may be lost to aborts, in the long run."""
 
 
 class _Cost(NamedTuple):
@@ -42,7 +44,6 @@ class _Cost(NamedTuple):
         total_s: setup and all queries; infinite if unknown.
         batch_times: batch latencies, if it may be batched.
         compute_by: latest completion of a batch that includes it.
-        fastest_share: share of the seconds per query that the fastest variant would take.
     """
 
     estimate: Estimate | None
@@ -51,7 +52,6 @@ class _Cost(NamedTuple):
     total_s: float
     batch_times: BatchTimes | None
     compute_by: float
-    fastest_share: float = 1.0
 
 
 _UNKNOWN_COST: Final = _Cost(None, 0.0, 0.0, math.inf, None, math.inf)
@@ -127,13 +127,11 @@ class Leases:
         """
         job, worker, estimate = decision.job, decision.worker, decision.estimate
         wanted = count = decision.count
-        fastest_share = 1.0
         if estimate.configuration.variant and self._variants.is_on:
             estimate, count = self._variants.choose(job, worker, estimate, count, now)
             wanted = count
-            fastest_share = decision.estimate.per_query_s / estimate.per_query_s
         if not self._estimator.may_use(estimate.session, worker):
-            estimate, fastest_share = decision.estimate, 1.0
+            estimate = decision.estimate
             if not self._estimator.may_use(estimate.session, worker):
                 return False
         self._begin_load(worker, estimate.session, estimate.setup_s, now)
@@ -141,7 +139,7 @@ class Leases:
         self._wait_queue.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
             count -= queries[1] - queries[0]
-            cost = self._cost(job, worker, estimate, queries[1] - queries[0], fastest_share)
+            cost = self._cost(job, worker, estimate, queries[1] - queries[0])
             lease = self._dispatch(job, worker, estimate.configuration, queries, cost, now)
             leased_s += lease.expected_s
         if count == wanted:
@@ -199,7 +197,6 @@ class Leases:
         worker: WorkerRecord,
         estimate: Estimate,
         count: int,
-        fastest_share: float = 1.0,
     ) -> _Cost:
         """Return what `count` of the job's queries cost as the worker's next assignment."""
         setup_s = self._view.setup_s(job, worker, estimate)
@@ -213,9 +210,7 @@ class Leases:
             if worker.joins_batch(estimate.session):
                 per_query_s = batch_times.seconds(batch_times.max_rows) / batch_times.max_rows
         total_s = setup_s + count * per_query_s
-        return _Cost(
-            estimate, setup_s, per_query_s, total_s, batch_times, compute_by, fastest_share
-        )
+        return _Cost(estimate, setup_s, per_query_s, total_s, batch_times, compute_by)
 
     def _dispatch(
         self,
@@ -253,7 +248,6 @@ class Leases:
             hedge=job.copy_of is not None,
             batch_times=cost.batch_times,
             compute_by=cost.compute_by,
-            fastest_share=cost.fastest_share,
             beside=beside,
         )
         self._next_id += 1
@@ -310,7 +304,12 @@ class Leases:
             lease.compute_s = max(lease.compute_s, compute_s)
             self._wait_queue.mark_drifted(lease.assignment.engine, now)
             if not lease.job.is_request:
-                worker.interruptions = 0
+                worker.interruptions, worker.interrupted_s = 0, 0.0
+            if lease.assignment.query_s >= LONG_S:
+                made_up_s = LOST_SHARE * new * lease.assignment.query_s
+                worker.lost_s = max(0.0, worker.lost_s - made_up_s)
+                if lease.aborted_at is not None and now - lease.aborted_at > 5 * ABORT_S:
+                    worker.unabortable.add(lease.assignment.engine)
             if not final and lease.is_head and not lease.stopping:
                 per_query_s = self._view.lease_query_s(lease, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s, now)
@@ -332,19 +331,26 @@ class Leases:
             if not (lease.job.removed or lease.job.is_request):
                 self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
 
-    def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
+    def stop(
+        self, lease: Lease, now: float, *, for_request: bool = False, abort: bool = False
+    ) -> None:
         """Command the worker to stop the lease at its next query; idempotent.
 
         Args:
             lease: an assignment in flight.
             now: the instant of the decision.
             for_request: it yields to a request, and its rest returns to the queue next.
+            abort: also abort the query that runs.
         """
-        if lease.stopping:
+        if lease.stopping and (lease.aborted_at is not None or not abort):
             return
         assignment = lease.assignment
-        self._commands.append(Stop(assignment.id, assignment.worker_id))
+        self._commands.append(Stop(assignment.id, assignment.worker_id, abort))
         worker = self._fleet.workers[assignment.worker_id]
+        if abort:
+            lease.aborted_at = now
+            if for_request:
+                worker.lost_s += lease.query_spent_s(now)
         worker.stop(lease, now, for_request=for_request)
         self._fleet.update_availability(worker, now)
 

@@ -239,21 +239,49 @@ class JobQueue:
         for level in levels:
             yield from _merge(self._heads(level, engines, overdue=True), overdue)
 
-    def first_requests(self) -> Iterator[JobRecord]:
-        """Yield the first waiting request of each engine and level, in the queue's order.
+    def first_requests(self, now: float) -> Iterator[JobRecord]:
+        """Yield a waiting request of each engine and level, in the queue's order.
 
-        The queue must not change meanwhile.
+        That is the first one that can be in time, if one of the first ones of the lanes can. The
+        queue must not change meanwhile.
         """
         if (only := self._aside.record) is not None:
             if only.is_request:
                 yield only
             return
+        self._pass(now)
         for _, level in sorted(self._levels.items(), key=_key):
+            late: dict[EngineName, JobRecord] = {}
             seen: set[EngineName] = set()
             for _, _, lane, part in (*level.overdue[True], *level.in_time[True]):
-                if lane.engine not in seen:
+                if lane.engine in seen:
+                    continue
+                first = part.first()[2]
+                if first.latest_start < now:
+                    late.setdefault(lane.engine, first)
+                else:
                     seen.add(lane.engine)
-                    yield part.first()[2]
+                    yield first
+            yield from (job for engine, job in late.items() if engine not in seen)
+
+    def requests_ahead(
+        self, record: JobRecord, engines: Collection[EngineName]
+    ) -> Iterator[tuple[EngineName, int]]:
+        """Yield how many requests of some engines wait ahead of a request that is not queued.
+
+        Requests whose rank has passed are ahead of those ranked by arrival, and behind the others.
+        """
+        level = -record.job.priority
+        if (only := self._aside.record) is not None:
+            ahead = (self._aside.level[0], only.rank) <= (level, record.rank)
+            if only.is_request and only.job.engine in engines and ahead:
+                yield only.job.engine, 1
+            return
+        by_arrival = record.rank <= record.job.arrival
+        for lane in self._lanes.values():
+            if lane.for_requests and lane.engine in engines and lane.level[0] <= level:
+                rank = record.rank if lane.level[0] == level else math.inf
+                yield lane.engine, lane.in_time.before(rank) + by_arrival * len(lane.overdue)
 
     def latest_starts(self, engines: Collection[EngineName], count: int, now: float) -> list[float]:
         """Return when about the `count` most urgent jobs of some engines must start, ascending.

@@ -97,7 +97,8 @@ class Reports:
         if lease.done:
             self._profiles.learn(lease, now)
         self._releases.release(lease, now, stopped=event.outcome is Outcome.STOPPED)
-        if lease.yielding and event.outcome is Outcome.STOPPED and lease.job.queued:
+        interrupted = lease.yielding and not lease.job.is_request
+        if interrupted and event.outcome is Outcome.STOPPED and lease.job.queued:
             self._remember_interrupted(lease)
         if event.fault is Fault.CRASHED:
             self._pause_variant(lease, now)

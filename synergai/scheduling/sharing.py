@@ -44,7 +44,7 @@ class CoreSharing:
         # Workers that an earlier request, brief or long, waits for: others that join a session
         # there would keep it from ever getting there.
         awaited: set[tuple[int, bool]] = set()
-        for request in self._queue.first_requests():
+        for request in self._queue.first_requests(self._view.now):
             found: list[tuple[float, int, WorkerRecord, Estimate]] = []
             for worker in self._view.serving(request.job.engine):
                 if not worker.leases and not worker.withdrawn:

@@ -52,6 +52,12 @@ MAX_BRIEF: Final = 4
 """Sessions per core that run brief queries beside other work."""
 
 
+LONG_S: Final = 0.2
+"""Duration from which on queries count as long: what is left of them matters to requests."""
+ABORT_S: Final = 0.05
+"""Time after which a worker has aborted the query that it computes."""
+
+
 class Phase(enum.Enum):
     """Progress of a lease on its worker.
 
@@ -85,6 +91,7 @@ class Lease:
         setup_s: reported duration of its setup.
         stopping: a stop was commanded.
         yielding: it was stopped for a request.
+        aborted_at: when its running query was told to abort; None if it was not.
         batch_size: number of queries computed together with its single query, itself included.
         session: the session on its worker while it runs.
     """
@@ -103,6 +110,7 @@ class Lease:
     setup_s: float = 0.0
     stopping: bool = False
     yielding: bool = False
+    aborted_at: float | None = None
     batch_size: int = 1
     session: Session = field(init=False)
 
@@ -128,6 +136,21 @@ class Lease:
     def is_head(self) -> bool:
         """Whether it waits for no other lease of its worker."""
         return self.head_at is not None
+
+    def query_left_s(self, now: float) -> float:
+        """Return how long the query that it runs is expected to take; all of a short one."""
+        query_s = self.assignment.query_s
+        if query_s < LONG_S:
+            return query_s
+        return query_s - self.query_spent_s(now)
+
+    def query_spent_s(self, now: float) -> float:
+        """Return for how long it has run its current query, as far as is known."""
+        began = self.reported_at
+        if began is None:
+            began = now if self.head_at is None else self.head_at + self.assignment.setup_s
+        spent_s, query_s = max(0.0, now - began), self.assignment.query_s
+        return min(spent_s, query_s) if self.remaining == 1 else spent_s % query_s
 
     def become_head(self, now: float) -> None:
         """Enter SETUP: no other lease of the worker is ahead."""
@@ -265,6 +288,9 @@ class WorkerRecord:
         requests: how many of its `leases` are requests'.
         yielding: how many of its leases were stopped for a request.
         interruptions: requests that interrupted its jobs since one of these made progress.
+        interrupted_s: expected duration of these requests.
+        lost_s: work on aborted queries that later ones have not made up for.
+        unabortable: engines whose queries went on although they were told to abort.
         interrupted_at: when a request last interrupted its jobs.
         estimates: cached engine costs.
         fronts: cached variants that are worth using, by engine and who may use them.
@@ -302,6 +328,9 @@ class WorkerRecord:
     last_job: JobRecord | None = None
     requests: int = 0
     interruptions: int = 0
+    interrupted_s: float = 0.0
+    lost_s: float = 0.0
+    unabortable: set[EngineName] = field(default_factory=set)
     interrupted_at: float = -math.inf
     yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
@@ -498,11 +527,13 @@ class WorkerRecord:
         lease.stop()
         if lease.assignment.beside:
             return
-        lease.yielding = for_request
-        self.yielding += for_request
+        self.yielding += for_request and not lease.yielding
+        lease.yielding |= for_request
         if lease.is_head:
-            ends_at = now + lease.assignment.query_s if for_request else now
-            self.head_ends_at = min(self.head_ends_at, ends_at)
+            left_s = lease.query_left_s(now) if for_request else 0.0
+            if lease.aborted_at is not None:
+                left_s = min(left_s, ABORT_S)
+            self.head_ends_at = min(self.head_ends_at, now + left_s)
         else:
             self._sum_behind_head()
 

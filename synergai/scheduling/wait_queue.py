@@ -94,7 +94,7 @@ class WaitQueue:
         """Queue the job if it has assignable queries."""
         if not job.assignable:
             return
-        self._update_rank(job)
+        self.rank(job)
         self.queue.add(job, over_share=self._shares.is_over(job.job.tenant))
         if self._settings.infeasible == "reject":
             self._track_feasibility(job)
@@ -106,7 +106,8 @@ class WaitQueue:
 
     # --- order --------------------------------------------------------------------------
 
-    def _update_rank(self, job: JobRecord) -> None:
+    def rank(self, job: JobRecord) -> None:
+        """Set the latest start and the rank of a job."""
         deadline = job.job.deadline
         if deadline < math.inf:
             deadline -= self._estimator.fastest_s(job, self._fleet.serving(job.job.engine))
@@ -128,7 +129,7 @@ class WaitQueue:
 
     def _rerank_job(self, job: JobRecord) -> None:
         latest_start = job.latest_start
-        self._update_rank(job)
+        self.rank(job)
         self.queue.reorder(job)
         if self._settings.infeasible == "reject" and job.latest_start != latest_start:
             self._track_feasibility(job)

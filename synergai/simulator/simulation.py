@@ -231,8 +231,8 @@ class _Simulation:
                 case Unload(worker_id, session):
                     unloaded = partial(self._unload, worker_id, session)
                     self.call_at(self.now, unloaded)
-                case Stop(assignment_id, worker_id):
-                    self.workers[worker_id].stop(assignment_id, self.now)
+                case Stop(assignment_id, worker_id, abort):
+                    self.workers[worker_id].stop(assignment_id, self.now, abort=abort)
                 case Finish(job_id):
                     self.finished[job_id] = self.now
                     self.unfinished.discard(job_id)

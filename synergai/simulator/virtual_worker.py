@@ -63,6 +63,7 @@ class _Running:
         ready: when its first query runs.
         stop_after: number of queries after which it ends: all, fewer once it is stopped, or 0 if
             it is stopped during setup.
+        aborted_at: when a query was aborted.
     """
 
     assignment: Assignment
@@ -71,6 +72,7 @@ class _Running:
     ready: float
     per_query_s: float
     stop_after: int
+    aborted_at: float | None = None
 
     @property
     def is_aborted(self) -> bool:
@@ -79,16 +81,23 @@ class _Running:
 
     @property
     def ends_at(self) -> float:
-        """End of its last query."""
+        """End of its last query, or when that was aborted."""
+        if self.aborted_at is not None:
+            return self.aborted_at
         return self.ready + self.stop_after * self.per_query_s
 
-    def stop(self, now: float) -> None:
-        """End after the current query or, during setup, at once; the setup paid so far is lost."""
+    def stop(self, now: float, *, abort: bool) -> None:
+        """End after the current query or, during setup, at once; the setup paid so far is lost.
+
+        An aborted query ends at once, too.
+        """
         if now < self.ready:
             self.stop_after = 0
             self.ready = now
-        else:
+        elif not abort:
             self.stop_after = min(self.stop_after, self.done_by(now) + 1)
+        elif (done := self.done_by(now)) < self.stop_after:
+            self.stop_after, self.aborted_at = done, now
 
     def done_by(self, now: float) -> int:
         """Return the number of queries finished at `now`."""
@@ -179,8 +188,8 @@ class VirtualWorker:
         if self._running is None:
             self._start_next(now)
 
-    def stop(self, assignment_id: AssignmentId, now: float) -> None:
-        """Stop an assignment at its next query, or at once before its first."""
+    def stop(self, assignment_id: AssignmentId, now: float, *, abort: bool = False) -> None:
+        """Stop an assignment at its next query, at once before its first or if it is aborted."""
         running = self._running
         if running is None or running.assignment.id != assignment_id:
             before = len(self._queue)
@@ -189,7 +198,7 @@ class VirtualWorker:
                 ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
                 self._call_at(now, lambda _: self._notify(ended))
             return
-        running.stop(now)
+        running.stop(now, abort=abort)
         self._schedule_end(running)
 
     def _start_next(self, now: float) -> None:

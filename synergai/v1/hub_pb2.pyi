@@ -449,7 +449,7 @@ class SessionChanged(_message.Message):
     data_preparation_s: _builtins.float
     fault: _builtins.str
     bytes: _builtins.int
-    """memory that loading it took; 0 if unknown"""
+    """memory that loading it takes; 0 if unknown"""
     no_room: _builtins.bool
     """it was to be preloaded, and there was not enough memory"""
     @_builtins.property
@@ -627,6 +627,7 @@ class WorkOrders(_message.Message):
     ASSIGNMENTS_FIELD_NUMBER: _builtins.int
     STOPS_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
+    ABORTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def assignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Assignment]:
         """run in this order"""
@@ -637,16 +638,21 @@ class WorkOrders(_message.Message):
 
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Inputs]: ...
+    @_builtins.property
+    def aborts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """the same, and a query that runs is aborted if possible"""
+
     def __init__(
         self,
         *,
         assignments: _abc.Iterable[Global___Assignment] | None = ...,
         stops: _abc.Iterable[_builtins.int] | None = ...,
         inputs: _abc.Iterable[Global___Inputs] | None = ...,
+        aborts: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignments", b"assignments", "inputs", b"inputs", "stops", b"stops"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborts", b"aborts", "assignments", b"assignments", "inputs", b"inputs", "stops", b"stops"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 import tomllib
 from functools import cache
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable
+from worker_agent.backends import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +69,7 @@ def _age_s() -> float:
 
 
 class EmulatedBackend:
-    """A ``worker_agent.backends.Backend`` and `JobAware`.
+    """A ``worker_agent.backends.Backend``, `JobAware` and `Interruptible`.
 
     Queries follow an absolute schedule: a query that ends late shortens the next ones.
 
@@ -76,7 +78,7 @@ class EmulatedBackend:
         threads: selects the configuration, unless `provider` does.
         provider: the execution provider; None for the CPU.
         clock: a monotonic clock.
-        sleep: sleeps for the given number of seconds.
+        sleep: sleeps for the given number of seconds; None for until then or an interrupt.
         age_s: returns the seconds since the setup began; by default, with the process.
 
     Raises:
@@ -90,7 +92,7 @@ class EmulatedBackend:
         provider: ProviderChoice | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         age_s: Callable[[], float] = _age_s,
     ) -> None:
         table = _read(path)
@@ -101,10 +103,11 @@ class EmulatedBackend:
         self._paces_file = path.parent / PACES_FILE
         self._paces: dict[str, float] = {}
         self._clock = clock
-        self._sleep = sleep
+        self._interrupted = threading.Event()
+        self._sleep = sleep or self._interrupted.wait
         elapsed_s = age_s()
         if elapsed_s < self._setup_s:
-            sleep(self._setup_s - elapsed_s)
+            self._sleep(self._setup_s - elapsed_s)
         self._actual_setup_s = max(elapsed_s, self._setup_s)
         self._per_query_s = self._query_s
         self._due = clock()
@@ -121,7 +124,11 @@ class EmulatedBackend:
         self._setup_job_until = now
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Return the model's outputs, or the input as every output, after the query's duration."""
+        """Return the model's outputs, or the input as every output, after the query's duration.
+
+        Raises:
+            Interrupted: the computation was interrupted.
+        """
         if self._model is None:
             array = inputs[_INPUT.name]
             answer = [array for _ in outputs]
@@ -131,7 +138,18 @@ class EmulatedBackend:
         ahead_s = self._due - self._clock()
         if ahead_s >= LEAD_S:
             self._sleep(ahead_s)
+        if self._interrupted.is_set():
+            self._due = self._clock()
+            raise Interrupted
         return answer
+
+    def interrupt(self) -> None:
+        """Make the running query raise `Interrupted`; called from another thread."""
+        self._interrupted.set()
+
+    def resume(self) -> None:
+        """Allow queries again after an interrupt, whether or not it took effect."""
+        self._interrupted.clear()
 
     def _pace(self, job: str) -> float:
         """Return the factor on the durations of the job's queries."""

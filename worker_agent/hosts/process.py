@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from worker_agent.ipc.frames import Order
     from worker_agent.providers.choice import ProviderChoice
 
-INTERRUPT_AFTER_S: Final = 0.2
-"""A stopped run that has not ended after this time is interrupted in its current query."""
+INTERRUPT_AFTER_S: Final = 0.01
+"""An aborted run that has not ended after this time is interrupted in its current query."""
 
 _log = logging.getLogger(__name__)
 
@@ -266,11 +266,12 @@ class HostProcess:
         self._feed(message)
         return message.run_id
 
-    def stop_run(self, run_id: int) -> None:
-        """Stop a run before its next query, and interrupt a long query; no-op if it has ended."""
+    def stop_run(self, run_id: int, *, abort: bool = False) -> None:
+        """Stop a run before its next query; no-op if it has ended. See `EngineHost.stop_run`."""
         if run_id in self._runs.by_id:
             self._connection.send(StopRun(run_id))
-            self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run_id)
+            if abort:
+                self._loop.call_later(INTERRUPT_AFTER_S, self._interrupt, run_id)
 
     def _interrupt(self, run_id: int) -> None:
         if run_id in self._runs.by_id and not self._connection.lost.is_set():

@@ -65,9 +65,11 @@ class Assignments:
             if work is not None and isinstance(work.inputs, InputQueue):
                 work.inputs.receive(inputs, message.suspects)
         for assignment_id in orders.stops:
-            work = self._items.get(assignment_id)
-            if work is not None:
+            if (work := self._items.get(assignment_id)) is not None:
                 self._runner.stop(work)
+        for assignment_id in orders.aborts:
+            if (work := self._items.get(assignment_id)) is not None:
+                self._runner.stop(work, abort=True)
 
     def abandon_all(self) -> None:
         """Stop all assignments without reporting; the gateway has reassigned them."""

@@ -56,8 +56,13 @@ class EngineHost(Protocol):
     ) -> int:
         """Feed the queries [first, first + count) of the sample set; return the run id."""
 
-    def stop_run(self, run_id: int) -> None:
-        """Stop a run before its next query; no-op if it has ended."""
+    def stop_run(self, run_id: int, *, abort: bool = False) -> None:
+        """Stop a run before its next query; no-op if it has ended.
+
+        Args:
+            run_id: the run.
+            abort: also abort a query that runs, if the runtime can do that.
+        """
 
 
 class HostSource(Protocol):

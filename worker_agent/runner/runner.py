@@ -106,9 +106,14 @@ class Runner:
         (self._beside if item.beside else self._queue).append(item)
         self._pump()
 
-    def stop(self, item: WorkItem) -> None:
-        """End `item` before its next query, at once if none is running; no-op if it has ended."""
-        self._stop_runs(item)
+    def stop(self, item: WorkItem, *, abort: bool = False) -> None:
+        """End `item` before its next query, at once if none is running; no-op if it has ended.
+
+        Args:
+            item: an item that was added.
+            abort: also abort a query that runs, if its runtime can do that.
+        """
+        self._stop_runs(item, abort=abort)
         self._drain(item)
         self._pump()
 
@@ -119,7 +124,7 @@ class Runner:
     def abandon(self, item: WorkItem) -> None:
         """Stop `item` without further reports."""
         item.reporter.mute()
-        self.stop(item)
+        self.stop(item, abort=True)
 
     def abandon_all(self) -> None:
         """Abandon all items."""
@@ -305,11 +310,11 @@ class Runner:
         if self.is_idle:
             self._on_idle()
 
-    def _stop_runs(self, item: WorkItem) -> None:
+    def _stop_runs(self, item: WorkItem, *, abort: bool = False) -> None:
         if item.host is not None and item.in_flight:
             for run_id, other in self._runs.items():
                 if other is item:
-                    item.host.stop_run(run_id)
+                    item.host.stop_run(run_id, abort=abort)
 
     # --- callbacks --------------------------------------------------------------------------
 

@@ -281,7 +281,7 @@ class FakeAgent:
 
     def _read_orders(self, data: Buffer) -> None:
         orders = hub_pb2.WorkOrders.FromString(bytes(data))
-        self.stops.update(orders.stops)
+        self.stops.update((*orders.stops, *orders.aborts))
         for assignment in orders.assignments:
             self.assignments.append(assignment)
             self._spawn(self._answer(assignment))

@@ -23,7 +23,7 @@ def turns(count: int) -> bytes:
     return ModelInferRequest(inputs=[tensor], raw_input_contents=[content]).SerializeToString()
 
 
-async def test_stopped_long_query_is_interrupted_and_the_next_runs(
+async def test_aborted_long_query_is_interrupted_and_the_next_runs(
     endless: Path,
 ) -> None:
     host = await HostProcess.start(endless, Session(EngineName("turns"), Configuration(1)))
@@ -33,7 +33,7 @@ async def test_stopped_long_query_is_interrupted_and_the_next_runs(
     run = host.run_query(turns(10**12), given_up.set_result)
     host.run_query(turns(3), next_one.set_result)
     await asyncio.sleep(0.1)
-    host.stop_run(run)
+    host.stop_run(run, abort=True)
     async with asyncio.timeout(20):
         assert (await given_up).outcome is Outcome.STOPPED
         assert (await next_one).outcome is Outcome.COMPLETED

@@ -189,7 +189,7 @@ async def test_abandoned_request_releases_admission_and_stops_its_assignment(
     request = harness.begin_request()
     (assignment,) = harness.assignments(worker)
     request.abandon()
-    assert harness.orders(worker) == [StopAssignment(assignment.id)]
+    assert harness.orders(worker) == [StopAssignment(assignment.id, abort=True)]
     assert harness.admission.requests == 0
     assert harness.metric("requests_total", engine="echo", outcome="cancelled") == 1
     assert harness.metric("request_deadline_violations_total", engine="echo") == 0
@@ -420,7 +420,7 @@ async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -
     (assignment,) = harness.assignments(worker)
     cancelled = await harness.jobs.cancel(UNRESTRICTED, status.id)
     assert cancelled.state is JobState.CANCELLED
-    assert harness.orders(worker) == [StopAssignment(assignment.id)]
+    assert harness.orders(worker) == [StopAssignment(assignment.id, abort=True)]
     harness.complete(worker, assignment, done=10)
     await harness.flush_journal()
     assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0

@@ -256,7 +256,7 @@ async def test_rest_of_a_stopped_assignment_is_taken_back_if_the_disk_is_full(
     assert (rest.job_id, rest.first, rest.count) == (job.id, 4, 6)
     await harness.flush_journal()
     assert job.id in harness.jobs.pauses
-    assert StopAssignment(rest.id) in harness.orders(worker)
+    assert StopAssignment(rest.id, abort=True) in harness.orders(worker)
     harness.complete(worker, served, [b""], done=1)
     harness.stop(worker, rest, done=2)
 

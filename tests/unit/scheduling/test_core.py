@@ -255,7 +255,7 @@ def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end()
     [running] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(make_job("b", 10), 0.0)
     [stop, *_] = core.handle(JobCancelled(JobId("a")), 1.0)
-    assert stop == Stop(running.id, FAST_1)
+    assert stop == Stop(running.id, FAST_1, abort=True)
     core.handle(AssignmentEnded(running.id, 100, Outcome.STOPPED), 1.1)
     assert core.queued == 0
 

@@ -83,7 +83,7 @@ def test_copy_that_answers_first_ends_the_request_and_stops_the_other(policy: st
     core = fleet(A, B, policy=policy)
     first, copy = copied(core)
     commands = end(core, copy, 1.04)
-    assert set(commands) == {Finish(first.job_id), Stop(first.id, first.worker_id)}
+    assert set(commands) == {Finish(first.job_id), Stop(first.id, first.worker_id, abort=True)}
     assert core.hedges == (1, 1)
     assert end(core, first, 2.0) == []  # the late answer
     assert not core._leases._by_id
@@ -94,7 +94,7 @@ def test_copy_is_stopped_if_the_first_worker_answers(policy: str) -> None:
     core = fleet(A, B, policy=policy)
     first, copy = copied(core)
     commands = end(core, first, 1.04)
-    assert set(commands) == {Finish(first.job_id), Stop(copy.id, copy.worker_id)}
+    assert set(commands) == {Finish(first.job_id), Stop(copy.id, copy.worker_id, abort=True)}
     stopped = AssignmentEnded(copy.id, 0, Outcome.STOPPED)
     assert core.handle(stopped, 1.05) == []
     assert core.hedges == (1, 0)
@@ -228,7 +228,7 @@ def test_copy_that_fails_changes_nothing() -> None:
 def test_cancelled_and_expired_requests_stop_both() -> None:
     core = fleet(A, B)
     first, copy = copied(core)
-    both = {Stop(first.id, first.worker_id), Stop(copy.id, copy.worker_id)}
+    both = {Stop(first.id, first.worker_id, abort=True), Stop(copy.id, copy.worker_id, abort=True)}
     assert set(core.handle(JobCancelled(first.job_id), 1.1)) == both
     core = fleet(A, B)
     first, copy = copied(core)

@@ -58,6 +58,7 @@ class JobFields(TypedDict, total=False):
     tenant: str
     perishable: bool
     with_tensors: bool
+    engine: EngineName
 
 
 def make_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
@@ -97,14 +98,20 @@ def make_core(
 
 
 def make_job(name: str, queries: int = 1000, **fields: Unpack[JobFields]) -> JobArrived:
-    job = Job(id=JobId(name), engine=BATCH, queries=queries, arrival=0.0, **fields)
+    usual: JobFields = {"engine": BATCH}
+    job = Job(id=JobId(name), queries=queries, arrival=0.0, **(usual | fields))
     return JobArrived(job, ready=queries)
 
 
 def make_request(name: str, now: float, **fields: Unpack[JobFields]) -> JobArrived:
     usual: JobFields = {"deadline": now + 1.0, "perishable": True, "with_tensors": True}
-    job = Job(id=JobId(name), engine=LIVE, queries=1, arrival=now, **(usual | fields))
+    usual["engine"] = LIVE
+    job = Job(id=JobId(name), queries=1, arrival=now, **(usual | fields))
     return JobArrived(job, ready=1)
+
+
+def expected_answer_s(core: SchedulerCore, now: float, **fields: Unpack[JobFields]) -> float | None:
+    return core.expected_answer_s(make_request("new", now, **fields).job, now)
 
 
 def dispatched(commands: Sequence[Command]) -> list[Assignment]:
@@ -473,13 +480,13 @@ def test_job_with_a_deadline_yields_to_a_probe_if_it_has_time_for_one(
 def test_expected_answer_is_one_query_of_the_job_and_the_requests_own() -> None:
     core = make_core(policy="synergai")
     core.handle(make_job("job"), 0.0)
-    assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(0.2)
+    assert expected_answer_s(core, 1.0) == pytest.approx(0.2)
 
 
 def test_expected_answer_counts_the_remaining_work_of_jobs_that_do_not_yield() -> None:
     core = make_core(policy="synergai", strict=True)
     core.handle(make_job("job", queries=100), 0.0)
-    assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(9.1)
+    assert expected_answer_s(core, 1.0) == pytest.approx(9.1)
 
 
 def test_expected_answer_is_soon_while_the_job_has_its_turn_between_requests() -> None:
@@ -489,7 +496,7 @@ def test_expected_answer_is_soon_while_the_job_has_its_turn_between_requests() -
     for number in range(100):
         now = number * 0.1
         box.handle(make_request(f"r{number}", now, deadline=now + 60.0), now)
-        expected_s = core.expected_answer_s(LIVE, 0, now)
+        expected_s = expected_answer_s(core, now)
         assert expected_s is not None
         assert expected_s <= 1.0
         box.tick(now + 0.05)
@@ -498,20 +505,20 @@ def test_expected_answer_is_soon_while_the_job_has_its_turn_between_requests() -
 def test_expected_answer_of_an_idle_or_unknown_fleet_is_unknown() -> None:
     core = make_core(policy="synergai", workers=2)
     core.handle(make_job("job"), 0.0)
-    assert core.expected_answer_s(LIVE, 0, 0.0) is None
-    assert core.expected_answer_s(EngineName("absent"), 0, 0.0) is None
+    assert expected_answer_s(core, 0.0) is None
+    assert expected_answer_s(core, 0.0, engine=EngineName("absent")) is None
 
 
 def test_expected_answer_counts_only_the_rest_of_a_running_request() -> None:
     core = make_core(policy="synergai")
     core.handle(make_request("running", 0.0), 0.0)
-    assert core.expected_answer_s(LIVE, 0, 0.05) == pytest.approx(0.15)
+    assert expected_answer_s(core, 0.05) == pytest.approx(0.15)
 
 
 def test_requests_wait_for_the_load_of_a_worker_that_runs_nothing_beside_it() -> None:
     core = make_core(policy="synergai", loaded=[LIVE])
     core.handle(make_job("job"), 0.0)
-    assert core.expected_answer_s(LIVE, 0, 1.0) == pytest.approx(4.2), "with the rest of the load"
+    assert expected_answer_s(core, 1.0) == pytest.approx(4.2), "with the rest of the load"
 
 
 def test_assignment_that_runs_before_the_end_of_the_one_ahead_is_heard_has_paid_its_setup() -> None:

@@ -140,7 +140,7 @@ def test_the_order_is_that_of_a_sorted_list(
         for one in expected:
             if one.is_request:
                 firsts.setdefault((*position(one)[:2], one.job.engine), one)
-        assert list(queue.first_requests()) == list(firsts.values())
+        assert list(queue.first_requests(now)) == list(firsts.values())
 
 
 @settings(max_examples=20, deadline=None)

@@ -90,6 +90,11 @@ def send(core: SchedulerCore, name: str, engine: EngineName, now: float) -> list
     return dispatched(core.handle(JobArrived(job, ready=1), now))
 
 
+def expected_answer_s(core: SchedulerCore, engine: EngineName, now: float) -> float | None:
+    job = Job(id=JobId("new"), engine=engine, queries=1, arrival=now, perishable=True)
+    return core.expected_answer_s(job, now)
+
+
 def dispatched(commands: Sequence[Command]) -> list[Assignment]:
     return [command.assignment for command in commands if isinstance(command, Dispatch)]
 
@@ -132,7 +137,7 @@ def test_requests_beside_a_job_do_not_stop_it(policy: str) -> None:
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
     for number in range(20):
         now = 0.1 + 0.001 * number
-        assert core.expected_answer_s(SHORT, 0, now) == pytest.approx(QUERY_S[SHORT])
+        assert expected_answer_s(core, SHORT, now) == pytest.approx(QUERY_S[SHORT])
         request = Job(
             id=JobId(f"r-{number}"),
             engine=SHORT,
@@ -152,7 +157,7 @@ def test_requests_run_beside_the_load_for_other_work(policy: str) -> None:
     core = make_core(policy=policy, loaded=[OTHER])
     job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
     [loading] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
-    assert core.expected_answer_s(OTHER, 0, 0.1) == pytest.approx(QUERY_S[OTHER])
+    assert expected_answer_s(core, OTHER, 0.1) == pytest.approx(QUERY_S[OTHER])
     [other] = send(core, "other", OTHER, 0.1)
     assert other.beside
     complete(core, other, 0.15)

@@ -28,6 +28,7 @@ from synergai.scheduling.events import (
     EnginesChanged,
     JobArrived,
     Reject,
+    Stop,
     Worker,
     WorkerJoined,
     WorkerLeft,
@@ -155,7 +156,12 @@ class Fleet:
         self._note(self.core.handle(ended, self.now))
 
     def _note(self, commands: list[Command]) -> list[Command]:
+        aborted = {each.assignment_id for each in commands if isinstance(each, Stop) and each.abort}
+        self.running = [each for each in self.running if each.id not in aborted]
         self.running += [each.assignment for each in commands if isinstance(each, Dispatch)]
+        for assignment_id in aborted:
+            ended = AssignmentEnded(assignment_id, 0, Outcome.STOPPED)
+            self._note(self.core.handle(ended, self.now))
         return commands
 
 
@@ -415,12 +421,6 @@ def test_jobs_that_came_before_the_workers_count() -> None:
         fleet.submit(queries=100, qos=20.0, perishable=False)
     fleet.join(0)
     assert variants_of(fleet.running) == ["small"]
-
-
-def test_the_door_is_told_what_the_fastest_variant_would_take() -> None:
-    fleet = Fleet()
-    fleet.submit(qos=0.5)
-    assert fleet.running[0].fastest_share == pytest.approx(0.05)
 
 
 def test_fronts_of_any_number_of_floors_are_bounded() -> None:

@@ -64,7 +64,7 @@ class ResidentHosts:
     def run_samples(self, *_args: object, **_more: object) -> int:
         raise NotImplementedError
 
-    def stop_run(self, run_id: int) -> None:
+    def stop_run(self, run_id: int, *, abort: bool = False) -> None:
         raise NotImplementedError
 
 

@@ -60,6 +60,7 @@ class FakeHost:
     is_closed: bool = False
     runs: dict[int, FakeRun] = field(default_factory=dict)
     stopped: list[int] = field(default_factory=list)
+    aborted: list[int] = field(default_factory=list)
     last: int = 0
 
     def has_room(self, _size: int) -> bool:
@@ -90,8 +91,10 @@ class FakeHost:
         self.runs[self.last] = FakeRun(on_ended, on_progress, first, count, variant)
         return self.last
 
-    def stop_run(self, run_id: int) -> None:
+    def stop_run(self, run_id: int, *, abort: bool = False) -> None:
         self.stopped.append(run_id)
+        if abort:
+            self.aborted.append(run_id)
 
     def end(
         self,
@@ -427,7 +430,7 @@ def test_stop_of_running_work_is_passed_to_the_host_and_keeps_its_progress(
 ) -> None:
     work, handler = add(runner)
     runner.stop(work)
-    assert host.stopped == [1]
+    assert (host.stopped, host.aborted) == ([1], [])
     host.end(1, Outcome.STOPPED, done=6)
     assert handler.lines[-1] == ("STOPPED", 6, [], "UNSPECIFIED")
 
@@ -534,7 +537,7 @@ def test_abandoned_work_is_stopped_without_a_report(runner: Runner, host: FakeHo
     _, waiting = add(runner, DIGITS_2)
     before = [list(running.lines), list(waiting.lines)]
     runner.abandon_all()
-    assert host.stopped == [1]
+    assert host.aborted == [1]
     host.end(1, Outcome.STOPPED, done=3)
     assert [running.lines, waiting.lines] == before
     assert runner.is_idle

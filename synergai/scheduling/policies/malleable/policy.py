@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InvalidInput
 from synergai.scheduling.policies.malleable.planner import MAX_WORKERS, Weights
 from synergai.scheduling.policies.malleable.replan import Replanner
-from synergai.scheduling.policies.malleable.snapshot import Snapshot
+from synergai.scheduling.policies.malleable.snapshot import Snapshot, setup_left_s
 from synergai.scheduling.policy import Assign, Candidate, Decision, View
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Malleable:
             leases = worker.leases.values()
             if any(lease.estimate is None or lease.assigned_at > assigned_by for lease in leases):
                 continue
-            if worker.free_at(now) - now > self._least_s:
+            if worker.free_at(now) - now > self._least_s and not _runs_last_query(worker, now):
                 preemptible.update(lease for lease in leases if not lease.stopping)
         return preemptible
 
@@ -228,6 +228,12 @@ def _relevant_workers(
         chosen = heapq.nlargest(MAX_WORKERS - 2, busy, key=_slack)
     soonest = view.next_available(MAX_WORKERS, first.job.engine)
     return list(dict.fromkeys([*chosen, *soonest]))[:MAX_WORKERS]
+
+
+def _runs_last_query(worker: WorkerRecord, now: float) -> bool:
+    """Return whether the worker's head could only be aborted, which is not the policy's choice."""
+    head = worker.head
+    return head is not None and head.remaining == 1 and setup_left_s(head, now) == 0.0
 
 
 def _slack(worker: WorkerRecord) -> float:

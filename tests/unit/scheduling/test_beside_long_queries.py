@@ -1,0 +1,278 @@
+"""Short requests beside queries of up to 10 s, with the gateway's check of deadlines."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import (
+    AssignmentEnded,
+    Dispatch,
+    Expire,
+    Finish,
+    JobArrived,
+    QueriesDone,
+    Stop,
+    TimePassed,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.settings import SchedulingSettings
+
+if TYPE_CHECKING:
+    from synergai.scheduling.events import Assignment, Command, Event
+
+SHORT, LONG = EngineName("short"), EngineName("long")
+SHORT_S = 0.01
+ABORT_S = 0.01
+CLASS, ONE = WorkerClass("box"), Configuration(threads=1)
+LONG_QUERIES_S = (0.1, 1.0, 3.0, 10.0)
+
+
+class Box:
+    """A core, a worker that runs assignments one after the other, and a clock.
+
+    Attributes:
+        answers: seconds from arrival to answer of the short requests; infinite if they expired.
+        refused: how many requests the gateway refused.
+        long_done: completed long queries.
+        lost_s: time spent on queries that were aborted.
+    """
+
+    def __init__(self, policy: str, long_s: float) -> None:
+        self.seconds = {SHORT: SHORT_S, LONG: long_s}
+        profile = [
+            ProfileEntry(engine=engine, worker_class=CLASS, configuration=ONE, qps=1.0 / seconds)
+            for engine, seconds in self.seconds.items()
+        ]
+        settings = SchedulingSettings(policy=policy, stuck_s=math.inf)
+        self.core = SchedulerCore(settings, ConfigurationDictionary(profile))
+        self.now = 0.0
+        self.answers: dict[JobId, float] = {}
+        self.refused = 0
+        self.long_done = 0
+        self.lost_s = 0.0
+        self._numbers = itertools.count()
+        self._arrived: dict[JobId, float] = {}
+        self._queue: list[Assignment] = []
+        self._done = 0
+        self._began = 0.0
+        self._ends_at = math.inf
+        self._stopping: set[int] = set()
+        worker = Worker(
+            id=WorkerId("box"),
+            worker_class=CLASS,
+            engines=frozenset(self.seconds),
+            configurations=(ONE,),
+            sessions=frozenset(Session(engine, ONE) for engine in self.seconds),
+        )
+        self._handle(WorkerJoined(worker))
+
+    # --- clients --------------------------------------------------------------------------
+
+    def run_long(self, *, as_requests: bool) -> None:
+        """Keep long queries running: an endless job, or many requests."""
+        if as_requests:
+            for _ in range(200):
+                self._submit(LONG, math.inf)
+        else:
+            job = Job(id=JobId("job"), engine=LONG, queries=10**6, arrival=self.now)
+            self._handle(JobArrived(job, ready=job.queries))
+
+    def ask(self, deadline_s: float) -> JobId | None:
+        """Send a short request; return None if it is refused."""
+        return self._submit(SHORT, deadline_s)
+
+    def _submit(self, engine: EngineName, deadline_s: float) -> JobId | None:
+        job = Job(
+            id=JobId(f"{engine}-{next(self._numbers)}"),
+            engine=engine,
+            queries=1,
+            arrival=self.now,
+            deadline=self.now + deadline_s,
+            perishable=True,
+            with_tensors=True,
+        )
+        if deadline_s < math.inf:
+            expected_s = self.core.expected_answer_s(job, self.now)
+            if expected_s is not None and expected_s > deadline_s:
+                self.refused += 1
+                return None
+        if engine == SHORT:
+            self._arrived[job.id] = self.now
+        self._handle(JobArrived(job, ready=1))
+        return job.id
+
+    def wait(self, job_id: JobId) -> float:
+        """Let time pass until a short request has ended; return the seconds since it arrived."""
+        while job_id not in self.answers:
+            self._step(math.inf)
+        return self.answers[job_id]
+
+    def wait_until(self, at: float) -> None:
+        """Let time pass."""
+        while self._next() <= at:
+            self._step(at)
+        self.now = at
+
+    # --- the worker -----------------------------------------------------------------------
+
+    def _next(self) -> float:
+        wakeup = self.core.wakeup()
+        return min(self._ends_at, math.inf if wakeup is None else wakeup)
+
+    def _step(self, at: float) -> None:
+        self.now = max(self.now, min(self._next(), at))
+        if self._ends_at <= self.now:
+            self._end_query()
+        else:
+            self._handle(TimePassed())
+
+    def _end_query(self) -> None:
+        head = self._queue[0]
+        if self._stopping and self._ends_at < self._began + self.seconds[head.engine] - 1e-9:
+            self.lost_s += self.now - self._began
+            self._end_head(Outcome.STOPPED)
+            return
+        self._done += 1
+        self.long_done += head.engine == LONG
+        if self._done == head.count:
+            self._end_head(Outcome.COMPLETED)
+        elif head.id in self._stopping:
+            self._end_head(Outcome.STOPPED)
+        else:
+            self._begin_query()
+            compute_s = self._done * self.seconds[head.engine]
+            self._handle(QueriesDone(head.id, self._done, compute_s))
+
+    def _end_head(self, outcome: Outcome) -> None:
+        head, done = self._queue.pop(0), self._done
+        self._stopping.discard(head.id)
+        self._done, self._ends_at = 0, math.inf
+        if self._queue:
+            self._begin_query()
+        compute_s = done * self.seconds[head.engine]
+        self._handle(AssignmentEnded(head.id, done, outcome, compute_s=compute_s))
+
+    def _begin_query(self) -> None:
+        self._began = self.now
+        self._ends_at = self.now + self.seconds[self._queue[0].engine]
+
+    def _handle(self, event: Event) -> None:
+        for command in self.core.handle(event, self.now):
+            self._execute(command)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case Dispatch(assignment):
+                self._queue.append(assignment)
+                if len(self._queue) == 1:
+                    self._begin_query()
+            case Stop(assignment_id, _, abort):
+                self._stop(assignment_id, abort=abort)
+            case Finish(job_id) if job_id in self._arrived:
+                self.answers[job_id] = self.now - self._arrived[job_id]
+            case Expire(job_id) if job_id in self._arrived:
+                self.answers[job_id] = math.inf
+
+    def _stop(self, assignment_id: AssignmentId, *, abort: bool) -> None:
+        if self._queue and self._queue[0].id == assignment_id:
+            self._stopping.add(assignment_id)
+            if abort:
+                self._ends_at = min(self._ends_at, self.now + ABORT_S)
+            return
+        for assignment in self._queue:
+            if assignment.id == assignment_id:
+                self._queue.remove(assignment)
+                self._handle(AssignmentEnded(assignment_id, 0, Outcome.STOPPED))
+                return
+
+
+class Trial:
+    """Short requests with a deadline on a box with long queries.
+
+    Attributes:
+        box: the box.
+    """
+
+    def __init__(
+        self, policy: str, long_s: float, *, as_requests: bool, began_s: float = 0.37
+    ) -> None:
+        self._policy, self._long_s, self._as_requests = policy, long_s, as_requests
+        self._began_s = began_s
+        self._sent: list[tuple[float, float]] = []
+        self.box = self._make_box()
+
+    def _make_box(self) -> Box:
+        box = Box(self._policy, self._long_s)
+        box.run_long(as_requests=self._as_requests)
+        box.wait_until((2.0 + self._began_s) * self._long_s)
+        return box
+
+    def ask(self, deadline_s: float) -> JobId | None:
+        """Send a request; return None if it is refused."""
+        self._sent.append((self.box.now, deadline_s))
+        return self.box.ask(deadline_s)
+
+    def without_deadline_s(self) -> float:
+        """Return how long a request that is sent now takes if it has no deadline."""
+        box = self._make_box()
+        for at, deadline_s in self._sent:
+            box.wait_until(at)
+            box.ask(deadline_s)
+        box.wait_until(self.box.now)
+        job_id = box.ask(math.inf)
+        assert job_id is not None
+        return box.wait(job_id)
+
+    def met(self, deadline_s: float, *, burst: bool) -> int:
+        """Return how many of 20 requests meet their deadline."""
+        box, sent = self.box, list[JobId]()
+        for _ in range(20):
+            if job_id := self.ask(deadline_s):
+                sent.append(job_id)
+                if not burst:
+                    box.wait(job_id)
+            else:
+                assert self.without_deadline_s() > deadline_s, "in time without a deadline"
+                box.wait_until(box.now + 0.05)
+        return sum(box.wait(job_id) <= deadline_s for job_id in sent)
+
+
+@pytest.mark.parametrize("policy", POLICIES.names())
+@pytest.mark.parametrize("long_s", LONG_QUERIES_S)
+def test_no_request_is_refused_that_would_be_answered_in_time_without_a_deadline(
+    policy: str, long_s: float
+) -> None:
+    for burst in (False, True):
+        for as_requests in (False, True):
+            Trial(policy, long_s, as_requests=as_requests).met(1.0, burst=burst)
+
+
+@pytest.mark.parametrize("as_requests", [False, True])
+@pytest.mark.parametrize("burst", [False, True])
+@pytest.mark.parametrize("long_s", LONG_QUERIES_S)
+def test_malleable_meets_as_many_deadlines_as_edf(
+    long_s: float, *, burst: bool, as_requests: bool
+) -> None:
+    malleable = Trial("malleable", long_s, as_requests=as_requests).met(1.0, burst=burst)
+    edf = Trial("edf", long_s, as_requests=as_requests).met(1.0, burst=burst)
+    assert malleable >= edf
+    assert malleable == 20
