@@ -416,7 +416,8 @@ class WorkerRecord:
 
         The session is loaded. Nothing is computed while the head's is being loaded, or the cores
         suffice for the threads of both, or the request is brief. A switch of the power mode comes
-        with a load, so sessions of another mode have to wait.
+        with a load, so sessions of another mode have to wait. So do engines with variants: a
+        request would get the one that fits beside the head, not the one that its time pays for.
         """
         head = self.head
         if head is None or not self.is_shared or session not in self.sessions:
@@ -426,7 +427,7 @@ class WorkerRecord:
             return False
         if head.phase is Phase.SETUP and head.session not in self.sessions:
             return True
-        if head.estimate is None:  # it is being measured
+        if head.estimate is None or ours.variant:  # it is being measured, or another may be chosen
             return False
         if ours.execution_provider and ours.execution_provider == theirs.execution_provider:
             return False

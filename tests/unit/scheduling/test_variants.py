@@ -56,6 +56,7 @@ class Fleet:
         unknown: tuple[str, ...] = (),
         other_samples: tuple[str, ...] = (),
         tail: float = 0.0,
+        cores: int = 0,
     ) -> None:
         entries = [
             ProfileEntry(
@@ -87,6 +88,7 @@ class Fleet:
         self._jobs = 0
         self.running: list[Assignment] = []
         self._resident = resident
+        self._cores = cores
         for number in range(workers):
             self.join(number)
 
@@ -102,6 +104,7 @@ class Fleet:
             worker_class=CLASS,
             engines=frozenset({FAMILY, PLAIN}),
             configurations=(Configuration(),),
+            cores=self._cores,
             sessions=frozenset(
                 Session(FAMILY, Configuration(variant=name)) for name in self._resident
             ),
@@ -187,6 +190,19 @@ def test_the_first_margin_is_that_of_the_profiled_latencies(
     fleet = Fleet(tail=tail)  # the large variant takes 0.2 s
     fleet.submit(qos=qos)
     assert variants_of(fleet.running) == [variant]
+
+
+def test_a_request_waits_for_the_variant_that_its_time_pays_for_although_cores_are_idle() -> None:
+    found = []
+    for cores in (0, 4):
+        fleet = Fleet(cores=cores)
+        for _ in range(3):
+            fleet.submit(qos=1.0)
+        found.append(variants_of(fleet.running))
+        while fleet.running:
+            fleet.end(fleet.running[0])
+            found[-1] += variants_of(fleet.running)
+    assert found[0] == found[1]
 
 
 def test_other_objectives_choose_the_fastest_variant() -> None:
