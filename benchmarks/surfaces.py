@@ -1,4 +1,4 @@
-"""Ten families of surfaces that the search was not made for, with true figures.
+"""Families of surfaces other than those of the synthetic fleets, with true figures.
 
 Each family has one peculiarity, such as a power mode off the trend of its clock. Machines, engines
 and peculiarities are drawn: a server with one mode, and a board with several, twelve engines each.
@@ -243,6 +243,22 @@ def _collapsing(machine: Machine, random: Generator) -> Speed:
     return lambda k: usual(k) * (left if k.is_full and k.threads > 1 else 1.0)
 
 
+def _uneven_cores(machine: Machine, random: Generator) -> Speed:
+    """Some cores are slower, and every thread waits for the slowest one."""
+    draws = machine.draws()
+    fast, slow = int(draws.choice((2, 4))), draws.uniform(0.4, 0.8)
+    waits = random.uniform(0.3, 1.0)
+    usual = _usual(machine, random)
+    return lambda k: usual(k) * (1 - waits * (1 - slow) * (k.threads > fast))
+
+
+def _even_splits(machine: Machine, random: Generator) -> Speed:
+    """Thread counts that are no power of two split the work badly."""
+    lost = random.uniform(0.05, 0.3)
+    usual = _usual(machine, random)
+    return lambda k: usual(k) * (1 - lost * (k.threads & (k.threads - 1) > 0))
+
+
 def _any(machine: Machine, random: Generator) -> Speed:
     """Each engine has one of all peculiarities."""
     of = (_off_trend, _saturating, _memory_bound, _numa, _throttling, _hyper_threads, _collapsing)
@@ -261,3 +277,9 @@ FAMILIES: Final = (
     Family(name="hyper-threads", speed=_hyper_threads),
     Family(name="rough and collapsing", speed=_collapsing, own=0.08),
 )
+"""Families that were looked at while the search was tuned, with other seeds."""
+HELD_OUT: Final = (
+    Family(name="uneven cores (held out)", speed=_uneven_cores),
+    Family(name="even splits (held out)", speed=_even_splits),
+)
+"""Families that were not."""
