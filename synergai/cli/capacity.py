@@ -15,7 +15,7 @@ from synergai.simulator.settings import CapacitySettings, parse_seeds
 if TYPE_CHECKING:
     from synergai.domain import WorkerClass
     from synergai.simulator.capacity import Fleet, Option, Planner
-    from synergai.simulator.workload import Profile
+    from synergai.simulator.workload import Profile, Workload
 
 _JOBS_PER_LOAD: Final = 24
 """Jobs of an experiment. Fewer would be a short burst, which needs fewer workers than a demand that
@@ -49,7 +49,7 @@ def capacity(settings: CapacitySettings) -> None:
     if settings.as_json:
         print_json([_record(option) for option in options])
     else:
-        columns = ("fleet", "workers", "violations", "busy", "J/query", "cost/h")
+        columns = ("fleet", "workers", "violations", "sure", "busy", "J/query", "cost/h")
         print_table(columns, [_row(option) for option in options])
         _print_notes(settings, profile, options)
     if not options:
@@ -79,20 +79,23 @@ def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
     given, count = arrivals_of(settings.arrivals, settings.jobs, usual)
     options = {name: text for name, text in settings.predefined.items() if name in profile.classes}
     agnostic = settings.policy in PROFILE_AGNOSTIC
+    seeds = parse_seeds(settings.seeds)
+
+    def demand(seed: int) -> Workload:
+        return draw(
+            profile,
+            EXPERIMENTS[settings.experiment],
+            seed,
+            sessions=settings.sessions,
+            estimate_error=settings.estimate_error,
+            count=count,
+            rate=settings.load_factor,
+            given=given,
+        )
+
     return Planner(
-        workloads=[
-            draw(
-                profile,
-                EXPERIMENTS[settings.experiment],
-                seed,
-                sessions=settings.sessions,
-                estimate_error=settings.estimate_error,
-                count=count,
-                rate=settings.load_factor,
-                given=given,
-            )
-            for seed in parse_seeds(settings.seeds)
-        ],
+        workloads=[demand(seed) for seed in seeds],
+        fresh=[demand(max(seeds) + number) for number in range(1, len(seeds) + 1)],
         settings=scheduling_settings(settings.policy, options if agnostic else None),
         violations=settings.violations / 100,
         max_workers=settings.max_workers,
@@ -119,7 +122,10 @@ def _print_notes(settings: CapacitySettings, profile: Profile, options: list[Opt
             f"within {settings.violations:g} %; --max-workers allows more"
         )
         return
-    typer.echo("the first fleet is the best found; the others are of one class")
+    typer.echo(
+        "the first fleet is the best found; the others are of one class; violations on fresh seeds "
+        "with the standard error, and how sure it is that they stay within the limit"
+    )
     for name in profile.classes:
         if name not in alone:
             typer.echo(
@@ -136,7 +142,8 @@ def _row(option: Option) -> list[str]:
     return [
         _name(option.fleet),
         f"{sum(option.fleet.values()):,}",
-        f"{option.violations * 100:.1f} %",
+        f"{option.violations * 100:.1f} ± {option.error * 100:.1f} %",
+        f"{math.floor(option.sure * 1000) / 10:.1f} %",
         f"{option.busy * 100:.0f} %",
         "not measured" if option.joules is None else f"{option.joules:.3g}",
         "" if option.cost is None else f"{option.cost:,.2f}",
@@ -147,6 +154,8 @@ def _record(option: Option) -> dict[str, Any]:
     return {
         "fleet": option.fleet,
         "violations": option.violations,
+        "error": option.error,
+        "sure": option.sure,
         "busy": option.busy,
         "joules_per_query": option.joules,
         "cost_per_hour": option.cost,

@@ -1,10 +1,15 @@
-"""Least fleets that keep violations below a limit at a given demand."""
+"""Least fleets that keep violations within a limit at a given demand.
+
+A fleet suffices if the mean over seeds and a margin of its standard errors are within the limit,
+and so they are on as many fresh seeds: the cheapest of many fleets is often one that happens to
+pass. The search looks at a few of the seeds only.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.simulator.audit import audit
@@ -23,6 +28,12 @@ _DEADLINES: Final = 200
 """Most deadlines up to which the work of a fleet is summed."""
 _SHORTEST_S: Final = 1e-9
 _ROUNDING: Final = 1e-9
+MARGIN: Final = 1.6
+"""Standard errors by which the mean violations of a fleet are below the limit."""
+_SCREENED: Final = 4
+"""Seeds of the search."""
+_FIRST: Final = 3
+"""Seeds after which a fleet is given up that clearly has more violations."""
 _BUSY: Final = 0.5
 """Share of the workers' time below which most of them have nothing to do."""
 
@@ -32,37 +43,35 @@ _Key: TypeAlias = "tuple[tuple[WorkerClass, int], ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A fleet and how it performs; shares are 0 to 1 and means over seeds.
+    """A fleet that suffices, and how it performs on fresh seeds; shares are 0 to 1.
 
     Attributes:
         fleet: workers by class, without classes that have none.
         violations: share of the jobs that were late or rejected.
+        error: standard error of that.
+        sure: probability that the share is within the limit in the long run.
         busy: share of the workers' time in which they worked.
         joules: energy per query, that of idle workers included as far as the profile has their
             power; None if the power of a configuration is not known.
         cost: per hour; None if that of a class is not known.
-        suffices: whether the violations are within the limit.
     """
 
     fleet: dict[WorkerClass, int]
     violations: float
+    error: float
+    sure: float
     busy: float
     joules: float | None
     cost: float | None
-    suffices: bool
-
-    @property
-    def rank(self) -> tuple[float, int]:
-        """Key that is least for the best option: the cost if it is known, then the workers."""
-        return (self.cost or 0.0, sum(self.fleet.values()))
 
 
 @dataclass(slots=True)
 class Planner:
-    """Simulates fleets, each of them once.
+    """Finds fleets that suffice by simulation.
 
     Attributes:
         workloads: the demand, one per seed.
+        fresh: the same with other seeds, which confirm what suffices.
         settings: of the scheduler.
         violations: largest share of violated jobs.
         max_workers: most workers of a class.
@@ -72,45 +81,39 @@ class Planner:
     """
 
     workloads: Sequence[Workload]
+    fresh: Sequence[Workload]
     settings: SchedulingSettings
     violations: float
     max_workers: int
     costs: Mapping[WorkerClass, float]
     watts: Mapping[WorkerClass, float]
     on_fleet: Callable[[Fleet], object] = lambda _: None
-    _known: dict[_Key, Option] = field(default_factory=dict)
-    _too_late: set[_Key] = field(default_factory=set)
+    _screened: dict[_Key, bool] = field(default_factory=dict)
+    _known: dict[_Key, Option | None] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:
         """The profile of all workloads."""
         return self.workloads[0].profile
 
-    def option(self, fleet: Fleet) -> Option:
-        """Return how a fleet performs; it has a worker."""
-        present = {name: count for name, count in fleet.items() if count}
-        key = _key(present)
-        if key not in self._known:
-            self.on_fleet(present)
-            self._known[key] = self._summarise(present, self._runs(present))
-        return self._known[key]
+    def may_suffice(self, fleet: Fleet) -> bool:
+        """Return whether a fleet suffices on a few seeds. It has a worker."""
+        key = _key(fleet)
+        if key not in self._screened:
+            self.on_fleet(fleet)
+            few = self.workloads[:_SCREENED]
+            self._screened[key] = not self._too_few(fleet) and bool(self._runs(fleet, few))
+        return self._screened[key]
 
     def sufficient(self, fleet: Fleet) -> Option | None:
-        """Return how a fleet performs; None if it does not suffice, for which less is simulated."""
-        present = {name: count for name, count in fleet.items() if count}
-        key = _key(present)
-        if key not in self._known and key not in self._too_late:
-            self.on_fleet(present)
-            try:
-                runs = [] if self._too_few(present) else self._runs(present, self._most_late)
-            except TooManyLate:
-                runs = []
-            if runs:
-                self._known[key] = self._summarise(present, runs)
-            else:
-                self._too_late.add(key)
-        option = self._known.get(key)
-        return option if option is not None and option.suffices else None
+        """Return how a fleet performs; None if it does not suffice. It has a worker."""
+        key = _key(fleet)
+        if key not in self._known:
+            runs = None
+            if self.may_suffice(fleet) and self._runs(fleet, self.workloads):
+                runs = self._runs(fleet, self.fresh)
+            self._known[key] = self._summarise(dict(fleet), runs) if runs else None
+        return self._known[key]
 
     def least(self, shape: Fleet) -> Option | None:
         """Return the least multiple of a fleet that suffices; None if none can.
@@ -120,56 +123,68 @@ class Planner:
         """
         largest = self.max_workers // max(shape.values())
 
-        def times(factor: int) -> Option:
-            return self.option({name: factor * count for name, count in shape.items()})
+        def times(factor: int) -> dict[WorkerClass, int]:
+            return {name: factor * count for name, count in shape.items()}
 
         too_few = self._too_few(shape)
         if too_few >= largest:
             return None
         factor = too_few + 1
-        while not (found := times(factor)).suffices:
-            if factor == largest or self._is_hopeless(found, times(min(largest, 2 * factor))):
+        while not self.may_suffice(times(factor)):
+            larger = min(largest, 2 * factor)
+            if factor == largest or self._is_hopeless(times(factor), times(larger)):
                 return None
-            too_few, factor = factor, min(largest, 2 * factor)
+            too_few, factor = factor, larger
         while factor - too_few > 1:
             middle = (factor + too_few) // 2
-            if self.sufficient({name: middle * count for name, count in shape.items()}):
+            if self.may_suffice(times(middle)):
                 factor = middle
             else:
                 too_few = middle
-        return times(factor)
+        found = (self.sufficient(times(each)) for each in range(factor, largest + 1))
+        return next((option for option in found if option is not None), None)
 
-    def _is_hopeless(self, option: Option, larger: Option) -> bool:
+    def _is_hopeless(self, fleet: Fleet, larger: Fleet) -> bool:
         """Return whether more workers do not help, most of which have nothing to do already."""
-        return larger.violations >= option.violations and larger.busy < _BUSY
+        few = self.workloads[:_SCREENED]
+        late = sum(sum(_violated(self._run(fleet, each))) for each in few)
+        runs = [self._run(larger, each) for each in few]
+        return sum(sum(_violated(run)) for run in runs) >= late and fmean(map(_busy, runs)) < _BUSY
 
-    def improve(self, option: Option) -> Option:
-        """Remove and exchange workers as long as a better fleet suffices."""
-        while True:
+    def improve(self, fleet: Fleet) -> None:
+        """Remove and exchange workers as long as a better fleet may suffice."""
+        better: Fleet | None = fleet
+        while better is not None:
             # The best one that suffices is the first of these; the rest is not simulated.
-            candidates = sorted(self._neighbours(option.fleet), key=self._rank)
-            found = (each for fleet in candidates if (each := self.sufficient(fleet)) is not None)
-            better = next(found, None)
-            if better is None or better.rank >= option.rank:
-                return option
-            option = better
+            candidates = sorted(self._neighbours(better), key=self._rank)
+            rank = self._rank(better)
+            better = next(
+                (each for each in candidates if self._rank(each) < rank and self.may_suffice(each)),
+                None,
+            )
+
+    def best(self) -> Option | None:
+        """Return the best fleet that suffices of those that were simulated."""
+        fleets = [dict(key) for key, may_suffice in self._screened.items() if may_suffice]
+        found = map(self.sufficient, sorted(fleets, key=self._rank))
+        return next((option for option in found if option is not None), None)
 
     def _rank(self, fleet: Fleet) -> tuple[float, int]:
-        """Return the rank of a fleet's option."""
+        """Return a key that is least for the best fleet: its cost if known, then its workers."""
         return (self._cost(fleet) or 0.0, sum(fleet.values()))
 
     def _cost(self, fleet: Fleet) -> float | None:
         """Return the cost per hour; None if that of a class is not known."""
-        present = {name: count for name, count in fleet.items() if count}
-        if not present.keys() <= self.costs.keys():
+        if not fleet.keys() <= self.costs.keys():
             return None
-        return sum(count * self.costs[name] for name, count in present.items())
+        return sum(count * self.costs[name] for name, count in fleet.items())
 
     def _neighbours(self, fleet: Fleet) -> Iterator[dict[WorkerClass, int]]:
         """Yield fleets with a worker less, or with others for the price of less than one."""
         for name in fleet:
-            fewer = {**fleet, name: fleet[name] - 1}
-            if any(fewer.values()):
+            fewer = {each: count - (each == name) for each, count in fleet.items()}
+            fewer = {each: count for each, count in fewer.items() if count}
+            if fewer:
                 yield fewer
             for other in self.profile.classes:
                 price, cheaper = self.costs.get(name, 0.0), self.costs.get(other, 0.0)
@@ -178,12 +193,6 @@ class Planner:
                 count = fewer.get(other, 0) + math.ceil(price / cheaper) - 1
                 if count <= self.max_workers:
                     yield {**fewer, other: count}
-
-    @property
-    def _most_late(self) -> int:
-        """Jobs of all seeds that may be late."""
-        jobs = sum(len(workload.jobs) for workload in self.workloads)
-        return math.floor(self.violations * jobs + _ROUNDING)
 
     def _too_few(self, shape: Fleet) -> int:
         """Return a multiple of a fleet that cannot suffice under any schedule; at least 0.
@@ -194,8 +203,7 @@ class Planner:
         return max(self._too_few_for(workload, shape) for workload in self.workloads)
 
     def _too_few_for(self, workload: Workload, shape: Fleet) -> int:
-        # The limit holds for the mean over seeds, so that all late jobs may be in one run.
-        late = self._most_late
+        late = self._most_late(workload, len(self.workloads))
         jobs = sorted(workload.jobs, key=lambda job: job.deadline)
         needed_s = [self._least_s(workload, job, shape) for job in jobs]
         began = min(job.arrival for job in jobs)
@@ -219,33 +227,49 @@ class Planner:
             rate += count / fastest_s
         return job.queries / rate
 
-    def _runs(self, fleet: dict[WorkerClass, int], most_late: int | None = None) -> list[Run]:
-        """Return a run of each seed.
+    def _runs(self, fleet: Fleet, workloads: Sequence[Workload]) -> list[Run] | None:
+        """Return a run of each workload; None if these show that a fleet does not suffice."""
+        runs: list[Run] = []
+        for workload in workloads:
+            try:
+                runs.append(self._run(fleet, workload, self._most_late(workload, len(workloads))))
+            except TooManyLate:
+                return None
+            mean, error = _mean_and_error(runs)
+            if len(runs) >= _FIRST and mean - MARGIN * error > self.violations:
+                return None
+        mean, error = _mean_and_error(runs)
+        return runs if mean + MARGIN * error <= self.violations + _ROUNDING else None
 
-        Raises:
-            TooManyLate: more than `most_late` jobs of all of them together are late.
+    def _most_late(self, workload: Workload, seeds: int) -> int:
+        """Return how many jobs of a run may be late.
+
+        The limit holds for the mean and a margin. If all late jobs are in one run, the mean is its
+        share by the number of seeds, as is the standard error.
         """
-        runs = []
-        for workload in self.workloads:
-            run = simulate(replace(workload, fleet=fleet), self.settings, most_late=most_late)
-            audit(run)
-            runs.append(run)
-            if most_late is not None:
-                most_late -= sum(_violated(run))
-        return runs
+        share = self.violations * max(1.0, seeds / (1.0 + MARGIN))
+        return math.floor(share * len(workload.jobs) + _ROUNDING)
+
+    def _run(self, fleet: Fleet, workload: Workload, most_late: int | None = None) -> Run:
+        run = simulate(replace(workload, fleet=fleet), self.settings, most_late=most_late)
+        audit(run)
+        return run
 
     def _summarise(self, fleet: dict[WorkerClass, int], runs: Sequence[Run]) -> Option:
-        late = [violated for run in runs for violated in _violated(run)]
-        violations = sum(late) / len(late)
+        mean, error = _mean_and_error(runs)
+        jobs = sum(len(run.workload.jobs) for run in runs)
         joules = [self._joules_per_query(run) for run in runs]
         known = [each for each in joules if each is not None]
         return Option(
             fleet=fleet,
-            violations=violations,
+            violations=mean,
+            error=error,
+            sure=NormalDist().cdf((self.violations - mean) / error)
+            if error
+            else 1.0 - (1.0 - self.violations) ** jobs,
             busy=fmean(map(_busy, runs)),
             joules=fmean(known) if len(known) == len(joules) else None,
             cost=self._cost(fleet),
-            suffices=violations <= self.violations,
         )
 
     def _joules_per_query(self, run: Run) -> float | None:
@@ -294,9 +318,11 @@ def plan(planner: Planner) -> list[Option]:
     starts = list(alone)
     if len(classes) > 1 and (mixed := planner.least(dict.fromkeys(classes, 1))) is not None:
         starts.append(mixed)
-    if not starts:
+    for start in starts:
+        planner.improve(start.fleet)
+    best = planner.best()
+    if best is None:
         return []
-    best = min((planner.improve(start) for start in starts), key=lambda each: each.rank)
     return [best, *(each for each in alone if each.fleet != best.fleet)]
 
 
@@ -308,6 +334,12 @@ def _violated(run: Run) -> list[bool]:
     """Return whether each job was late or did not finish."""
     outcomes = job_outcomes(run.workload.jobs, run.spans, run.finished)
     return [outcome.violated for outcome in outcomes]
+
+
+def _mean_and_error(runs: Sequence[Run]) -> tuple[float, float]:
+    """Return the mean share of violations and its standard error; that of a single run is 0."""
+    shares = [fmean(_violated(run)) for run in runs]
+    return fmean(shares), stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else 0.0
 
 
 def _duration_s(run: Run) -> float:

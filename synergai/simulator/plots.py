@@ -32,7 +32,7 @@ def draw_comparison(
     seeds, error bars one standard deviation. A metric in which one policy dwarfs another has a
     logarithmic axis. `synergai.reports` has the distributions.
     """
-    figure = make_figure(4.0 * len(experiments), 10.0)
+    figure = make_figure(4.0 * len(experiments), 2.5 * len(METRICS))
     panels = figure.subplots(
         len(METRICS), len(experiments), sharex=True, sharey="row", squeeze=False
     )

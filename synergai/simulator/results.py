@@ -30,6 +30,7 @@ class Result:
         violations: late or rejected jobs.
         mean_wait_s: from a job's arrival until a worker starts it.
         mean_excess_s: time beyond the deadline over all jobs, 0 for those in time.
+        excess_p99_s: 99th percentile of the same.
         e2e_mean_s: from arrival to the last query, over finished jobs.
         e2e_p99_s: 99th percentile of the same.
         decisions: number of decisions of the core.
@@ -47,6 +48,7 @@ class Result:
     violations: int
     mean_wait_s: float
     mean_excess_s: float
+    excess_p99_s: float
     e2e_mean_s: float
     e2e_p99_s: float
     decisions: int
@@ -98,6 +100,7 @@ def summarize_jobs(
         violations=sum(job.violated for job in jobs),
         mean_wait_s=statistics.fmean(waits) if waits else 0.0,
         mean_excess_s=sum(job.excess_s for job in jobs) / len(jobs),
+        excess_p99_s=float(np.percentile([job.excess_s for job in jobs], 99)),
         e2e_mean_s=statistics.fmean(times) if times else 0.0,
         e2e_p99_s=float(np.percentile(times, 99)) if times else 0.0,
         decisions=len(decisions_s),

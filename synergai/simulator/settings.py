@@ -27,6 +27,7 @@ DEFAULT_POLICIES: Final = (
 )
 RECONSTRUCTED_PROFILE: Final = Path(__file__).parent / "data" / "reconstructed_profile.csv"
 MAX_SEEDS: Final = 10_000
+LEAST_SEEDS: Final = 10
 MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
 MIN_LOAD: Final = 1e-6
@@ -85,6 +86,12 @@ def checked_seeds(text: str) -> str:
         InvalidInput: it does not.
     """
     parse_seeds(text)
+    return text
+
+
+def _checked_samples(text: str) -> str:
+    if len(parse_seeds(text)) < LEAST_SEEDS:
+        raise InvalidInput(f"{text!r} has fewer than {LEAST_SEEDS} seeds, such as 0-9")
     return text
 
 
@@ -236,8 +243,10 @@ class CapacitySettings(DemandSettings, env_prefix="SYNERGAI_CAPACITY_"):
         "--arrivals.",
     )
     policy: PolicyName = Field(default="malleable", description="Scheduling policy.")
-    seeds: Annotated[str, AfterValidator(checked_seeds)] = Field(
-        default="0-1", description="One run per seed; violations are the mean."
+    seeds: Annotated[str, AfterValidator(_checked_samples)] = Field(
+        default="0-9",
+        description="One run per seed, at least ten. What suffices is confirmed on as many other "
+        "seeds.",
     )
     sessions: Sessions = Field(
         default="warm",

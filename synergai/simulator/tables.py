@@ -32,7 +32,9 @@ METRICS: Final = (
     Metric("violations", lambda result: result.violations, 2),
     Metric("mean wait (s)", lambda result: result.mean_wait_s, 1),
     Metric("mean end-to-end (s)", lambda result: result.e2e_mean_s, 1),
+    Metric("p99 end-to-end (s)", lambda result: result.e2e_p99_s, 1),
     Metric("mean excess (s)", lambda result: result.mean_excess_s, 1),
+    Metric("p99 excess (s)", lambda result: result.excess_p99_s, 1),
 )
 
 

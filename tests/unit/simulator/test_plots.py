@@ -22,6 +22,7 @@ def a_result(policy: str, *, wait_s: float) -> Result:
         violations=2,
         mean_wait_s=wait_s,
         mean_excess_s=0.0,
+        excess_p99_s=0.0,
         e2e_mean_s=100.0,
         e2e_p99_s=200.0,
         decisions=10,
@@ -43,7 +44,9 @@ def test_axis_is_logarithmic_where_one_policy_dwarfs_another(slowest_s: float, s
         "violations (of 24)": "linear",
         "mean wait (s)": scale,
         "mean end-to-end (s)": "linear",
+        "p99 end-to-end (s)": "linear",
         "mean excess (s)": "linear",
+        "p99 excess (s)": "linear",
     }
 
 

@@ -311,6 +311,7 @@ def test_sweep_returns_one_record_per_run_with_the_documented_fields(profile: Pr
         "violations",
         "mean_wait_s",
         "mean_excess_s",
+        "excess_p99_s",
         "e2e_mean_s",
         "e2e_p99_s",
         "decisions",
