@@ -371,8 +371,10 @@ async def _finish(call: PendingCall) -> None:
 
 def config_in(directory: Path, **options: object) -> GatewayConfig:
     addresses = dict.fromkeys(("listen", "hub", "http"), "127.0.0.1:0")
+    # Tests say themselves what agents load.
+    defaults = {"heartbeat_s": 0.5, "drain_s": 1.0, "preload": False}
     settings = GatewaySettings.load(
-        {**addresses, "state": directory / "state", "heartbeat_s": 0.5, "drain_s": 1.0, **options}
+        {**addresses, "state": directory / "state", **defaults, **options}
     )
     return settings.to_config()
 
