@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.admission.quota_metrics import QuotaCollector
 from gateway.monitoring.worker_metrics import (
     ConflictCollector,
-    OtherSamplesCollector,
     PlacementCollector,
-    VariantConflictCollector,
     WorkerCollector,
 )
 
@@ -116,8 +114,6 @@ def register_metrics(app: App) -> None:
     )
     metrics.register(PlacementCollector(app.dispatcher.workers))
     metrics.register(ConflictCollector(lambda: app.catalogue.conflicts))
-    metrics.register(VariantConflictCollector(lambda: app.catalogue.variant_conflicts))
-    metrics.register(OtherSamplesCollector(lambda: app.catalogue.other_samples))
     metrics.add_gauge(
         "unread_response_bytes",
         "Bytes of responses that clients have not read yet.",

@@ -254,7 +254,6 @@ class Gateway:
                 lambda: app.journal.accepting,
                 lambda: app.store.fault,
                 lambda: (each.difference for each in app.catalogue.conflicts),
-                lambda: (each.difference for each in app.catalogue.variant_conflicts),
             ),
             *page_routes(backend, metadata),
         ]

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from synergai.profiles.service import ProfileChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
-_RETURN_S: Final = 30.0
-"""Time after a start within which agents return; they retry at least every ten seconds."""
 
 
 async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
@@ -88,12 +86,14 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
             EventLog(config.event_log, config.scheduling, profiles.dictionary, journal.epoch)
         )
     profiled = {entry.engine for entry in profiles.dictionary}
+    store = _store(config, stack)
     catalogue = Catalogue(
         await journal.engines() | (profiled - await journal.forgotten_engines()),
         await journal.unloaded_engines(),
         await journal.descriptions(),
         journal.set_description,
         suggests=lambda engine: is_visible(current_caller(), engine),
+        stored=store.files_of,
     )
     policies = PolicyFile(config.state)
     versions = Versions(catalogue, policies.read())
@@ -149,7 +149,6 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     stack.push_async_callback(rollouts.close)
     rules = WorkerRules(config.state)
     stack.push_async_callback(rules.close)
-    store = _store(config, stack)
     versions.stored = store.versions_of
     store.follow(versions.on_stored_changed)
     pacer = Pacer(config.store_rate, config.store_rate_busy, lambda: dispatcher.busy, clock.now)
@@ -176,7 +175,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         await rules.load()
         access.follow(lambda table: hub.set_rules(table.workers))
     _keep_running(rules.watch(hub.review), stack)
-    stack.callback(asyncio.get_running_loop().call_later(_RETURN_S, hub.release_absent).cancel)
+    store.follow(hub.follow_store)
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
     unread = UnreadResponses(config.max_response_bytes)

@@ -175,13 +175,6 @@ class WorkerRules:
             digests is None or model_sha256 in digests
         )
 
-    def is_pinned(self, applicant: Applicant, engine: Engine) -> bool:
-        """Return whether the table lists the digest of an admitted worker's engine."""
-        row = self._row(applicant)
-        if row is None or not engine.digests:
-            return False
-        return engine.digests <= (_digests(row, engine.name) or frozenset())
-
     # --- changes ----------------------------------------------------------------------------
 
     async def watch(

@@ -9,7 +9,6 @@ import asyncio
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.fleet.descriptions import Offer
 from gateway.fleet.known_engines import KnownEngines
 from gateway.fleet.offers import EngineOffers
 from synergai.domain import EngineName
@@ -25,11 +24,9 @@ from synergai.models.warmup import ADVICE
 from synergai.versions import by_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from gateway.fleet.descriptions import EngineConflict, Established
-    from gateway.fleet.sample_sets import OtherSamples
-    from gateway.fleet.variant_files import VariantConflict
     from synergai.domain import Engine, Variant, WorkerId
     from synergai.errors import EngineNotFound
 
@@ -40,19 +37,15 @@ MAX_ABSENT: Final = 20_000
 class Catalogue:
     """Engines of all connected workers, by name and version.
 
-    One description of each name is in service; a worker that offers another one does not serve the
-    engine. The choice depends on trust, not on the order of arrival:
+    One description of each name and version is in service. It is
 
-    1. Trusted offers decide, if there are any.
-    2. Otherwise, a description that a client has asked for is *established*: it stays while a
-       worker serves it, and while one that served it is absent but still counts (see
-       `keep_absent`). A worker gives it up by offering another one, which then goes before those
-       of others.
-    3. Otherwise, the description that most workers offer, and of several the one of the worker
-       that has been connected the longest.
+    1. that of the version in the store, if there is one that a worker has;
+    2. otherwise, the first one that a client has asked for, which is then *established*: it stays,
+       across restarts too, until the workers that serve it offer another one;
+    3. until a client has asked, the one of the worker that has been connected the longest.
 
-    The file of each variant is decided on its own, by the same rules: a worker that offers another
-    one does not use that variant, and serves the rest.
+    A worker that offers another one does not serve the engine, which is a conflict. The file of
+    each variant is compared on its own: a worker with another one serves the rest.
 
     Args:
         known: engines known from earlier runs of the gateway.
@@ -61,11 +54,10 @@ class Catalogue:
         on_established: called with each description that becomes established or gains a worker.
         suggests: whether the current caller may be told of an engine when it asks for an unknown
             one.
+        stored: returns the digests of the files that the store has of an engine; empty without any.
 
     Attributes:
         on_service_changed: called with each engine that becomes known, or whose workers change.
-        keep_absent: whether an absent worker counts as serving what it served last. This needs
-            workers that prove their ids; without, it only holds until `release_absent`.
     """
 
     def __init__(
@@ -75,8 +67,8 @@ class Catalogue:
         established: Mapping[EngineName, Established] | None = None,
         on_established: Callable[[EngineName, Established], object] = lambda *_: None,
         suggests: Callable[[str], bool] = lambda _: True,
+        stored: Callable[[EngineName], Collection[str]] = lambda _: (),
     ) -> None:
-        self.keep_absent = False
         self.on_service_changed: Callable[[EngineName], object] = lambda _: None
         self._known = KnownEngines(suggests)
         self.add_known(known)
@@ -85,6 +77,7 @@ class Catalogue:
             name: EngineOffers(name, each) for name, each in (established or {}).items()
         }
         self._on_established = on_established
+        self._stored = stored
         self._usable: dict[EngineName, Engine] = {}
         self._unloaded = set(unloaded)
         self._in_service: dict[EngineName, Engine] = {}
@@ -121,18 +114,23 @@ class Catalogue:
         """Return whether a connected worker can run an engine, unloaded or not."""
         return engine in self._usable
 
-    def is_trusted(self, engine: EngineName) -> bool:
-        """Return whether a connected worker's offer of an engine is trusted.
+    def is_relied_on(self, engine: EngineName) -> bool:
+        """Return whether clients have asked for an engine that a connected worker has."""
+        offers = self._offers.get(engine)
+        usable = engine not in self._unloaded and not self.is_faulty(engine)
+        return offers is not None and offers.established and bool(offers.by_worker) and usable
 
-        A faulty or pending offer does not count if another worker's offer can be used.
-        """
-        offers = self._offers_of(engine).values()
-        usable = engine in self._usable
-        return any(offer.trusted and not (usable and offer.engine.fault) for offer in offers)
+    def has_same_tensors(self, engine: EngineName, other: EngineName) -> bool:
+        """Return whether two engines that were described have the same inputs and outputs."""
+        found = [self._offers[each].description for each in (engine, other)]
+        return all(
+            {*getattr(found[0], side)} == {*getattr(found[1], side)}
+            for side in ("inputs", "outputs")
+        )
 
     def is_faulty(self, engine: EngineName) -> bool:
         """Return whether an engine has a fault on every connected worker that has it."""
-        offers = [offer.engine for offer in self._offers_of(engine).values()]
+        offers = self._offers_of(engine).values()
         return bool(offers) and all(each.fault and not each.pending for each in offers)
 
     def check_in_service(self, engine: EngineName) -> None:
@@ -175,9 +173,9 @@ class Catalogue:
             if offers.conflicts:
                 raise Unavailable(
                     f"no worker that serves engine {name!r} is connected; another one with this "
-                    "name differs"
+                    f"name differs: to use that, run 'synergai engines forget {name}'"
                 )
-            fault = next(iter(offers.by_worker.values())).engine.fault
+            fault = next(iter(offers.by_worker.values())).fault
             raise EngineUnusable(f"engine {name!r} cannot be used: {fault}")
         if name in self._known:
             raise Unavailable(f"no worker that serves engine {name!r} is connected")
@@ -231,7 +229,7 @@ class Catalogue:
         Raises:
             EngineUnusable: every worker that has it found no input that it accepts.
         """
-        engines = [offer.engine for offer in self._offers_of(name).values()]
+        engines = self._offers_of(name).values()
         if engines and all(each.unverified and not each.samples for each in engines):
             raise EngineUnusable(f"engine {name!r} is unverified and has no samples; {ADVICE}")
 
@@ -298,41 +296,20 @@ class Catalogue:
 
     @property
     def conflicts(self) -> Iterator[EngineConflict]:
-        """Engines that workers offer and that differ from those in service."""
+        """Engines and variants that workers offer and that differ from those in service."""
         return chain.from_iterable(each.conflicts for each in self._offers.values())
 
-    @property
-    def variant_conflicts(self) -> Iterator[VariantConflict]:
-        """Variants of engines in service that workers offer with another file."""
-        return chain.from_iterable(each.variant_conflicts for each in self._offers.values())
-
-    @property
-    def other_samples(self) -> Iterator[OtherSamples]:
-        """Sample sets of engines in service that differ from those of most workers."""
-        return chain.from_iterable(each.other_samples for each in self._offers.values())
-
-    def update(
-        self,
-        worker_id: WorkerId,
-        engine: Engine,
-        *,
-        trusted: bool = False,
-        any_file: bool = False,
-    ) -> dict[WorkerId, Engine]:
-        """Record a worker's engine; return the resolved engine per worker.
-
-        Args:
-            worker_id: the worker.
-            engine: the engine as it offers it.
-            trusted: whether its description goes before that of others.
-            any_file: whether its file may differ from that of other workers.
-        """
-        offer = Offer(engine, trusted=trusted, any_file=any_file)
+    def update(self, worker_id: WorkerId, engine: Engine) -> dict[WorkerId, Engine]:
+        """Record a worker's engine as it offers it; return the resolved engine per worker."""
         if engine.name not in self._offers:
             self._offers[engine.name] = EngineOffers(engine.name)
-        self._offers[engine.name].by_worker[worker_id] = offer
+        self._offers[engine.name].by_worker[worker_id] = engine
         self.add_known([engine.name])
         return self._resolve(engine.name)
+
+    def review(self) -> list[dict[WorkerId, Engine]]:
+        """Take the changed store into account; return each resolved engine per worker."""
+        return [self._resolve(name) for name in list(self._offers)]
 
     def withdraw(self, worker_id: WorkerId, name: EngineName) -> dict[WorkerId, Engine]:
         """Remove one engine of a worker; return the resolved engine per remaining worker."""
@@ -345,21 +322,8 @@ class Catalogue:
         """Remove a worker's engines; return each resolved engine per remaining worker."""
         names = [name for name, each in self._offers.items() if worker_id in each.by_worker]
         for name in names:
-            self._offers[name].withdraw(worker_id, holds=self.keep_absent)
+            self._offers[name].withdraw(worker_id, holds=True)
         return [self._resolve(name) for name in names]
-
-    def release_absent(self) -> list[dict[WorkerId, Engine]]:
-        """Stop counting absent workers; return each resolved engine per worker.
-
-        Does nothing if `keep_absent` is set. Call it once workers have had the time to connect
-        after a restart of the gateway.
-        """
-        if self.keep_absent:
-            return []
-        for offers in self._offers.values():
-            offers.release_absent()
-        offered = [name for name, each in self._offers.items() if each.by_worker]
-        return [self._resolve(name) for name in offered]
 
     def forget(self, name: str) -> dict[WorkerId, Engine]:
         """Forget the established description of an engine; return the resolved engine per worker.
@@ -394,9 +358,11 @@ class Catalogue:
     def _resolve(self, name: EngineName) -> dict[WorkerId, Engine]:
         """Choose the description of an engine in service; return the engine per worker."""
         offers = self._offers[name]
-        resolved = offers.resolve(keep_absent=self.keep_absent)
-        if offers.changed:
-            self._record(name, offers)
+        before = offers.record()
+        resolved = offers.resolve(self._stored(name))
+        record = offers.record()
+        if record is not None and record != before:
+            self._on_established(name, record)
         self._set_usable(name, offers.engine)
         if offers.engine is not None or not offers.is_pending:
             inspected = self._inspected.pop(name, None)
@@ -410,16 +376,13 @@ class Catalogue:
     def _on_asked(self, name: EngineName) -> None:
         """Establish the description of an engine that a client has asked for."""
         offers = self._offers[name]
-        if offers.provisional:
-            offers.provisional = False
-            self._record(name, offers)
+        if not offers.established:
+            offers.established = True
+            record = offers.record()
+            if record is not None:
+                self._on_established(name, record)
 
-    def _record(self, name: EngineName, offers: EngineOffers) -> None:
-        established = offers.established()
-        if established is not None:
-            self._on_established(name, established)
-
-    def _offers_of(self, name: str) -> Mapping[WorkerId, Offer]:
+    def _offers_of(self, name: str) -> Mapping[WorkerId, Engine]:
         """Return the offers of an engine by connected worker; empty if there are none."""
         offers = self._offers.get(EngineName(name))
         return {} if offers is None else offers.by_worker

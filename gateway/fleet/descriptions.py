@@ -1,51 +1,36 @@
-"""Descriptions of engines that clients rely on, and the workers that serve them.
-
-Workers may offer different engines as one version of a name: other tensors, another file. Only one
-description of each version is in service at a time. The catalogue decides which.
-"""
+"""What an engine is, so that engines which workers offer under one name can be compared."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from synergai.domain import (
-    Engine,
-    EngineName,
-    TensorSpec,
-    Variant,
-    WorkerId,
-)
+from synergai.domain import TensorSpec, WorkerId  # noqa: TC001 - msgspec decodes with them
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+
+    from synergai.domain import Engine, EngineName
 
 DIGEST_SHOWN: Final = 12
 """Characters of a digest that people are shown."""
-_SOME: Final = (("", ""),)
-"""Variants of which no file is known."""
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """An engine as clients see it, and its file.
+    """An engine as clients see it, and its files.
 
     Attributes:
-        backend: backend of the worker that it was established with.
-        digest: SHA-256 of the model file there, in hexadecimal digits; empty if unknown.
-        variants: pairs of the name and digest of each variant in service; empty if the engine has a
-            single file.
+        files: SHA-256 of the file of each variant, in hexadecimal digits; a single file has an
+            empty name. An unknown digest is empty, and differs from no other.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     preprocess: str
     postprocess: str
-    backend: str
-    digest: str
-    variants: tuple[tuple[str, str], ...] = ()
+    files: dict[str, str]
 
     @classmethod
     def of(cls, engine: Engine) -> Self:
@@ -55,30 +40,56 @@ class Description(Struct, frozen=True, kw_only=True):
             outputs=engine.outputs,
             preprocess=engine.preprocess,
             postprocess=engine.postprocess,
-            backend=engine.backend,
-            digest="" if engine.variants else engine.digest,
-            variants=tuple((variant.name, variant.digest) for variant in engine.variants),
+            files={each.name: each.digest for each in engine.variants} or {"": engine.digest},
         )
 
-    @property
-    def without_files(self) -> Description:
-        """The part that all workers which serve an engine with variants have in common."""
-        return replace(self, variants=_SOME) if self.variants else self
+    def files_of(self, engine: Engine) -> dict[str, str]:
+        """Return the files of an engine; a single one has the name of the variant that it is."""
+        if engine.variants:
+            return {each.name: each.digest for each in engine.variants}
+        names = (name for name, digest in self.files.items() if digest and digest == engine.digest)
+        return {next(names, ""): engine.digest}
 
-    def with_files(self, digests: Mapping[str, str]) -> Description:
-        """Return the description with these files of the variants, by variant."""
-        return replace(self, variants=tuple(digests.items()) or _SOME)
+    def other_files(self, engine: Engine) -> dict[str, str]:
+        """Return the files of an engine that are not those of the same name here."""
+        return {
+            name: digest
+            for name, digest in self.files_of(engine).items()
+            if digest and self.files.get(name, digest) not in ("", digest)
+        }
 
-    def difference(self, engine: Engine, *, any_file: bool = False) -> str:
-        """Return how an engine differs from this description; empty if it does not.
+    def difference(self, engine: Engine) -> str:
+        """Return how an engine differs; empty if clients may use it, or one of its variants."""
+        if interface := self._other_interface(engine):
+            return interface
+        theirs = self.files_of(engine)
+        if ("" in theirs) != ("" in self.files):
+            return self._other_kind(engine)
+        others = self.other_files(engine)
+        if len(others) < len(theirs):
+            return ""
+        name = next(iter(others))
+        return (f"variant {name} is " if name else "") + self.file_difference(name, others[name])
 
-        Files of different backends are not compared: they have different formats. Those of variants
-        are compared one by one, see `gateway.fleet.variant_files`.
+    def file_difference(self, name: str, digest: str) -> str:
+        """Return how the file of a variant differs, for people."""
+        return f"a file of {_shown(digest)} instead of {self.files[name][:DIGEST_SHOWN]}…"
 
-        Args:
-            engine: the engine of a worker.
-            any_file: whether its file may differ.
-        """
+    def joined(self, engine: Engine) -> Description:
+        """Return this description, of a single file, as one variant of an engine if it is one."""
+        single = self.files.get("", "")
+        names = (each.name for each in engine.variants if single and each.digest == single)
+        name = next(names, "")
+        if not name or self._other_interface(engine):
+            return self
+        return replace(self, files={name: single})
+
+    def completed(self, engine: Engine) -> Description:
+        """Return this description with the files of an engine that it lacks."""
+        known = {name: digest for name, digest in self.files.items() if digest}
+        return replace(self, files=self.files | self.files_of(engine) | known)
+
+    def _other_interface(self, engine: Engine) -> str:
         for name in ("preprocess", "postprocess"):
             ours, theirs = getattr(self, name), getattr(engine, name)
             if ours != theirs:
@@ -87,42 +98,17 @@ class Description(Struct, frozen=True, kw_only=True):
         for name in ("inputs", "outputs"):
             if set(getattr(self, name)) != set(getattr(engine, name)):
                 return f"other {name}"
-        if bool(engine.variants) != bool(self.variants):
-            return self._other_kind(engine)
-        if any_file or engine.variants or engine.backend != self.backend:
-            return ""
-        return file_difference(self.digest, engine.digest)
-
-    def with_variants(self, engine: Engine) -> Description | None:
-        """Return this description of a single file as one of the variants of an engine.
-
-        None if the engine has no variants, or none of this file, or differs otherwise.
-        """
-        if self.variants or not self.digest:
-            return None
-        for each in engine.variants:
-            if each.digest == self.digest:
-                files = ((each.name, each.digest),)
-                found = replace(self, digest="", variants=files)
-                return None if found.difference(engine) else found
-        return None
+        return ""
 
     def _other_kind(self, engine: Engine) -> str:
-        """Return how an engine differs of which only one, this or the engine, has variants."""
+        """Return how an engine differs if only one of both has variants."""
         if not engine.variants:
             if not engine.digest:
                 return "it has no variants"
             return f"its file of {_shown(engine.digest)} is none of the variants in service"
-        if not self.digest or self.digest in engine.digests:
+        if not self.files[""]:
             return "it has variants"
-        return f"none of its variants is the file of {_shown(self.digest)} in service"
-
-
-def file_difference(ours: str, theirs: str) -> str:
-    """Return how the digest of a file differs; empty if it does not, or one is unknown."""
-    if not (ours and theirs) or ours == theirs:
-        return ""
-    return f"a file of {_shown(theirs)} instead of {ours[:DIGEST_SHOWN]}…"
+        return f"none of its variants is the file of {_shown(self.files[''])} in service"
 
 
 def _shown(digest: str) -> str:
@@ -130,16 +116,18 @@ def _shown(digest: str) -> str:
 
 
 class EngineConflict(NamedTuple):
-    """An engine of a worker that is not used, because it differs from the one in service.
+    """An engine of a worker, or one variant of it, that is not used because it differs.
 
     Attributes:
+        variant: the variant; empty for the whole engine.
         digest: SHA-256 of the worker's file, in hexadecimal digits; empty if unknown.
-        in_service: that of the file in service.
-        difference: how the worker's engine differs, for people.
+        in_service: that of the file in service; empty if there is none.
+        difference: how it differs, for people.
     """
 
     worker_id: WorkerId
     engine: EngineName
+    variant: str
     digest: str
     in_service: str
     difference: str
@@ -151,57 +139,26 @@ class Established(Struct, frozen=True, kw_only=True):
     Attributes:
         description: the description.
         holders: workers that serve it, or did when they were last connected.
-        lacking: those of them that do not have a variant in service, by variant.
     """
 
     description: Description
     holders: tuple[WorkerId, ...]
-    lacking: dict[str, tuple[WorkerId, ...]] = {}
 
 
-class Offer(Struct, frozen=True):
-    """An engine as a worker offers it.
+def mark_other_samples(engines: Iterable[tuple[WorkerId, Engine]]) -> dict[WorkerId, Engine]:
+    """Return the engine of each worker, with how its samples differ from those of the first.
 
-    Attributes:
-        engine: the engine.
-        trusted: whether its description goes before that of others.
-        any_file: whether its file may differ from that of other workers.
+    Such a worker is used all the same, since requests bring their own inputs.
     """
-
-    engine: Engine
-    trusted: bool
-    any_file: bool
-
-    def as_variant(self, names: Mapping[str, str]) -> Offer:
-        """Return the offer of a single file as that of a variant, if it is one of these.
-
-        Args:
-            names: names of variants, by digest.
-        """
-        name = "" if self.engine.variants else names.get(self.engine.digest, "")
-        if not name:
-            return self
-        variants = (Variant(name=name, digest=self.engine.digest),)
-        return Offer(replace(self.engine, variants=variants), self.trusted, self.any_file)
-
-    def difference(self, description: Description) -> str:
-        """Return how the engine differs from a description; empty if it does not."""
-        return description.difference(self.engine, any_file=self.any_file)
-
-
-def most_common(offers: list[Offer]) -> Description:
-    """Return the description that most of some offers have; of those, the one offered first.
-
-    That of an engine with variants is `Description.without_files`.
-    """
-    counts = Counter(Description.of(offer.engine).without_files for offer in offers)
-    return max(counts, key=counts.__getitem__)  # of equal ones, the first
-
-
-def all_variants(engines: Iterable[Engine]) -> tuple[Variant, ...]:
-    """Return the variants that any of some engines has, each as the first one has it."""
-    found: dict[str, Variant] = {}
-    for engine in engines:
-        for variant in engine.variants:
-            found.setdefault(variant.name, variant)
-    return tuple(found.values())
+    marked = dict(engines)
+    known = [(worker, each) for worker, each in marked.items() if each.samples_digest]
+    for worker, each in known[1:]:
+        there, first = known[0]
+        if each.samples_digest != first.samples_digest:
+            text = (
+                f"its samples or labels are not those of {there}: a samples.npz of "
+                f"{_shown(each.samples_digest)} instead of {first.samples_digest[:DIGEST_SHOWN]}…; "
+                "accuracies measured on them are not compared, and jobs over samples mix both"
+            )
+            marked[worker] = replace(each, other_samples=text)
+    return marked

@@ -1,4 +1,4 @@
-"""Choice among the descriptions of one engine that workers offer."""
+"""The offers of one engine by workers, and which of them is in service."""
 
 from __future__ import annotations
 
@@ -7,29 +7,24 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from gateway.fleet.descriptions import (
+    Description,
     EngineConflict,
     Established,
-    all_variants,
-    most_common,
+    mark_other_samples,
 )
-from gateway.fleet.sample_sets import other_samples
-from gateway.fleet.variant_files import VariantFiles
 from synergai.domain import LeftOut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
-    from gateway.fleet.descriptions import Description, Offer
-    from gateway.fleet.sample_sets import OtherSamples
-    from gateway.fleet.variant_files import VariantConflict
-    from synergai.domain import Engine, EngineName, WorkerId
+    from synergai.domain import Engine, EngineName, Variant, WorkerId
 
 _MAX_HOLDERS: Final = 256
-"""Workers remembered per description, of which absent ones may never return."""
+"""Workers remembered per description; absent ones may never return."""
 
 
 class EngineOffers:
-    """The offers of one engine; `Catalogue` has the rules by which one is chosen.
+    """The offers of one engine; `Catalogue` has the rule by which one is in service.
 
     Args:
         name: name of the engine.
@@ -38,266 +33,178 @@ class EngineOffers:
     Attributes:
         by_worker: offer of each connected worker, those of the longest connected workers first.
         description: the description in service; None if there is none.
-        provisional: whether no client has asked for the description yet.
+        established: whether a client has asked for the description.
         engine: the engine that clients see; None if no worker serves it.
-        conflicts: offers that differ from the description.
-        variant_conflicts: variants that workers offer with another file.
-        other_samples: sample sets that differ from those of most workers.
-        changed: whether the last `resolve` changed what `established` returns.
+        conflicts: offers that differ from the description, and variants that do.
     """
 
     def __init__(self, name: EngineName, established: Established | None = None) -> None:
-        self.by_worker: dict[WorkerId, Offer] = {}
-        self.description: Description | None = None
-        self.provisional = False
+        self.by_worker: dict[WorkerId, Engine] = {}
+        self.description = None if established is None else established.description
+        self.established = established is not None
         self.engine: Engine | None = None
         self.conflicts: list[EngineConflict] = []
-        self.variant_conflicts: list[VariantConflict] = []
-        self.other_samples: list[OtherSamples] = []
-        self.changed = False
         self._name = name
-        self._holders: dict[WorkerId, None] = {}
-        self._files: VariantFiles | None = None
-        if established is not None:
-            self.description = established.description
-            self._holders = dict.fromkeys(established.holders)
-            if established.description.variants:
-                self._files = _established_files(established)
+        # Workers that serve the description and, once it is established, those that did.
+        self._holders = dict.fromkeys(() if established is None else established.holders)
 
     @property
     def is_pending(self) -> bool:
         """Whether a worker is still inspecting the engine."""
-        return any(offer.engine.pending for offer in self.by_worker.values())
+        return any(engine.pending for engine in self.by_worker.values())
 
-    def established(self) -> Established | None:
-        """Return the record of the description in service; None if there is none."""
-        if self.description is None:
+    def record(self) -> Established | None:
+        """Return the record of the description, if it is established."""
+        if self.description is None or not self.established:
             return None
         while len(self._holders) > _MAX_HOLDERS:
             del self._holders[next(iter(self._holders))]
-        lacking = {} if self._files is None else self._files.lacking(self._holders)
-        return Established(
-            description=self.description, holders=tuple(self._holders), lacking=lacking
-        )
+        return Established(description=self.description, holders=tuple(self._holders))
 
     def withdraw(self, worker_id: WorkerId, *, holds: bool) -> None:
         """Remove the offer of a worker.
 
         Args:
             worker_id: the worker.
-            holds: whether the worker still counts as serving the engine.
+            holds: whether it keeps an established description in service.
         """
         del self.by_worker[worker_id]
-        if not holds:
+        if not (holds and self.established):
             self._holders.pop(worker_id, None)
-
-    def release_absent(self) -> None:
-        """Stop counting absent workers as serving the engine."""
-        for worker_id in self._holders.keys() - self.by_worker.keys():
-            del self._holders[worker_id]
 
     def forget_description(self) -> None:
         """Forget the description in service; the next `resolve` chooses another one."""
-        self.description = self._files = None
+        self.description = None
+        self.established = False
         self._holders = {}
 
-    def resolve(self, *, keep_absent: bool) -> dict[WorkerId, Engine]:
+    def resolve(self, stored: Collection[str]) -> dict[WorkerId, Engine]:
         """Choose the description in service; return the engine as each worker may serve it.
 
         Args:
-            keep_absent: whether absent workers count as serving what they served last.
+            stored: digests of the files that the store has of this engine; empty if it has none.
         """
-        offers = {each: offer for each, offer in self.by_worker.items() if not offer.engine.fault}
-        self._join_variants(offers)
-        self._choose(self._as_variants(offers), keep_absent=keep_absent)
-        self._join_variants(offers)
-        offers = self._as_variants(offers)
-        holders = set(self._holders)
-        differences = self._compare(offers)
-        self._compare_variants(offers, differences, keep_absent=keep_absent)
-        resolved = {each: offer.engine for each, offer in self.by_worker.items()}
-        for conflict in self.variant_conflicts:
-            resolved[conflict.worker_id] = _without(resolved[conflict.worker_id], conflict)
-        for worker_id, offer in offers.items():
-            if offer is not self.by_worker[worker_id]:
-                [variant] = offer.engine.variants
-                resolved[worker_id] = replace(resolved[worker_id], file_variant=variant.name)
-        for worker_id, difference in differences.items():
-            fault = f"it differs from the engine of this name in service: {difference}"
-            resolved[worker_id] = replace(self.by_worker[worker_id].engine, fault=fault)
-        self._set_conflicts(offers, differences)
-        serving = [each for each in offers if each not in differences]
-        self.other_samples = other_samples({each: resolved[each] for each in serving})
-        for differing in self.other_samples:
-            there = differing.worker_id
-            resolved[there] = replace(resolved[there], other_samples=differing.text)
-        gained = not holders.issuperset(self._holders)
-        files_changed = self._files is not None and self._files.changed
-        self.changed = not self.provisional and (gained or files_changed)
-        self._set_engine([resolved[each] for each in serving])
-        if not self.by_worker and self.provisional:  # no client knows it
-            self.provisional = False
-            self.forget_description()
-        return resolved
-
-    def _choose(self, offers: dict[WorkerId, Offer], *, keep_absent: bool) -> None:
-        """Set the description in service."""
-        current = self.description
-        trusted = [offer for offer in offers.values() if offer.trusted]
-        candidates = trusted or list(offers.values())
-        if current is not None and (trusted or not self.provisional):
-            # Not by `Offer.difference`: a listed file goes before one that is not.
-            if not all(current.difference(offer.engine) for offer in candidates):
-                return
-            if not trusted:
-                changed = self._give_up(offers, keep_absent=keep_absent)
-                if self._holders:
-                    return
-                candidates = changed or candidates
-        if not candidates:
-            return
-        chosen = most_common(candidates)
-        if current is None or chosen != current.without_files:
-            self.forget_description()
-            self.provisional = True
-            self.description = chosen
-
-    def _join_variants(self, offers: Mapping[WorkerId, Offer]) -> None:
-        """Make the single file in service a variant, if an offer has it among its variants."""
-        if self.description is None:
-            return
-        for offer in offers.values():
-            joined = self.description.with_variants(offer.engine)
-            if joined is not None:
-                self.description = joined
-                self._files = VariantFiles(
-                    dict(joined.variants),
-                    {name: list(self._holders) for name, _ in joined.variants},
-                )
-                return
-
-    def _as_variants(self, offers: dict[WorkerId, Offer]) -> dict[WorkerId, Offer]:
-        """Return the offers, those of a single file that is a variant in service as variants."""
-        description = self.description
-        pairs = [
-            (each.name, each.digest) for offer in offers.values() for each in offer.engine.variants
-        ]
-        if description is not None:
-            if not description.variants:
-                return offers
-            pairs = [*description.variants, *pairs]
-        names: dict[str, str] = {}
-        for name, digest in pairs:
-            if digest:
-                names.setdefault(digest, name)
-        return {each: offer.as_variant(names) for each, offer in offers.items()}
-
-    def _give_up(self, offers: dict[WorkerId, Offer], *, keep_absent: bool) -> list[Offer]:
-        """Let workers that offer something else give up the description; return what they offer.
-
-        A worker that reports a fault gives it up as well, unless absent workers count.
-        """
-        changed = [offer for worker_id, offer in offers.items() if worker_id in self._holders]
-        for worker_id, offer in self.by_worker.items():
-            if worker_id in offers or not (keep_absent or offer.engine.pending):
+        usable = {each: engine for each, engine in self.by_worker.items() if not engine.fault}
+        candidates = usable
+        if stored:
+            vouched = {
+                each: engine for each, engine in usable.items() if engine.digests.issubset(stored)
+            }
+            # Until a worker has fetched it, the engine that was in service before stays.
+            before = {each: engine for each, engine in usable.items() if each in self._holders}
+            candidates, stored = vouched or before, stored if vouched else ()
+        self._review(candidates, usable, stored)
+        self._complete(candidates.values())
+        self.conflicts = []
+        resolved = dict(self.by_worker)
+        serving: dict[WorkerId, Engine] = {}
+        for worker_id, engine in usable.items():
+            difference = "its files are not those of the store"
+            if worker_id in candidates and self.description is not None:
+                difference = self.description.difference(engine)
+            if difference:
+                self._add_conflict(worker_id, "", engine.digest, difference)
                 self._holders.pop(worker_id, None)
-        return changed
-
-    def _compare(self, offers: dict[WorkerId, Offer]) -> dict[WorkerId, str]:
-        """Let workers whose offer is like the description hold it; return how the others differ."""
-        differences: dict[WorkerId, str] = {}
-        if self.description is None:
-            return differences
-        for worker_id, offer in offers.items():
-            if difference := offer.difference(self.description):
-                differences[worker_id] = difference
-                self._holders.pop(worker_id, None)
+                fault = f"it differs from the engine of this name in service: {difference}"
+                resolved[worker_id] = replace(engine, fault=fault)
             else:
+                serving[worker_id] = self._served(worker_id, engine)
                 self._holders[worker_id] = None
-        return differences
+        serving = mark_other_samples(serving.items())
+        self.engine = _merged(serving.values())
+        if not self.by_worker and not self.established:  # no client knows it
+            self.forget_description()
+        return resolved | serving
 
-    def _compare_variants(
+    def _review(
         self,
-        offers: dict[WorkerId, Offer],
-        differences: dict[WorkerId, str],
-        *,
-        keep_absent: bool,
+        candidates: Mapping[WorkerId, Engine],
+        usable: Mapping[WorkerId, Engine],
+        stored: Collection[str],
     ) -> None:
-        """Choose the file of each variant, and set the variants that workers do not use.
+        """Choose the description in service, again if no worker has the files of the former one.
 
-        Workers that can use none of them are added to `differences`.
+        A worker that served an established description and offers nothing usable now, because it
+        is absent or inspects its engines, still has all files.
         """
-        self.variant_conflicts = []
+        changed: list[Engine] = []
         description = self.description
-        if description is None or not description.variants:
-            self._files = None
+        if description is not None and self.established:
+            changed = [engine for each, engine in candidates.items() if each in self._holders]
+            for engine in candidates.values():
+                description = description.joined(engine)
+            alike = {
+                worker_id: description.files_of(engine).keys() - description.other_files(engine)
+                for worker_id, engine in candidates.items()
+                if not description.difference(engine)
+            }
+            silent = {each for each in self._holders if each not in usable}
+            self._holders = {
+                each: None for each in self._holders if each in alike or each in silent
+            }
+            files = {
+                name: digest
+                for name, digest in description.files.items()
+                if not (stored and digest) or digest in stored
+                if silent or any(name in theirs for theirs in alike.values())
+            }
+            if files or not candidates:
+                self.description = replace(description, files=files or description.files)
+                return
+        self.forget_description()
+        # Before others, which may have waited for this.
+        chosen = next(iter([*changed, *candidates.values()]), None)
+        self.description = None if chosen is None else Description.of(chosen)
+
+    def _complete(self, candidates: Iterable[Engine]) -> None:
+        """Add the variants to the description that only some workers have."""
+        if self.description is None:
             return
-        faulty = {
-            worker_id
-            for worker_id, offer in self.by_worker.items()
-            if offer.engine.fault and not (keep_absent or offer.engine.pending)
-        }
-        files = self._files = self._files or VariantFiles()
-        self.variant_conflicts = files.resolve(
-            self._name,
-            {each: offer for each, offer in offers.items() if each not in differences},
-            self._holders.keys() - faulty,
-            provisional=self.provisional,
+        for engine in candidates:
+            self.description = self.description.joined(engine)
+        for engine in candidates:
+            if not self.description.difference(engine):
+                self.description = self.description.completed(engine)
+
+    def _served(self, worker_id: WorkerId, engine: Engine) -> Engine:
+        """Return an engine that is in service as its worker may serve it."""
+        description = self.description
+        if description is None:
+            return engine
+        [file_variant, *_] = description.files_of(engine)
+        if not engine.variants:
+            return replace(engine, file_variant=file_variant)
+        others = description.other_files(engine)
+        left_out = list(engine.left_out)
+        for name, digest in others.items():
+            difference = description.file_difference(name, digest)
+            self._add_conflict(worker_id, name, digest, difference)
+            reason = f"it differs from the variant of this name in service: {difference}"
+            left_out.append(LeftOut(name, reason))
+        variants = tuple(each for each in engine.variants if each.name not in others)
+        return replace(
+            engine, variants=variants, digest=variants[0].digest, left_out=tuple(left_out)
         )
-        by_worker: dict[WorkerId, list[VariantConflict]] = {}
-        for conflict in self.variant_conflicts:
-            by_worker.setdefault(conflict.worker_id, []).append(conflict)
-        for worker_id, conflicts in by_worker.items():
-            if len(conflicts) == len(offers[worker_id].engine.variants):
-                first = conflicts[0]
-                differences[worker_id] = f"variant {first.variant} is {first.difference}"
-                self._holders.pop(worker_id, None)
-        self.description = description.with_files(files.digests)
 
-    def _set_conflicts(
-        self, offers: dict[WorkerId, Offer], differences: dict[WorkerId, str]
+    def _add_conflict(
+        self, worker_id: WorkerId, variant: str, digest: str, difference: str
     ) -> None:
-        in_service = "" if self.description is None else self.description.digest
-        self.conflicts = [
+        files = {} if self.description is None else self.description.files
+        self.conflicts.append(
             EngineConflict(
-                worker_id, self._name, offers[worker_id].engine.digest, in_service, difference
+                worker_id, self._name, variant, digest, files.get(variant, ""), difference
             )
-            for worker_id, difference in differences.items()
-        ]
-
-    def _set_engine(self, served: list[Engine]) -> None:
-        """Set the engine that clients see, given those of the workers that serve it."""
-        if not served or self.description is None:
-            self.engine = None
-            return
-        backend = self.description.backend
-        # Those of a single file, which is one of the variants, do not have the others.
-        served = [each for each in served if each.variants] or served
-        engine = next((each for each in served if each.backend == backend), served[0])
-        if engine.variants:
-            engine = replace(engine, variants=all_variants([engine, *served]))
-        self.engine = engine
+        )
 
 
-def _established_files(established: Established) -> VariantFiles:
-    """Return the files of an engine's variants as they were established."""
-    digests = {name: digest for name, digest in established.description.variants if name}
-    holders = {
-        name: [
-            each for each in established.holders if each not in established.lacking.get(name, ())
-        ]
-        for name in digests
-    }
-    return VariantFiles(digests, holders)
-
-
-def _without(engine: Engine, conflict: VariantConflict) -> Engine:
-    """Return an engine without a variant whose file is not the one in service."""
-    variants = tuple(each for each in engine.variants if each.name != conflict.variant)
-    reason = f"it differs from the variant of this name in service: {conflict.difference}"
-    return replace(
-        engine,
-        variants=variants,
-        digest=variants[0].digest if variants else engine.digest,
-        left_out=(*engine.left_out, LeftOut(conflict.variant, reason)),
-    )
+def _merged(engines: Iterable[Engine]) -> Engine | None:
+    """Return the first engine, with the variants of all; None if there is none."""
+    # One of a single file, which is one of the variants, does not have the others.
+    served = sorted(engines, key=lambda each: not each.variants)
+    if not served or not served[0].variants:
+        return served[0] if served else None
+    variants: dict[str, Variant] = {}
+    for engine in served:
+        for variant in engine.variants:
+            variants.setdefault(variant.name, variant)
+    return replace(served[0], variants=tuple(variants.values()))

@@ -42,6 +42,7 @@ class Versions:
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. Every version counts as prepared by default.
         on_unusable: called with a version that has a fault on every worker that has it.
+        hold: called with the name of an engine and a rollout that waits for an operator.
         check_floor: checks that a version, or one variant of it, reaches an accuracy, see
             `FleetVariants.check_floor`; every floor passes by default.
         stored: returns the versions of an engine that are in the store; none by default. Call
@@ -55,6 +56,7 @@ class Versions:
         self.policies: dict[str, VersionPolicy] = dict(policies or {})
         self.prepare: Callable[[EngineName], object] = self.set_prepared
         self.on_unusable: Callable[[EngineName], object] = lambda _: None
+        self.hold: Callable[[str, VersionPolicy], object] = self.set_policy
         self.check_floor: Callable[[EngineName, float, str], object] = lambda *_: None
         self.stored: Callable[[str], Collection[int]] = lambda _: ()
         self._prepared: set[EngineName] = set()
@@ -190,11 +192,11 @@ class Versions:
         """Return whether a version may be the highest one, which requests get by default.
 
         Any worker that may serve an engine can offer a version of it. Once the store has versions,
-        those above all of them do not count, unless an offer is trusted for another reason.
+        those above all of them do not count.
         """
         name, version = split_version(engine)
-        number, stored = int(version), self.stored(name)
-        return not stored or number <= max(stored) or self.catalogue.is_trusted(engine)
+        stored = self.stored(name)
+        return not stored or int(version) <= max(stored)
 
     def on_stored_changed(self) -> None:
         """Take changed versions in the store into account."""
@@ -266,27 +268,40 @@ class Versions:
         of the store take precedence.
         """
         number = int(split_version(engine)[1])
-        trusted = number in stored or self.catalogue.is_trusted(engine)
         try:
             self.catalogue.check_in_service(engine)
         except EnginePending:
-            return 2, trusted, number
+            return 2, number in stored, number
         except Unavailable:
-            return 1, trusted, number
+            return 1, number in stored, number
         except SynergaiError:
-            return 0, trusted, number
-        return 3, trusted, number
+            return 0, number in stored, number
+        return 3, number in stored, number
 
     def _on_service_changed(self, engine: EngineName) -> None:
         name, version = split_version(engine)
         self._defaults.pop(name, None)
         if self.catalogue.serves(engine):
-            if version == self.policy(name).target:
+            if name not in self.policies:
+                self._hold_other_tensors(name)
+            elif version == self.policies[name].target:
                 self._make_ready(engine)
             return
         self._prepared.discard(engine)
         if self.catalogue.is_faulty(engine):
             self.on_unusable(engine)
+
+    def _hold_other_tensors(self, name: str) -> None:
+        """Hold back a version that clients could not use as they use the one before it."""
+        known = [each for each in self.catalogue.versions_of(name) if self.counts(each)]
+        used = [each for each in known if self.catalogue.is_relied_on(each)]
+        if not used or (newest := known[-1]) in used or not self.catalogue.serves(newest):
+            return
+        if self.catalogue.has_same_tensors(newest, used[-1]):
+            return
+        base, target = split_version(used[-1])[1], split_version(newest)[1]
+        reason = f"version {target} has other inputs or outputs than version {base}"
+        self.hold(name, VersionPolicy(base=base, target=target, reason=reason))
 
 
 def check_variant(engine: Engine, variant: str) -> None:

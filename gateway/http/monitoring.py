@@ -25,7 +25,6 @@ def monitoring_routes(
     accepts_jobs: Callable[[], bool],
     store_fault: Callable[[], str],
     conflicts: Callable[[], Iterable[str]],
-    variant_conflicts: Callable[[], Iterable[str]],
 ) -> Sequence[BaseRoute]:
     """Return the routes.
 
@@ -34,9 +33,8 @@ def monitoring_routes(
         ready: returns whether the gateway accepts requests, for ``/healthz``.
         accepts_jobs: returns whether there is room to record new jobs.
         store_fault: returns why the store of engines cannot be used; empty if it can.
-        conflicts: returns how each engine differs that a worker does not use for this reason.
-        variant_conflicts: returns how the file of each variant differs that a worker does not use
-            for this reason.
+        conflicts: returns how each engine or variant differs that a worker does not use for this
+            reason.
     """
 
     async def render(_request: Request) -> Response:
@@ -48,14 +46,9 @@ def monitoring_routes(
             # Without the reason, which is in the log: anyone may read this.
             broken = "no engines are distributed: the store cannot be used\n"
             store = broken if store_fault() else ""
-            files = _lines("a worker's engine is not used", conflicts())
-            files += _lines("a worker's variant is not used", variant_conflicts())
+            differences = islice(conflicts(), _MAX_CONFLICTS)
+            files = "".join(f"a worker's engine is not used: {each}\n" for each in differences)
             return PlainTextResponse(f"serving\n{full}{store}{files}")
         return PlainTextResponse("not serving\n", 503)
 
     return [Route("/metrics", render), Route("/healthz", healthz)]
-
-
-def _lines(what: str, differences: Iterable[str]) -> str:
-    """Return a line for each of the first differences."""
-    return "".join(f"{what}: {each}\n" for each in islice(differences, _MAX_CONFLICTS))

@@ -46,7 +46,6 @@ from synergai.scheduling.events import (
     WorkerDraining,
 )
 from synergai.v1 import hub_pb2
-from synergai.versions import versioned
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -207,9 +206,6 @@ class Hub:
                     self._power_changed(worker, message.power_changed)
                 case "placed":
                     self._placements.report(worker, message.placed)
-                    engine_name = versioned(message.placed.engine, str(message.placed.version))
-                    if (offered := worker.offered.get(engine_name)) is not None:
-                        self._offer(connection, worker, [offered])  # it may be trusted now
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
                     worker.draining = True
@@ -276,9 +272,9 @@ class Hub:
                 "--worker-id"
             )
 
-    def release_absent(self) -> None:
-        """Let workers that have not returned not count any more; see `Catalogue`."""
-        for engines in self._catalogue.release_absent():
+    def follow_store(self) -> None:
+        """Take changed versions in the store into account."""
+        for engines in self._catalogue.review():
             self._apply_engines(engines)
 
     def forget_engine(self, name: str) -> EngineName:
@@ -303,8 +299,6 @@ class Hub:
     def set_rules(self, rows: tuple[Worker, ...] | None) -> None:
         """Set the access table's rows for workers, and apply them to the connected ones."""
         self._rules.set_rows(rows)
-        # Without rules, workers do not prove their ids.
-        self._catalogue.keep_absent = self._rules.active
         self.review()
 
     def review(self) -> None:
@@ -336,12 +330,7 @@ class Hub:
                 allowed.append(engine)
         self._on_new_engines(frozenset(engine.name for engine in allowed))
         for engine in allowed:
-            pinned = applicant is not None and self._rules.is_pinned(applicant, engine)
-            # As are the agent of this process, and what an operator has pushed.
-            trusted = pinned or applicant is None or self._placements.vouches_for(worker, engine)
-            self._apply_engines(
-                self._catalogue.update(worker.id, engine, trusted=trusted, any_file=pinned)
-            )
+            self._apply_engines(self._catalogue.update(worker.id, engine))
 
     def _apply_engines(self, engines: dict[WorkerId, Engine]) -> None:
         """Set an engine on each worker as the catalogue has resolved it."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gateway.store.pacer import Pacer
     from gateway.store.storage import StoredVersion
     from gateway.store.store import EngineStore
-    from synergai.domain import Engine
 
 MAX_FETCHES: Final = 2
 """Calls of one worker at a time: one that its agent has given up may not have ended yet."""
@@ -139,16 +138,6 @@ class Placements:
             placed = worker.placed.get((stored.engine, stored.version))
             if placed is not None:
                 yield worker, placed
-
-    def vouches_for(self, worker: ConnectedWorker, engine: Engine) -> bool:
-        """Return whether an engine of a worker has the model that the store has placed on it."""
-        stored = self._store.of(engine.name)
-        return (
-            stored is not None
-            and (stored.engine, stored.version) in worker.placed
-            and engine.digests <= {stored.model_sha256, *stored.manifest.contents}
-            and bool(engine.digests)
-        )
 
     async def fetch(
         self, request: hub_pb2.FetchRequest

@@ -61,6 +61,7 @@ class Rollouts:
         self._changing = asyncio.Lock()
         versions.prepare = self._prepare
         versions.on_unusable = self._on_unusable
+        versions.hold = self._hold
 
     async def close(self) -> None:
         """Stop loading versions, and complete what is being written."""
@@ -205,8 +206,18 @@ class Rollouts:
     def _fall_back(self, name: str, reason: str) -> None:
         """Roll back a rollout whose version cannot be used."""
         policy = replace(self._versions.policy(name), target="", share=0.0, reason=reason)
-        self._versions.set_policy(name, policy)
         _log.error("engine %s: rolled back to version %s: %s", name, policy.base, reason)
+        self._set_now(name, policy)
+
+    def _hold(self, name: str, policy: VersionPolicy) -> None:
+        """Begin a rollout that waits for an operator."""
+        text = "engine %s: version %s answers on, as %s; 'synergai engines rollout %s --to %s'"
+        _log.warning(text, name, policy.base, policy.reason, name, policy.target)
+        self._set_now(name, policy)
+
+    def _set_now(self, name: str, policy: VersionPolicy) -> None:
+        """Apply a policy at once, and record it."""
+        self._versions.set_policy(name, policy)
         writing = asyncio.create_task(self._write())
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from gateway.fleet.descriptions import EngineConflict
-    from gateway.fleet.sample_sets import OtherSamples
-    from gateway.fleet.variant_files import VariantConflict
     from gateway.fleet.worker import ConnectedWorker
     from synergai.domain import EngineName, WorkerId
 
@@ -90,10 +88,10 @@ class WorkerCollector(SnapshotCollector[list[WorkerState]]):
 
 
 class ConflictCollector(SnapshotCollector["list[EngineConflict]"]):
-    """Collector of the engines that are not used, because they differ from those in service.
+    """Collector of the engines and variants that differ from those in service.
 
     Args:
-        conflicts: returns the engines.
+        conflicts: returns them.
     """
 
     def __init__(self, conflicts: Callable[[], Iterable[EngineConflict]]) -> None:
@@ -101,76 +99,19 @@ class ConflictCollector(SnapshotCollector["list[EngineConflict]"]):
         self._conflicts = conflicts
 
     def read(self) -> list[EngineConflict]:
-        """Return the engines, up to a limit, as workers may offer any number."""
+        """Return them, up to a limit, as workers may offer any number."""
         return list(islice(self._conflicts(), _MAX_CONFLICTS))
 
     def families(self, state: list[EngineConflict]) -> Iterator[Metric]:
         """Yield the family."""
         family = gauge(
             "worker_engine_conflicts",
-            "Engines of the worker that are not used, because they differ from those in service; "
-            "1 for each, with the SHA-256 of both files.",
-            *("worker", "engine", "digest", "in_service"),
-        )
-        for each in state:
-            labels = (each.worker_id, each.engine, each.digest, each.in_service)
-            family.add_metric([text[:_MAX_LABEL] for text in labels], 1)
-        yield family
-
-
-class VariantConflictCollector(SnapshotCollector["list[VariantConflict]"]):
-    """Collector of the variants that workers do not use, because their files differ.
-
-    Args:
-        conflicts: returns the variants.
-    """
-
-    def __init__(self, conflicts: Callable[[], Iterable[VariantConflict]]) -> None:
-        super().__init__()
-        self._conflicts = conflicts
-
-    def read(self) -> list[VariantConflict]:
-        """Return the variants, up to a limit, as workers may offer any number."""
-        return list(islice(self._conflicts(), _MAX_CONFLICTS))
-
-    def families(self, state: list[VariantConflict]) -> Iterator[Metric]:
-        """Yield the family."""
-        family = gauge(
-            "worker_variant_conflicts",
-            "Variants of the worker that are not used, because their files differ from those in "
-            "service; 1 for each, with the SHA-256 of both files.",
+            "Engines of the worker, or variants of them, that are not used, because they differ "
+            "from those in service; 1 for each, with the SHA-256 of both files.",
             *("worker", "engine", "variant", "digest", "in_service"),
         )
         for each in state:
-            family.add_metric([text[:_MAX_LABEL] for text in each], 1)
-        yield family
-
-
-class OtherSamplesCollector(SnapshotCollector["list[OtherSamples]"]):
-    """Collector of the sample sets of workers that differ from those of most others.
-
-    Args:
-        differing: returns them.
-    """
-
-    def __init__(self, differing: Callable[[], Iterable[OtherSamples]]) -> None:
-        super().__init__()
-        self._differing = differing
-
-    def read(self) -> list[OtherSamples]:
-        """Return the sample sets, up to a limit, as workers may offer any number."""
-        return list(islice(self._differing(), _MAX_CONFLICTS))
-
-    def families(self, state: list[OtherSamples]) -> Iterator[Metric]:
-        """Yield the family."""
-        family = gauge(
-            "worker_other_samples",
-            "Engines whose sample set on the worker differs from that of most workers; 1 for each, "
-            "with the SHA-256 of both.",
-            *("worker", "engine", "digest", "common"),
-        )
-        for each in state:
-            family.add_metric([text[:_MAX_LABEL] for text in each[:4]], 1)
+            family.add_metric([text[:_MAX_LABEL] for text in each[:5]], 1)
         yield family
 
 

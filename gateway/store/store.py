@@ -132,6 +132,11 @@ class EngineStore:
         name, version = split_version(engine)
         return self._versions.get((name, int(version)))
 
+    def files_of(self, engine: EngineName) -> Collection[str]:
+        """Return the digests of the files of a version; empty if the store does not have it."""
+        stored = self.of(engine)
+        return () if stored is None else {stored.model_sha256, *stored.manifest.contents}
+
     def versions_of(self, engine: str) -> Collection[int]:
         """Return the versions of an engine that the store has."""
         return self._by_engine.get(engine, ())

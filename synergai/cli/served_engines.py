@@ -152,9 +152,10 @@ def _parse_share(text: str) -> float:
 
 def _policy_text(policy: VersionPolicy) -> str:
     if policy.target:
+        why = f", as {policy.reason}" if policy.reason else ""
         return (
             f"version {policy.target} gets {policy.share * 100:.4g}% of requests, version "
-            f"{policy.base} the others"
+            f"{policy.base} the others{why}"
         )
     if policy.base:
         return f"version {policy.base} gets all requests"

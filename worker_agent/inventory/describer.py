@@ -55,16 +55,12 @@ class Describer:
     """Describes engines from a cache, or by loading them.
 
     Args:
-        inspect: describes a model by loading it; see `inspect_in_host`.
         cache: cache file; created if missing.
         agent_version: another version tries again to load what hung or crashed.
         now: seconds since the epoch.
     """
 
-    def __init__(
-        self, inspect: Inspect, cache: Path, agent_version: str, now: Callable[[], float]
-    ) -> None:
-        self._inspect = inspect
+    def __init__(self, cache: Path, agent_version: str, now: Callable[[], float]) -> None:
         self._cache = cache
         self._agent_version = agent_version
         self._now = now
@@ -110,8 +106,12 @@ class Describer:
                 self._faults.pop(key, None)
         self.write_cache()  # so that it is not read from there
 
-    async def describe(self, definition: EngineDefinition) -> Engine:
+    async def describe(self, definition: EngineDefinition, inspect: Inspect) -> Engine:
         """Describe an engine from the cache, or by loading it; a reason not to use it is its fault.
+
+        Args:
+            definition: the engine.
+            inspect: describes a model that is not in the cache; see `inspect_in_host`.
 
         Raises:
             CrowdedOut: it had no room beside other engines.
@@ -121,9 +121,9 @@ class Describer:
         left_out: list[LeftOut] = []
         try:
             if definition.variants:
-                models, left_out = await self._describe_variants(definition)
+                models, left_out = await self._describe_variants(definition, inspect)
             else:
-                models = [await self._describe_model(definition)]
+                models = [await self._describe_model(definition, inspect)]
         except CrowdedOut:
             raise
         except SynergaiError as error:
@@ -144,7 +144,7 @@ class Describer:
             return faulty_engine(definition, str(error))
 
     async def _describe_variants(
-        self, definition: EngineDefinition
+        self, definition: EngineDefinition, inspect: Inspect
     ) -> tuple[list[Model], list[LeftOut]]:
         """Describe the variants of an engine, and say which cannot serve as it.
 
@@ -157,7 +157,7 @@ class Describer:
         first_error: SynergaiError | OSError | None = None
         for variant in definition.variants:
             try:
-                model = await self._describe_model(definition.of_variant(variant.name))
+                model = await self._describe_model(definition.of_variant(variant.name), inspect)
                 if found:
                     check_alike(model, found[0])
             except CrowdedOut:
@@ -174,7 +174,7 @@ class Describer:
             raise first_error
         return found, left_out
 
-    async def _describe_model(self, definition: EngineDefinition) -> Model:
+    async def _describe_model(self, definition: EngineDefinition, inspect: Inspect) -> Model:
         """Describe an engine with a single model, or with one of its variants.
 
         Raises:
@@ -192,7 +192,7 @@ class Describer:
             if (fault := self._fault(key)) is not None:
                 raise LoadHung(f"{fault}; {_TRIED_AGAIN}")
             try:
-                description = await self._inspect(definition)
+                description = await inspect(definition)
             except (LoadHung, LoadCrashed) as error:
                 self._faults[key] = LoadFault(str(error), self._now(), self._agent_version)
                 raise

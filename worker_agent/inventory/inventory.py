@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
+    from synergai.models.descriptions import Description
+    from synergai.models.directory import EngineDefinition
     from worker_agent.hosts.memory import HostMemory
     from worker_agent.inventory.describer import Inspect
 
@@ -35,6 +37,10 @@ _MAX_PARALLEL: Final = 4
 """Engines loaded at a time to describe them."""
 _HOST_BYTES: Final = 700 << 20
 """Memory of an engine host with the largest runtime, TensorFlow, and a small model."""
+
+
+class _Outdated(Exception):
+    """An engine has changed before its turn to be loaded."""
 
 
 class Changes(NamedTuple):
@@ -84,7 +90,8 @@ class Inventory:
         self._slots = Slots(parallel)
         if inspect is None:
             inspect = partial(inspect_in_host, self._models, memory)
-        self._describer = Describer(inspect, cache, agent_version, now)
+        self._inspect = inspect
+        self._describer = Describer(cache, agent_version, now)
         self._described: dict[EngineName, Snapshot] = {}
         # The last scan, which may have seen files that were still being copied.
         self._scanned: dict[EngineName, Snapshot] = {}
@@ -107,7 +114,8 @@ class Inventory:
     async def describe(self, names: Iterable[EngineName], on_described: OnDescribed) -> None:
         """Describe engines that were found, several at a time, in order of increasing file size.
 
-        Others may be described meanwhile. A description is dropped if its engine has changed since.
+        Those in the cache do not wait for others to be loaded. Others may be described meanwhile. A
+        description is dropped if its engine has changed since.
 
         Args:
             names: names of engines that `discover` or `find_changes` has returned.
@@ -195,11 +203,16 @@ class Inventory:
                 on_described(engine)
 
         async def describe(snapshot: Snapshot) -> None:
-            try:
+            async def inspect_in_turn(definition: EngineDefinition) -> Description:
                 async with self._slots.one:
                     if not self._is_current(snapshot):
-                        return
-                    engine = await self._describer.describe(snapshot.definition)
+                        raise _Outdated
+                    return await self._inspect(definition)
+
+            try:
+                engine = await self._describer.describe(snapshot.definition, inspect_in_turn)
+            except _Outdated:
+                pass
             except CrowdedOut:
                 crowded_out.append(snapshot)
             else:
@@ -215,7 +228,7 @@ class Inventory:
                     if not self._is_current(snapshot):
                         continue
                     try:
-                        engine = await self._describer.describe(snapshot.definition)
+                        engine = await self._describer.describe(snapshot.definition, self._inspect)
                     except CrowdedOut as error:
                         engine = faulty_engine(snapshot.definition, str(error))
                 await report(engine, snapshot)

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import grpc
-import pytest
 
 from gateway.server import Gateway
 from synergai.domain import EngineName
@@ -45,7 +44,13 @@ async def test_newcomer_with_another_file_harms_no_worker_and_is_shown(
             gateway.app.metrics.snapshot()
             conflicts = gateway.app.metrics.registry.get_sample_value(
                 "synergai_worker_engine_conflicts",
-                {"worker": "w2", "engine": "echo", "digest": ROGUE, "in_service": HONEST},
+                {
+                    "worker": "w2",
+                    "engine": "echo",
+                    "variant": "",
+                    "digest": ROGUE,
+                    "in_service": HONEST,
+                },
             )
             assert conflicts == 1
             _, health = await http_get(gateway.http_address, "/healthz")
@@ -86,13 +91,10 @@ async def test_engine_is_measured_again_after_its_file_was_replaced(
         assert (measured.entry.label, measured.entry.digest) == ("observed", "c" * 64)
 
 
-@pytest.mark.parametrize("proved", [False, True])
 async def test_worker_that_is_faster_after_a_restart_does_not_win(
-    config: GatewayConfig, a_request: RequestFactory, *, proved: bool
+    config: GatewayConfig, a_request: RequestFactory
 ) -> None:
     def start(gateway: Gateway) -> tuple[Caller, FakeAgent, FakeAgent]:
-        # Whether ids are proved; the agents themselves are admitted as in a trusted network.
-        gateway.app.catalogue.keep_absent = proved
         honest = with_file(FakeAgent(gateway.hub_address, "w1"), HONEST)
         rogue = with_file(FakeAgent(gateway.hub_address, "w2"), ROGUE)
         return Caller(gateway.address), honest, rogue

@@ -167,24 +167,6 @@ async def test_engines_beyond_the_row_are_ignored_and_shown(
         assert [engine.fault for engine in worker.engines] == ["", ""]
 
 
-async def test_pinned_file_goes_before_that_of_a_worker_that_came_first(
-    config: GatewayConfig, gateway: Gateway, caller: Caller, new_agent: NewAgent
-) -> None:
-    pinned = Worker(id="w1", digests={"echo": frozenset({"a" * 64})})
-    gateway.app.hub.set_rules((pinned, Worker(id="w*")))
-    honest = with_proof(new_agent("w1"), token_for(config))
-    honest.register.engines[0].digest = "a" * 64
-    rogue = with_proof(new_agent("w2"), token_for(config))
-    rogue.register.engines[0].digest = "b" * 64
-    async with rogue:
-        await caller.workers(1)
-        gateway.app.catalogue.find("echo")
-        async with honest:
-            faults = {each.id: each.engines[0].fault for each in await caller.workers(2)}
-    assert faults["w1"] == ""
-    assert "it differs" in faults["w2"]
-
-
 async def test_certificate_is_good_for_its_own_worker_only(config: GatewayConfig) -> None:
     tls = {
         "tls_cert": FILES / "server.pem",

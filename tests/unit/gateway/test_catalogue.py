@@ -6,7 +6,6 @@ import asyncio
 import tracemalloc
 from itertools import permutations
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -106,9 +105,8 @@ def test_worker_with_another_file_of_a_variant_serves_the_rest_of_the_family(
     assert "a file of SHA-256 x… instead of b…" in left_out.reason
     assert not resolved[W2].fault
     assert [each.digest for each in catalogue.find("echo").variants] == ["a", "b", "c"]
-    [conflict] = catalogue.variant_conflicts
-    assert conflict == (W2, ECHO, "int8", "x", "b")
-    assert not list(catalogue.conflicts)
+    [conflict] = catalogue.conflicts
+    assert conflict[:5] == (W2, ECHO, "int8", "x", "b")
 
 
 def test_variant_that_the_first_worker_lacks_is_one_file_too(engine: Engine) -> None:
@@ -125,7 +123,7 @@ def test_file_of_a_variant_is_free_once_no_worker_has_it(engine: Engine) -> None
     catalogue.update(W2, family(engine, full="a", int8="x"))
     catalogue.find("echo")
     assert names(catalogue.update(W1, family(engine, full="a"))[W2]) == ["full", "int8"]
-    assert not list(catalogue.variant_conflicts)
+    assert not list(catalogue.conflicts)
     assert names(catalogue.update(W1, family(engine, full="a", int8="b"))[W1]) == ["full"]
     catalogue.withdraw(W2, ECHO)
     assert names(catalogue.find("echo")) == ["full", "int8"]
@@ -144,22 +142,6 @@ def test_workers_switch_to_a_new_file_of_a_variant_one_by_one(engine: Engine) ->
     assert [names(resolved[each]) for each in (W1, W2, W3)] == [["full", "int8"]] * 3
 
 
-def test_trusted_file_of_a_variant_goes_before_others(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a", int8="b"))
-    catalogue.find("echo")
-    resolved = catalogue.update(W2, family(engine, full="a", int8="x"), trusted=True)
-    assert (names(resolved[W1]), names(resolved[W2])) == (["full"], ["full", "int8"])
-
-
-def test_files_of_variants_may_differ_where_the_access_table_lists_them(engine: Engine) -> None:
-    catalogue = Catalogue()
-    for worker_id, digest in ((W1, "b"), (W2, "x")):
-        offer = family(engine, full="a", int8=digest)
-        resolved = catalogue.update(worker_id, offer, trusted=True, any_file=True)
-    assert names(resolved[W1]) == names(resolved[W2]) == ["full", "int8"]
-
-
 def test_files_of_variants_without_digests_do_not_differ(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, family(engine, full=""))
@@ -168,35 +150,15 @@ def test_files_of_variants_without_digests_do_not_differ(engine: Engine) -> None
     assert "variant full is a file of SHA-256 x… instead of a…" in fault
 
 
-def test_trusted_variant_without_a_digest_leaves_one_file_to_the_others(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full=""), trusted=True)
-    catalogue.update(W2, family(engine, full="a", int8="b"))
-    resolved = catalogue.update(W3, family(engine, full="x", int8="b"))
-    assert names(resolved[W3]) == ["int8"]
-
-
 def test_files_of_variants_of_absent_workers_outlive_a_restart(engine: Engine) -> None:
     recorded: dict[EngineName, Established] = {}
     catalogue = Catalogue(on_established=recorded.__setitem__)
     catalogue.update(W1, family(engine, full="a", int8="b"))
     catalogue.update(W2, family(engine, full="a"))
     catalogue.find("echo")
-    for keeps, expected in ((True, ["full"]), (False, ["full", "int8"])):
-        later = Catalogue(recorded, established=recorded)
-        later.keep_absent = keeps
-        later.update(W2, family(engine, full="a", int8="x"))
-        for engines in later.release_absent():
-            assert not engines[W2].fault
-        assert names(later.find("echo")) == expected
-
-
-def test_description_of_an_earlier_version_is_held_with_all_its_variants(engine: Engine) -> None:
-    described = Description.of(family(engine, full="a", int8="b"))
-    stored = msgspec.json.encode({"description": described, "holders": ["w1"]})
-    established = msgspec.json.decode(stored, type=Established)
-    catalogue = Catalogue([ECHO], established={ECHO: established})
-    assert names(catalogue.update(W2, family(engine, full="a", int8="x"))[W2]) == ["full"]
+    later = Catalogue(recorded, established=recorded)
+    later.update(W2, family(engine, full="a", int8="x"))
+    assert names(later.find("echo")) == ["full"]
 
 
 def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) -> None:
@@ -212,10 +174,9 @@ def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) 
 
 
 @pytest.mark.parametrize("asked", [True, False])
-@pytest.mark.parametrize("trusted", [W1, W2, None])
 @pytest.mark.parametrize("order", list(permutations((W1, W2, W3))))
 def test_worker_whose_single_file_is_one_of_the_variants_serves_the_engine(
-    engine: Engine, order: tuple[WorkerId, ...], trusted: WorkerId | None, *, asked: bool
+    engine: Engine, order: tuple[WorkerId, ...], *, asked: bool
 ) -> None:
     offers = {
         W1: family(engine, full="a", int8="b"),
@@ -225,7 +186,7 @@ def test_worker_whose_single_file_is_one_of_the_variants_serves_the_engine(
     catalogue = Catalogue()
     resolved: dict[WorkerId, Engine] = {}
     for worker_id in order:
-        resolved |= catalogue.update(worker_id, offers[worker_id], trusted=worker_id == trusted)
+        resolved |= catalogue.update(worker_id, offers[worker_id])
         if asked:
             catalogue.find("echo")
     named = {each: replace(offers[each], file_variant="full") for each in (W2, W3)}
@@ -246,7 +207,6 @@ def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: E
     assert not catalogue.find("echo").variants
     assert "is none of" in catalogue.update(W1, replace(engine, digest="x"))[W1].fault
     later = Catalogue(recorded, established=recorded)
-    later.keep_absent = True
     assert "is none of" in later.update(W3, replace(engine, digest="x"))[W3].fault
     assert not later.update(W3, variants)[W3].fault
     assert not later.update(W2, plain)[W2].fault
@@ -316,28 +276,18 @@ def faults(engines: dict[WorkerId, Engine]) -> set[WorkerId]:
     return {worker_id for worker_id, engine in engines.items() if engine.fault}
 
 
-def test_file_of_another_backend_is_not_compared(engine: Engine, other: Engine) -> None:
+def test_worker_with_another_file_does_not_serve_the_engine(engine: Engine, other: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, engine)
-    assert faults(catalogue.update(W2, replace(other, backend="tflite"))) == set()
     assert faults(catalogue.update(W3, other)) == {W3}
     [conflict] = catalogue.conflicts
-    assert conflict[:4] == (W3, "echo", "b" * 64, "a" * 64)
+    assert conflict[:5] == (W3, "echo", "", "b" * 64, "a" * 64)
     assert conflict.difference == "a file of SHA-256 bbbbbbbbbbbb… instead of aaaaaaaaaaaa…"
 
 
-@pytest.mark.parametrize("order", list(permutations((W1, W2, W3))))
-def test_majority_decides_until_a_client_has_asked(
-    engine: Engine, other: Engine, order: tuple[WorkerId, ...]
+def test_worker_connected_the_longest_decides_until_a_client_has_asked(
+    engine: Engine, other: Engine
 ) -> None:
-    catalogue = Catalogue()
-    for worker_id in order:
-        resolved = catalogue.update(worker_id, other if worker_id == W2 else engine)
-    assert faults(resolved) == {W2}
-    assert catalogue.find("echo") == engine
-
-
-def test_worker_connected_the_longest_decides_between_two(engine: Engine, other: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, pending(engine))
     catalogue.update(W2, other)
@@ -345,45 +295,13 @@ def test_worker_connected_the_longest_decides_between_two(engine: Engine, other:
     assert faults(catalogue.update(W1, engine)) == {W2}
 
 
-def test_description_that_a_client_has_seen_stays_against_a_majority(
-    engine: Engine, other: Engine
-) -> None:
+def test_engine_that_a_client_has_asked_for_stays_in_service(engine: Engine, other: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, engine)
     catalogue.find("echo")
     catalogue.update(W2, other)
     assert faults(catalogue.update(W3, other)) == {W2, W3}
     assert catalogue.find("echo") == engine
-
-
-@pytest.mark.parametrize("any_file", [False, True])
-@pytest.mark.parametrize("seen", [False, True])
-@pytest.mark.parametrize("order", [(W1, W2), (W2, W1)])
-def test_trusted_offer_goes_before_all_others(
-    engine: Engine,
-    other: Engine,
-    order: tuple[WorkerId, WorkerId],
-    *,
-    seen: bool,
-    any_file: bool,
-) -> None:
-    catalogue = Catalogue()
-    for worker_id in order:
-        if worker_id == W1:
-            resolved = catalogue.update(W1, engine, trusted=True, any_file=any_file)
-        else:
-            resolved = catalogue.update(W2, other)
-        if seen:
-            catalogue.find("echo")
-    assert faults(resolved) == {W2}
-    assert catalogue.find("echo") == engine
-
-
-def test_pinned_files_may_differ(engine: Engine, other: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine, trusted=True, any_file=True)
-    assert faults(catalogue.update(W2, other, trusted=True, any_file=True)) == set()
-    assert faults(catalogue.update(W3, replace(engine, digest="c" * 64))) == {W3}
 
 
 def test_worker_that_changes_its_engine_goes_before_one_that_waited(
@@ -402,17 +320,14 @@ def test_worker_that_changes_its_engine_goes_before_one_that_waited(
 class Recorded(dict[EngineName, Established]):
     """The journal's record of established descriptions."""
 
-    def catalogue(self, *, keep_absent: bool = False) -> Catalogue:
+    def catalogue(self) -> Catalogue:
         """Return the catalogue of a gateway that has just started."""
-        catalogue = Catalogue(self, established=self.copy(), on_established=self.__setitem__)
-        catalogue.keep_absent = keep_absent
-        return catalogue
+        return Catalogue(self, established=self.copy(), on_established=self.__setitem__)
 
 
-@pytest.mark.parametrize("keep_absent", [False, True])
 @pytest.mark.parametrize("order", [(W1, W2), (W2, W1)])
 def test_established_description_survives_a_restart_in_any_order_of_arrival(
-    engine: Engine, other: Engine, order: tuple[WorkerId, WorkerId], *, keep_absent: bool
+    engine: Engine, other: Engine, order: tuple[WorkerId, WorkerId]
 ) -> None:
     recorded = Recorded()
     catalogue = recorded.catalogue()
@@ -420,7 +335,7 @@ def test_established_description_survives_a_restart_in_any_order_of_arrival(
     assert not recorded
     catalogue.find("echo")
     assert recorded[ECHO] == Established(description=Description.of(engine), holders=(W1,))
-    catalogue = recorded.catalogue(keep_absent=keep_absent)
+    catalogue = recorded.catalogue()
     for worker_id in order:
         resolved = catalogue.update(worker_id, {W1: engine, W2: other}[worker_id])
         assert W1 not in faults(resolved)
@@ -428,34 +343,22 @@ def test_established_description_survives_a_restart_in_any_order_of_arrival(
     assert catalogue.find("echo") == engine
 
 
-def test_absent_workers_do_not_count_for_long_without_proof_of_their_ids(
+def test_engine_of_an_absent_worker_stays_in_service_until_it_is_forgotten(
     engine: Engine, other: Engine
 ) -> None:
     recorded = Recorded()
     catalogue = recorded.catalogue()
-    catalogue.update(W1, engine)
-    catalogue.find("echo")
-    catalogue = recorded.catalogue()
-    assert faults(catalogue.update(W2, other)) == {W2}
-    with pytest.raises(Unavailable, match="another one with this name differs"):
-        catalogue.find("echo")
-    catalogue.check_known("echo")
-    assert catalogue.release_absent() == [{W2: other}]
-    assert catalogue.find("echo") == other
-
-
-def test_absent_workers_with_proved_ids_count_until_the_description_is_forgotten(
-    engine: Engine, other: Engine
-) -> None:
-    recorded = Recorded()
-    catalogue = recorded.catalogue(keep_absent=True)
     catalogue.update(W1, engine)
     catalogue.find("echo")
     catalogue.remove_worker(W1)
     assert faults(catalogue.update(W2, other)) == {W2}
-    assert catalogue.release_absent() == []
-    catalogue = recorded.catalogue(keep_absent=True)
+    catalogue = recorded.catalogue()
     assert faults(catalogue.update(W2, other)) == {W2}
+    with pytest.raises(
+        Unavailable, match="differs: to use that, run 'synergai engines forget echo"
+    ):
+        catalogue.find("echo")
+    catalogue.check_known("echo")
     assert catalogue.forget("echo") == {W2: other}
     assert catalogue.find("echo") == other
     assert recorded[ECHO].description == Description.of(other)
@@ -466,10 +369,10 @@ def test_worker_that_returns_with_another_engine_gives_the_former_up(
     engine: Engine, other: Engine
 ) -> None:
     recorded = Recorded()
-    catalogue = recorded.catalogue(keep_absent=True)
+    catalogue = recorded.catalogue()
     catalogue.update(W1, engine)
     catalogue.find("echo")
-    catalogue = recorded.catalogue(keep_absent=True)
+    catalogue = recorded.catalogue()
     assert faults(catalogue.update(W1, other)) == set()
     assert catalogue.find("echo") == other
 
@@ -486,22 +389,53 @@ def test_update_of_all_workers_one_by_one_ends_with_the_new_engine(
     assert faults(catalogue.update(W3, other)) == set()
 
 
-@pytest.mark.parametrize(("keep_absent", "expected"), [(False, set[WorkerId]()), (True, {W2})])
-def test_worker_whose_engine_breaks_keeps_it_only_if_absent_workers_count(
-    engine: Engine, other: Engine, *, keep_absent: bool, expected: set[WorkerId]
+def test_engine_stays_in_service_while_its_worker_inspects_it_or_finds_a_fault(
+    engine: Engine, other: Engine
 ) -> None:
     catalogue = Catalogue()
-    catalogue.keep_absent = keep_absent
     catalogue.update(W1, engine)
     catalogue.find("echo")
     catalogue.update(W2, other)
-    resolved = catalogue.update(W1, replace(engine, fault="truncated"))
-    assert faults(resolved) == {W1} | expected
+    for offer in (pending(engine), replace(engine, fault="truncated")):
+        assert faults(catalogue.update(W1, offer)) == {W1, W2}
+
+
+def test_version_of_the_store_goes_before_others(engine: Engine, other: Engine) -> None:
+    stored: set[str] = set()
+    catalogue = Catalogue(stored=lambda _: stored)
+    catalogue.update(W1, engine)
+    catalogue.find("echo")
+    stored.add(other.digest)
+    assert catalogue.review() == [{W1: engine}]  # no worker has fetched it
+    resolved = catalogue.update(W2, other)
+    assert faults(resolved) == {W1}
+    assert "not those of the store" in resolved[W1].fault
+    assert catalogue.find("echo") == other
+    stored.clear()
+    assert [faults(each) for each in catalogue.review()] == [{W1}]
+
+
+def test_worker_that_serves_no_version_of_the_store_does_not_come_first(
+    engine: Engine, other: Engine
+) -> None:
+    catalogue = Catalogue(stored=lambda _: {other.digest})
+    assert faults(catalogue.update(W1, engine)) == {W1}
+    assert faults(catalogue.update(W2, other)) == {W1}
+    assert faults(catalogue.update(W2, replace(other, fault="truncated"))) == {W1, W2}
+
+
+def test_other_samples_are_used_with_a_warning(engine: Engine) -> None:
+    catalogue = Catalogue()
+    catalogue.update(W1, replace(engine, samples_digest="a" * 64))
+    catalogue.update(W2, engine)
+    resolved = catalogue.update(W3, replace(engine, samples_digest="b" * 64))
+    assert "not those of w1: a samples.npz of SHA-256 bbb" in resolved[W3].other_samples
+    assert not any(each.fault for each in resolved.values())
+    assert not any(resolved[each].other_samples for each in (W1, W2))
 
 
 def test_withdrawn_engine_does_not_count(engine: Engine, other: Engine) -> None:
     catalogue = Catalogue()
-    catalogue.keep_absent = True
     catalogue.update(W1, engine)
     catalogue.find("echo")
     catalogue.update(W2, other)

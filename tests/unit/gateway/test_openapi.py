@@ -32,7 +32,7 @@ def routes() -> list[Route]:
     metadata = server_metadata("synergai")
     every = [
         *RestCalls(backend, Clock(), metadata, Bodies(1, 1)).routes(),
-        *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list, list),
+        *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
         *page_routes(backend, metadata),
     ]
     return [route for route in every if isinstance(route, Route)]

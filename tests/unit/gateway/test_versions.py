@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
-from synergai.domain import Engine, EngineName, JobSpec, WorkerId
+from synergai.domain import Engine, EngineName, JobSpec, TensorSpec, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -160,32 +160,6 @@ def test_versions_of_the_store_go_before_others() -> None:
     assert fleet.chosen() == "1"
 
 
-def test_trusted_version_counts_although_it_is_not_in_the_store() -> None:
-    fleet = Fleet("1")
-    fleet.versions.stored = lambda _: {1}
-    fleet.catalogue.update(W1, of("2"), trusted=True)
-    assert fleet.chosen() == "2"
-
-
-def test_faulty_trusted_offer_lets_no_other_one_of_its_version_count() -> None:
-    fleet = Fleet("1")
-    fleet.versions.stored = lambda _: {1}
-    fleet.catalogue.update(W2, of("999"))
-    for trusted in (of("999", "being inspected", pending=True), of("999", "no runtime")):
-        fleet.catalogue.update(W1, trusted, trusted=True)
-        assert fleet.chosen() == "1"
-    fleet.catalogue.update(W1, of("999"), trusted=True)
-    assert fleet.chosen() == "999"
-
-
-def test_trusted_version_that_is_inspected_is_waited_for() -> None:
-    fleet = Fleet()
-    fleet.versions.stored = lambda _: {1}
-    fleet.catalogue.update(W1, of("2", "being inspected", pending=True), trusted=True)
-    with pytest.raises(EnginePending):
-        fleet.versions.find(ECHO)
-
-
 def test_engine_of_which_no_version_counts_says_what_to_do() -> None:
     fleet = Fleet("998", "999")
     fleet.versions.stored = lambda _: {1}
@@ -194,6 +168,38 @@ def test_engine_of_which_no_version_counts_says_what_to_do() -> None:
     assert list(fleet.versions.selected(ECHO)) == ["echo/998", "echo/999"]
     fleet.versions.set_policy(ECHO, VersionPolicy(base="998"))
     assert fleet.chosen() == "998"
+
+
+def with_other_outputs(version: str) -> Engine:
+    return replace(of(version), outputs=(TensorSpec("scores", "FP32", (-1,)),))
+
+
+def test_new_version_with_other_tensors_waits_for_a_rollout() -> None:
+    fleet = Fleet("1", "2")
+    fleet.versions.find(ECHO)
+    fleet.catalogue.update(W2, with_other_outputs("3"))
+    assert fleet.chosen() == "2"
+    policy = fleet.versions.policy(ECHO)
+    assert (policy.base, policy.target, policy.share) == ("2", "3", 0.0)
+    assert "version 3 has other inputs or outputs than version 2" in policy.reason
+    fleet.versions.find(ECHO, "3")
+    fleet.catalogue.update(W1, of("2"))
+    assert fleet.chosen() == "2", "it was only asked for by its number"
+    fleet.versions.set_policy(ECHO, VersionPolicy())
+    assert fleet.chosen() == "3", "an operator has chosen the highest version"
+    fleet.catalogue.update(W2, with_other_outputs("3"))
+    assert fleet.chosen() == "3"
+
+
+def test_version_with_other_tensors_replaces_one_that_clients_did_not_use_or_that_is_gone() -> None:
+    fleet = Fleet("1")
+    fleet.catalogue.update(W2, with_other_outputs("2"))
+    assert fleet.chosen() == "2"
+    fleet = Fleet("1")
+    fleet.versions.find(ECHO)
+    fleet.catalogue.update(W1, of("1", "it is no longer in the worker's model directory"))
+    fleet.catalogue.update(W2, with_other_outputs("2"))
+    assert fleet.chosen() == "2"
 
 
 def test_job_gets_a_version_when_it_is_accepted() -> None:

@@ -547,6 +547,26 @@ async def test_model_that_cannot_be_loaded_is_tried_at_each_start(
     assert loads == [ONE, ONE]
 
 
+async def test_known_engine_is_ready_while_others_are_loaded(models: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "engines.json"
+    await described(Inventory(models, cache, Loads()))
+    put(models, "two", b"2")  # smaller, and so the first one to be loaded
+    started, ready = asyncio.Event(), asyncio.Event()
+
+    async def inspect(definition: EngineDefinition) -> Description:
+        assert definition.name == TWO
+        started.set()
+        await ready.wait()
+        return await Loads()(definition)
+
+    inventory = Inventory(models, cache, inspect, parallel=1)
+    engines = await inventory.discover()
+    describing = asyncio.create_task(inventory.describe(engines, lambda _: ready.set()))
+    await started.wait()
+    async with asyncio.timeout(30):
+        await describing
+
+
 async def test_no_changes_are_reported_without_changes(inventory: Inventory, loads: Loads) -> None:
     assert list(await described(inventory)) == [ONE]
     assert await poll(inventory) == {}
@@ -640,11 +660,11 @@ async def test_cache_contains_only_present_engines(
     put(models, "one", b"second")
     await poll(inventory)
     await poll(inventory)
-    assert loads == [ONE, TWO, ONE]
+    assert sorted(loads) == [ONE, ONE, TWO]
     kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
     assert len(kept) == 2
     await described(Inventory(models, tmp_path / "engines.json", loads))
-    assert loads == [ONE, TWO, ONE]
+    assert sorted(loads) == [ONE, ONE, TWO]
 
 
 async def test_engine_stays_unverified_in_the_cache(

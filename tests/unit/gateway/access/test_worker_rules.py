@@ -149,9 +149,7 @@ async def test_engines_and_digests_are_limited_by_the_row(
     worker = applicant(certificate="spiffe://example.org/nx/edge-1")
     listed, unlisted = replace(engine, digest=DIGEST), replace(engine, digest=OTHER)
     assert rules.engine_fault(worker, listed) == ""
-    assert rules.is_pinned(worker, listed)
     assert "its file, of SHA-256 bbbb" in rules.engine_fault(worker, unlisted)
-    assert not rules.is_pinned(worker, unlisted)
     other = replace(engine, name="resnet", digest=OTHER)
     assert "does not allow this worker" in rules.engine_fault(worker, other)
     pending = replace(engine, fault="it is being inspected", pending=True)
