@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from synergai.domain import LeftOut
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import CACHE_FILE
-from synergai.models.directory import ModelDirectory
+from synergai.models.directories import ModelDirectories
 from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.ready_file import ready_file
@@ -252,7 +252,7 @@ class Agent:
 
     def _find_own(self) -> dict[EngineName, Path]:
         """Return the models of the engines in the user's model directory."""
-        definitions = ModelDirectory(self._config.models).engines()
+        definitions = ModelDirectories(self._config.models).own_engines()
         return {definition.name: definition.file for definition in definitions}
 
     def _installed(self, engine: EngineName) -> None:

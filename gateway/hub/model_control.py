@@ -121,17 +121,25 @@ class ModelControl:
             ) from None
 
     async def load_any(self, engines: Sequence[EngineName], budget_s: float | None = None) -> None:
-        """Load versions of an engine like `load`; those that cannot run now are left out.
+        """Load versions of an engine like `load`.
+
+        Those that cannot run now are put into service, too, and serve once they can.
 
         Raises:
-            SynergaiError: none can be loaded; the error is that of the highest.
+            SynergaiError: none can be loaded, or one stays unloaded; the error is that of the
+                highest such one.
         """
         usable = [each for each in engines if self._catalogue.is_usable(each)]
-        loads = (self.load(engine, budget_s) for engine in usable or engines[-1:])
+        loading = usable or engines[-1:]
+        loads = (self.load(engine, budget_s) for engine in loading)
         results = await asyncio.gather(*loads, return_exceptions=True)
-        errors = [error for error in results if error is not None]
-        if len(errors) == len(results):
-            raise errors[-1]
+        failed = {each: error for each, error in zip(loading, results, strict=True) if error}
+        stay = [each for each in failed if each in self._catalogue.unloaded]
+        if stay or len(failed) == len(loading):
+            raise failed[(stay or loading)[-1]]
+        for engine in [each for each in engines if each in self._catalogue.unloaded]:
+            self._catalogue.load(engine)
+            await self._journal.set_unloaded(engine, unloaded=False)
 
     async def unload(self, name: str) -> None:
         """Take an engine out of service, durably; idempotent.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from gateway.fleet.agent_validation import printable_detail
 from gateway.store.selectors import selects
 from synergai.errors import InvalidInput, Overloaded, PermissionDenied, Unavailable
@@ -133,11 +135,34 @@ class Placements:
             _log.info("%s is installed", what)
 
     def holders(self, stored: StoredVersion) -> Iterator[tuple[ConnectedWorker, common_pb2.Placed]]:
-        """Yield the connected workers that a version is placed on, and what they report."""
+        """Yield the connected workers that a version is placed on, and what became of it there."""
         for _, worker in self._connections.registered():
             placed = worker.placed.get((stored.engine, stored.version))
-            if placed is not None:
-                yield worker, placed
+            if placed is None:
+                continue
+            engine = worker.engines.get(stored.name)
+            installed = placed.state == common_pb2.PLACED_STATE_INSTALLED
+            if installed and engine is not None and engine.fault and not engine.pending:
+                failed = common_pb2.Placed(state=common_pb2.PLACED_STATE_FAILED, fault=engine.fault)
+                placed = common_pb2.Placed.FromString(placed.SerializeToString())
+                placed.MergeFrom(failed)
+            yield worker, placed
+
+    def check_moved(self, stored: StoredVersion, placement: tuple[str, ...]) -> None:
+        """Check that another placement does not withdraw a version from all connected workers.
+
+        Raises:
+            InvalidInput: it does.
+        """
+        holders = ", ".join(worker.id for worker, _ in self.holders(stored))
+        moved = replace(stored, placement=placement)
+        registered = self._connections.registered()
+        if holders and not any(self._is_placed(*each, moved) for each in registered):
+            wanted = " or ".join(placement)
+            raise InvalidInput(
+                f"no connected worker that can run {stored.engine!r} matches {wanted}; "
+                f"it stays on {holders}: to withdraw it, use 'synergai engines remove'"
+            )
 
     async def fetch(
         self, request: hub_pb2.FetchRequest

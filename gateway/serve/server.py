@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.access.exposure import check_before_start
 from gateway.serve.local_hub import LocalHub
+from synergai.models.directory import ModelDirectory
 from synergai.runtime.ready_file import ready_file
 from worker_agent.app import Agent
 
@@ -37,6 +38,8 @@ class LocalServer:
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(check_before_start, self._config.gateway)
+        # An agent may be given its engines later; here, the directory is what is to be served.
+        await asyncio.to_thread(ModelDirectory(self._config.agent.models).engines)
         hub = LocalHub()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Agent(self._config.agent, hub))

@@ -9,6 +9,7 @@ import grpc
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
 from gateway.store.pushes import PushKey
+from gateway.store.selectors import parse_placement
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.v1 import store_pb2
@@ -104,6 +105,8 @@ class StoreServicer:
     ) -> store_pb2.StoredEngine:
         """Change which workers fetch a version."""
         current_caller().check(Role.OPERATE, engine=request.engine)
+        stored = self._store.get(request.engine, request.version)
+        self._placements.check_moved(stored, parse_placement(request.placement))
         stored = await self._store.place(request.engine, request.version, request.placement)
         return self._message(stored)
 

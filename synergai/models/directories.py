@@ -33,7 +33,7 @@ class ModelDirectories(NamedTuple):
         Raises:
             NotFound: the user's directory cannot be read.
         """
-        own = ModelDirectory(self.own).engines()
+        own = self.own_engines()
         names = {definition.name for definition in own}
         if self.fetched is not None:
             with suppress(NotFound):
@@ -44,11 +44,19 @@ class ModelDirectories(NamedTuple):
                 ]
         return own
 
+    def own_engines(self) -> list[EngineDefinition]:
+        """Return the user's engines; none without a directory, which may be made later.
+
+        Raises:
+            NotFound: the directory cannot be read.
+        """
+        return ModelDirectory(self.own).engines() if self.own.exists() else []
+
     def of(self, engine: EngineName) -> Path:
         """Return the directory to load an engine from."""
         if self.fetched is None or not self.folder(engine).is_dir():
             return self.own
-        own = {definition.name for definition in ModelDirectory(self.own).engines()}
+        own = {definition.name for definition in self.own_engines()}
         return self.own if engine in own else self.fetched
 
     def folder(self, engine: EngineName) -> Path:

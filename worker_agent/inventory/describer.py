@@ -63,6 +63,7 @@ class Describer:
     def __init__(self, cache: Path, agent_version: str, now: Callable[[], float]) -> None:
         self._cache = cache
         self._agent_version = agent_version
+        self._reading = asyncio.Lock()
         self._now = now
         self._keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
@@ -184,7 +185,8 @@ class Describer:
             SynergaiError: it cannot be used.
             OSError: its files cannot be read.
         """
-        found = await asyncio.to_thread(digests_of, definition)
+        async with self._reading:  # so that loads begin in the order of these calls
+            found = await asyncio.to_thread(digests_of, definition)
         key = found.key
         self._keys[definition.name].add(key)
         description = self._known.get(key)

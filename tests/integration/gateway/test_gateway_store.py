@@ -122,6 +122,8 @@ async def test_placement_selects_by_class_label_and_id_and_may_change(
         await has(a=[], b=["net/1"])
         await client.place_engine("net", 1, ["b", "class=*,worker=a"])
         await has(a=["net/1"], b=["net/1"])
+        with pytest.raises(InvalidInput, match="matches label=nobody; it stays on a, b"):
+            await client.place_engine("net", 1, ["label=nobody"])
         with pytest.raises(InvalidInput, match="select"):
             await client.place_engine("net", 1, ["nonsense=1"])
         await client.remove_engine("net", 1)

@@ -499,12 +499,11 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"
-    models.mkdir()
     options = ("--models-look-s", "0.1")
     async with asyncio.timeout(30), running_agent(hub, models, tmp_path / "state", *options):
         assert not (await hub.registrations.get()).engines
+        (models / "sum").mkdir(parents=True)  # not even the model directory was there
         save_sum(models / "sum.new")
-        (models / "sum").mkdir()
         (models / "sum.new").rename(models / "sum" / "m.tflite")
         engine = (await hub.heard("engine_changed")).engine_changed.engine
         while engine.pending or not engine.backend:  # found, or seen while it was empty

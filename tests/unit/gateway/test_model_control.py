@@ -89,6 +89,35 @@ async def test_load_is_ordered_from_all_workers_and_returns_when_the_first_is_re
     assert not fleet.control.is_loading(ECHO)
 
 
+async def test_loading_all_versions_puts_those_back_that_cannot_run_now(fleet: Fleet) -> None:
+    worker = fleet.add_worker()
+    second = EngineName("echo/2")
+    faulty = replace(worker.engines[ECHO], name=second, version="2", fault="truncated")
+    fleet.harness.catalogue.update(worker.id, faulty)
+    for engine in (ECHO, second):
+        await fleet.control.unload(engine)
+    task = asyncio.create_task(fleet.control.load_any([ECHO, second]))
+    await asyncio.sleep(0)
+    fleet.set_resident(worker)
+    await task
+    assert not fleet.harness.catalogue.unloaded
+    fleet.harness.catalogue.update(worker.id, replace(faulty, fault=""))
+    assert fleet.harness.catalogue.serves(second)
+
+
+async def test_loading_all_versions_fails_if_one_stays_unloaded(fleet: Fleet) -> None:
+    worker = fleet.add_worker()
+    second = EngineName("echo/2")
+    other = replace(worker.engines[ECHO], name=second, version="2")
+    fleet.harness.catalogue.update(worker.id, other)  # which the worker does not run any more
+    await fleet.control.unload(second)
+    task = asyncio.create_task(fleet.control.load_any([ECHO, second]))
+    await asyncio.sleep(0)
+    fleet.set_resident(worker)
+    with pytest.raises(Unavailable, match="echo/2"):
+        await task
+
+
 async def test_load_is_not_done_by_a_worker_that_may_not_serve_the_engine(fleet: Fleet) -> None:
     fleet.add_worker("w1")
     other = fleet.add_worker("w2")

@@ -660,11 +660,11 @@ async def test_cache_contains_only_present_engines(
     put(models, "one", b"second")
     await poll(inventory)
     await poll(inventory)
-    assert sorted(loads) == [ONE, ONE, TWO]
+    assert loads == [ONE, TWO, ONE]
     kept = json.loads((tmp_path / "engines.json").read_text("utf-8"))["engines"]
     assert len(kept) == 2
     await described(Inventory(models, tmp_path / "engines.json", loads))
-    assert sorted(loads) == [ONE, ONE, TWO]
+    assert loads == [ONE, TWO, ONE]
 
 
 async def test_engine_stays_unverified_in_the_cache(
@@ -838,6 +838,11 @@ async def test_folder_that_was_renamed_into_the_directory_is_described_at_once(
     assert not inventory.is_settling
 
 
-async def test_missing_directory_is_not_found(tmp_path: Path, loads: Loads) -> None:
+async def test_model_directory_may_be_made_later(tmp_path: Path, loads: Loads) -> None:
+    inventory = Inventory(tmp_path / "models", tmp_path / "engines.json", loads)
+    assert await described(inventory) == {}
+    put_whole(tmp_path / "models", "one")
+    assert list(await poll(inventory)) == [ONE]
+    (tmp_path / "file").touch()
     with pytest.raises(NotFound):
-        await described(Inventory(tmp_path / "absent", tmp_path / "engines.json", loads))
+        await Inventory(tmp_path / "file", tmp_path / "engines.json", loads).discover()
