@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from demo import fleet as demo_fleet
 from demo import report, traffic
+from demo.engines import provide
 from demo.plan import plan
 from demo.steps import console, run_steps, step
 from synergai import Client
@@ -21,7 +20,6 @@ from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build, is_built
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,25 +32,6 @@ ENGINES: Final = [PHOTOGRAPHS_ENGINE, DIGITS_ENGINE]
 REQUEST_DEADLINE_S: Final = 0.25
 DEFAULT_POLICY: Final = "malleable"
 THESIS_POLICY: Final = "synergai"
-
-
-def build_engines(built: Path, models: Path) -> None:
-    """Build the engines that are not in `built` there, and share their files with `models`."""
-    for name in ENGINES:
-        if not is_built(name, built):
-            build(name, built)
-        shutil.copytree(built / name, models / name, copy_function=link_or_copy)
-        definition = ModelDirectory(models).get(name)
-        accuracy = f", accuracy {definition.accuracy:.2%}" if definition.accuracy else ""
-        console.print(f"  {name}: {definition.title}{accuracy}")
-
-
-def link_or_copy(source: str, target: str) -> None:
-    """Link a file, or copy it if the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def profile(
@@ -139,7 +118,7 @@ def main() -> None:
     models = run / "models"  # the user's own engines would be inspected, too
     dictionary = run / "dictionary.db"
     with step("1. Engines"):
-        build_engines(Path("models"), models)
+        provide(ENGINES, Path("models"), models)
     throttle, description = demo_fleet.slowdown()
     with step(f"2. Profiles; the slow worker is throttled by {description}"):
         profile(models, dictionary, run, demo_fleet.FAST, ())

@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo import report
+from demo.engines import provide
 from demo.steps import console, run_steps, step
 from examples.heterogeneous_fleet import rounds, workers
 from synergai import Client
 from synergai.cli.output import format_joules, format_rate, format_seconds
 from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build, is_built
 
 if TYPE_CHECKING:
     from examples.heterogeneous_fleet.rounds import Round
 
 
-def run(models: Path, directory: Path) -> list[Round]:
-    """Profile and serve with files in `directory`; return the rounds of jobs.
+def run(built: Path, directory: Path) -> list[Round]:
+    """Profile and serve an engine in `built` with files in `directory`; return the rounds of jobs.
 
     Raises:
         SynergaiError: the machine lacks a prerequisite, or a step failed.
     """
     workers.check_cgroups()
+    models = directory / "models"
     with step(f"1. Profiles of {len(workers.WORKERS)} workers in two power modes each"):
-        if not is_built(workers.ENGINE, models):
-            build(workers.ENGINE, models)
+        provide([workers.ENGINE], built, models)
         dictionary = workers.profile(models, directory)
     with LocalFleet(directory / "fleet") as fleet:
         with step("2. A gateway and three agents"):

@@ -27,7 +27,7 @@ def test_loose_deadlines_keep_frugal_modes_and_tight_ones_switch(tmp_path: Path)
         workers.check_cgroups()
     except NotSupported as error:
         pytest.skip(str(error))
-    loose, tight, loose_again = run(tmp_path / "models", tmp_path)
+    loose, tight, loose_again = run(tmp_path / "built", tmp_path)
     for each in (loose, tight, loose_again):
         print(f"\n{modes_of(each)}, violated: {[result.violated for result in each.results]}")
     assert workers.FAST_MODES.isdisjoint(modes_of(loose))

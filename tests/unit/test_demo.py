@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import demo.__main__ as demo
-from demo import report
+from demo import engines, report
+from demo.__main__ import ENGINES
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def test_demo_shares_built_engines_and_leaves_the_users_own_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "is_built", lambda *_: True)
-    for name in (*demo.ENGINES, "the_users"):
+    monkeypatch.setattr(engines, "is_built", lambda *_: True)
+    for name in (*ENGINES, "the_users"):
         (tmp_path / "built" / name).mkdir(parents=True)
         (tmp_path / "built" / name / "model.onnx").write_bytes(b"model")
-    demo.build_engines(tmp_path / "built", tmp_path / "own")
+    engines.provide(ENGINES, tmp_path / "built", tmp_path / "own")
     found = ModelDirectory(tmp_path / "own").engines()
-    assert {each.name for each in found} == set(demo.ENGINES)
+    assert {each.name for each in found} == set(ENGINES)
     assert all(each.file.stat().st_nlink == 2 for each in found)
 
 
