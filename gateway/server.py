@@ -144,6 +144,7 @@ class Gateway:
         hub_server = self._make_server(
             self._audit_interceptors(),
             rpc.server_options(config.max_message_bytes, max_connections=connections.agents),
+            connections.agents,
         )
         client_server = self._make_server(
             self._client_interceptors(),
@@ -152,6 +153,7 @@ class Gateway:
                 config.max_connection_calls,
                 connections.clients,
             ),
+            connections.clients,
         )
         app.metrics.add_counter(
             "grpc_server_restarts",
@@ -217,10 +219,17 @@ class Gateway:
         self,
         interceptors: Sequence[grpc.aio.ServerInterceptor],
         options: Sequence[tuple[str, int]],
+        connections: int,
     ) -> ResilientServer:
-        """Return a gRPC server; the gateway stops if it cannot be kept running."""
+        """Return a gRPC server; the gateway stops if it cannot be kept running.
+
+        Args:
+            interceptors: its interceptors.
+            options: its options.
+            connections: most connections of its front.
+        """
         make = partial(grpc.aio.server, interceptors=interceptors, options=options)
-        return ResilientServer(make, self._fail)
+        return ResilientServer(make, self._fail, fronted=connections)
 
     def _fail(self, error: InternalError) -> None:
         """Stop because of an error, so that the service manager restarts the gateway."""

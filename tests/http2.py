@@ -23,8 +23,18 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def headers(stream: int, path: str, *more: tuple[str, str]) -> bytes:
-    """Return the frame that opens a gRPC call; surrogates are bytes that are not UTF-8."""
+def headers(
+    stream: int, path: str, *more: tuple[str, str], block: bytes = b"", ends: bool = True
+) -> bytes:
+    """Return the frame that opens a gRPC call; surrogates are bytes that are not UTF-8.
+
+    Args:
+        stream: its stream.
+        path: its path.
+        *more: further fields.
+        block: further fields, encoded.
+        ends: whether no continuation follows.
+    """
     fields = (
         (":method", "POST"),
         (":scheme", "http"),
@@ -34,7 +44,8 @@ def headers(stream: int, path: str, *more: tuple[str, str]) -> bytes:
         ("content-type", "application/grpc"),
         *more,
     )
-    return frame(HEADERS, END_HEADERS, stream, b"".join(_literal(*field) for field in fields))
+    payload = b"".join(_literal(*field) for field in fields) + block
+    return frame(HEADERS, END_HEADERS if ends else 0, stream, payload)
 
 
 def message(stream: int, data: bytes, *, last: bool = True) -> bytes:
@@ -78,6 +89,12 @@ class Http2Connection:
         _trace: TracebackType | None,
     ) -> None:
         self._socket.close()
+
+    @property
+    def own_address(self) -> tuple[str, int]:
+        """Host and port of the client."""
+        host, port = self._socket.getsockname()
+        return host, port
 
     def send(self, frames: Iterable[bytes]) -> None:
         """Send frames.

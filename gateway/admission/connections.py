@@ -9,6 +9,8 @@ from synergai.runtime.descriptors import MAX_DESCRIPTORS
 
 RESERVED: Final = 512 + 32 + 128 + 64
 """Descriptors for the HTTP port, for work sockets without a connection id, and for files."""
+PER_CONNECTION: Final = 3
+"""Descriptors of a connection through a front: the client's, and both ends of the server's."""
 _FEWEST: Final = 32
 
 
@@ -22,10 +24,13 @@ class ConnectionLimits(NamedTuple):
 def connection_limits(descriptors: int) -> ConnectionLimits:
     """Return the limits for a process that may open this number of file descriptors.
 
-    Clients get half of what is not reserved. Each agent takes two descriptors, one for work.
+    Clients get half of what is not reserved. Each connection takes `PER_CONNECTION`, that of an
+    agent one more for work.
     """
-    free = descriptors - RESERVED
-    return ConnectionLimits(max(_FEWEST, free // 2), max(_FEWEST, free // 4))
+    half = (descriptors - RESERVED) // 2
+    return ConnectionLimits(
+        max(_FEWEST, half // PER_CONNECTION), max(_FEWEST, half // (PER_CONNECTION + 1))
+    )
 
 
 def current_connection_limits() -> ConnectionLimits:

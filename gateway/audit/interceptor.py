@@ -11,6 +11,7 @@ import grpc
 
 from gateway.access.handlers import surrounded
 from gateway.audit.calls import AuditedCall, bind_call
+from synergai.protocol.front import peer_address
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.status import QUOTA_METADATA
 
@@ -54,7 +55,7 @@ class AuditInterceptor(grpc.aio.ServerInterceptor):
     async def _recorded(
         self, method: str, request: object, context: Context
     ) -> AsyncGenerator[Callable[[Any], None], None]:
-        call = AuditedCall(self._audit, method, context.peer())
+        call = AuditedCall(self._audit, method, peer_address(context.peer()))
         bind_call(call)
         describe = _CHANGES.get(method)
         call.object = _object_of(request)

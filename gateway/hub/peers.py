@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from gateway.access.enrolments import sha256
 from gateway.access.worker_rules import Applicant
 from synergai.errors import InvalidInput, Unauthenticated
+from synergai.protocol.front import peer_address
 from synergai.runtime.addresses import is_loopback
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
 
 def _is_loopback(peer: str) -> bool:
     """Return whether gRPC's name of a peer, such as ``ipv4:127.0.0.1:4711``, is on this host."""
-    kind, _, address = unquote(peer).partition(":")
+    kind, _, address = peer_address(peer).partition(":")
     if kind == "unix":
         return True
     return is_loopback(address.rpartition(":")[0])

@@ -1,4 +1,4 @@
-"""A reservation of a port for the servers of this process.
+"""A reservation of a port for the servers of this process, and sockets that listen on one.
 
 While a gRPC server is replaced, no server listens on its port for a moment. Another socket of the
 machine could take it: a connection gets any free port, and so does a server on port 0. A second
@@ -9,6 +9,8 @@ only while a server of this process binds, so nothing else can bind meanwhile ei
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     _Address = tuple[str, int] | tuple[str, int, int, int]
 
+_BACKLOG: Final = 1024
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 
 
@@ -53,6 +56,11 @@ class PortGuard:
         finally:
             self._share(on=False)
 
+    def take(self) -> list[socket.socket]:
+        """Return the bound sockets, which the caller owns then."""
+        sockets, self._sockets = self._sockets, []
+        return sockets
+
     def close(self) -> None:
         """Release the port. Idempotent."""
         while self._sockets:
@@ -61,6 +69,29 @@ class PortGuard:
     def _share(self, *, on: bool) -> None:
         for guard in self._sockets:
             guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, on)
+
+
+def listen(address: str) -> tuple[list[socket.socket], str]:
+    """Return sockets that listen on an address, and the address with the port that was chosen.
+
+    Args:
+        address: ``HOST:PORT``; port 0 chooses a free one.
+
+    Raises:
+        OSError: the port is in use, or the host is not an address of this machine.
+    """
+    guard = PortGuard(address)
+    sockets = guard.take()
+    if not sockets:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    try:
+        for each in sockets:
+            each.listen(_BACKLOG)
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets, guard.address
 
 
 def _resolve(host: str) -> list[tuple[int, _Address]]:

@@ -2,21 +2,27 @@
 
 grpcio decodes the method of each call in the loop that accepts calls. A method that is not UTF-8
 ends that loop, and with it the server: it closes its port and its idle connections. Open calls
-continue, but no other call is accepted. Such a server is replaced by a new one on the same port,
-which stays reserved meanwhile.
+continue, but no other call is accepted. Such a server is replaced by a new one.
+
+With a front, the port belongs to that, which passes connections on to the current server. Otherwise
+it belongs to the server, and stays reserved meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import tempfile
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InternalError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.abandoned_calls import free_abandoned_operations
-from synergai.protocol.port_guard import PortGuard
+from synergai.protocol.front import Front
+from synergai.protocol.port_guard import PortGuard, listen
+from synergai.runtime.ports import cannot_listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +55,7 @@ class ResilientServer:
     Args:
         make: factory of servers, which are all the same.
         on_failure: called once if the server has ended and its port cannot be bound again.
+        fronted: most connections of a `Front`, which ports with TLS do not have; None for no front.
 
     Attributes:
         restarts: how often the server was replaced.
@@ -58,6 +65,7 @@ class ResilientServer:
         self,
         make: Callable[[], grpc.aio.Server],
         on_failure: Callable[[InternalError], None],
+        fronted: int | None = None,
     ) -> None:
         free_abandoned_operations()
         self.restarts = 0
@@ -65,7 +73,11 @@ class ResilientServer:
         self._on_failure = on_failure
         self._server = make()
         self._address = ""
+        self._fronted = fronted
         self._guard: PortGuard | None = None
+        self._front: Front | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._numbers = itertools.count()
         self._make_credentials: Callable[[], grpc.ServerCredentials] | None = None
         self._handlers: Sequence[grpc.GenericRpcHandler] = ()
         self._ended: dict[grpc.aio.Server, asyncio.Task[None]] = {}
@@ -79,9 +91,18 @@ class ResilientServer:
     ) -> str:
         """Bind to an address and return the bound one; see `rpc.bind` and `tls`."""
         self._make_credentials = make_credentials
-        self._guard = PortGuard(address)
+        if self._fronted is not None and make_credentials is None:
+            try:
+                listeners, self._address = listen(address)
+            except OSError:
+                raise cannot_listen(address) from None
+            self._front = Front(listeners, self._fronted)
+            self._folder = tempfile.TemporaryDirectory(prefix="synergai-grpc-")
+        else:
+            self._guard = PortGuard(address)
+            self._address = self._guard.address
         try:
-            self._address = self._bind(self._server, self._guard.address)
+            self._bind(self._server)
         except Unavailable:
             self.release()
             raise
@@ -91,17 +112,28 @@ class ResilientServer:
         """Release the port, which `stop` does as well. Idempotent."""
         if self._guard is not None:
             self._guard.close()
+        if self._front is not None:
+            self._front.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
-    def _bind(self, server: grpc.aio.Server, address: str) -> str:
+    def _bind(self, server: grpc.aio.Server) -> None:
+        if self._front is not None and self._folder is not None:
+            path = f"{self._folder.name}/{next(self._numbers)}"
+            rpc.bind(server, f"unix:{path}")
+            self._front.path = path
+            return
         credentials = None if self._make_credentials is None else self._make_credentials()
         with nullcontext() if self._guard is None else self._guard.opened():
-            return rpc.bind(server, address, credentials)
+            rpc.bind(server, self._address, credentials)
 
     async def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Accept calls for these handlers."""
         self._handlers = handlers
         self._server.add_generic_rpc_handlers(handlers)
         await self._server.start()
+        if self._front is not None:
+            await self._front.start()
         for name in ("grpc._cython.cygrpc", "asyncio"):
             # Once for all servers: a logger does not add the same filter again.
             logging.getLogger(name).addFilter(_filter_ended_loops)
@@ -110,6 +142,8 @@ class ResilientServer:
 
     async def stop(self, grace: float) -> None:
         """Stop accepting calls; cancel those that are open after `grace` seconds."""
+        if self._front is not None:
+            self._front.stop_listening()
         _notified.discard(self._check.set)
         if self._replacing is not None:
             self._replacing.cancel()
@@ -156,7 +190,7 @@ class ResilientServer:
             # The ended server closes its port a moment later.
             await asyncio.sleep(pause)
             try:
-                self._bind(server, self._address)
+                self._bind(server)
                 break
             except Unavailable:
                 if loop.time() > give_up:

@@ -29,6 +29,7 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
+from synergai.protocol.front import peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
 from synergai.protocol.status import (
     QUOTA_METADATA,
@@ -183,7 +184,7 @@ async def _end(context: Context, handler: asyncio.Task[Any], error: SynergaiErro
         async with asyncio.timeout(_READ_STATUS_WITHIN_S):
             await abort(context, error)
     except TimeoutError:
-        shut_down_connection(context.peer())
+        shut_down_connection(peer_address(context.peer()))
     except Exception as failure:  # noqa: BLE001 - gRPC does not export most of its exceptions
         # Usually that it was aborted.
         _log.debug("ended a call: %r", failure)
@@ -198,7 +199,7 @@ def count_unread(unread: UnreadResponses, context: Context, size: int) -> None:
     response.
     """
     handler = _current_task()
-    of_client = unread.open(lambda _: shut_down_connection(context.peer()))
+    of_client = unread.open(lambda _: shut_down_connection(peer_address(context.peer())))
     handler.add_done_callback(lambda _: of_client.close())
     of_client.add(size)
 

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
+import pytest
 
 import synergai
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
+from tests.acceptance.frame_flood import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 ENGINE = "onnx_identity"
 RESETS = 50_000
+FLOOD_S = 5.0
+DEADLINE_S = 1.0
+FLOOD_P99_S = 0.1
+PEAK_BYTES = 150e6
 INTERVAL_S = 0.01
 P99_S = 0.25
 MEMORY_GROWTH = 1.2
@@ -58,7 +64,7 @@ class Bystander:
 
     async def _send(self) -> None:
         began = time.monotonic()
-        await self._client.infer(ENGINE, {"x": np.zeros(1, np.float32)})
+        await self._client.infer(ENGINE, {"x": np.zeros(1, np.float32)}, deadline=DEADLINE_S)
         self.latencies.append(time.monotonic() - began)
 
 
@@ -109,3 +115,31 @@ async def test_fifty_thousand_reset_calls_delay_no_other_client(tmp_path: Path) 
     assert grown <= MEMORY_GROWTH
     assert "lost" not in said
     assert "has left" not in said
+
+
+def peak_bytes(process: psutil.Process) -> int:
+    """Return the most memory that a process has had."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    [peak] = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(peak) * 1024
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("port", ["clients", "agents"])
+async def test_flood_of_frames_delays_no_other_client(tmp_path: Path, port: str, kind: str) -> None:
+    with running_fleet(tmp_path) as fleet:
+        gateway = gateway_process(fleet)
+        address = fleet.address if port == "clients" else fleet.hub_address
+        async with bystander(fleet) as other:
+            command = ("-m", "tests.acceptance.frame_flood", address, str(FLOOD_S), kind)
+            flood = await asyncio.create_subprocess_exec(sys.executable, *command)
+            assert await flood.wait() == 0
+            during = sorted(other.latencies)
+        peak = peak_bytes(gateway)
+        p99 = during[int(0.99 * len(during))]
+        print(
+            f"{kind} on the port of {port}: {len(during)} requests, p99 {p99 * 1e3:.0f} ms, at "
+            f"most {during[-1] * 1e3:.0f} ms, {peak / 1e6:.0f} MB at the peak"
+        )
+    assert p99 <= FLOOD_P99_S
+    assert peak <= PEAK_BYTES

@@ -18,6 +18,7 @@ from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_socket import WorkSocket
+from synergai.protocol.writes import keep_status
 from synergai.v1 import (
     common_pb2,
     fleet_pb2,
@@ -149,7 +150,7 @@ class FakeAgent:
         await self.disconnect()
 
     async def connect(self) -> None:
-        self.control = self._hub.Control()
+        self.control = keep_status(self._hub.Control())
         self._streams.append(self.control)
         await self.control.write(hub_pb2.AgentControl(register=self.register))
         answer = await self.control.read()

@@ -31,6 +31,9 @@ METHODS = [
 ]
 
 
+LIVE = "/inference.GRPCInferenceService/ServerLive"
+
+
 def damaged(message: bytes, rng: random.Random) -> bytes:
     data = bytearray(message)
     for _ in range(rng.randint(1, 3)):
@@ -88,16 +91,31 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
 
 
-async def test_flood_of_reset_calls_is_refused_before_handlers_see_it(gateway: Gateway) -> None:
-    flood = 10 * MAX_CALLS_PER_CONNECTION
-    path = "/inference.GRPCInferenceService/ServerLive"
-    with http2.Http2Connection(gateway.address) as connection:
-        # The loop, which runs the handlers, is not running meanwhile.
-        connection.send(
-            http2.headers(stream, path) + http2.reset(stream) for stream in range(1, 2 * flood, 2)
-        )
-        refused = connection.count_resets(flood - MAX_CALLS_PER_CONNECTION - 1)
-    assert refused >= flood - MAX_CALLS_PER_CONNECTION - 1
+FLOODS = {
+    "calls that are reset": lambda: b"".join(
+        http2.headers(stream, LIVE) + http2.reset(stream) for stream in range(1, 3000, 2)
+    ),
+    "pings": lambda: 1500 * http2.frame(http2.PING, 0, 0, bytes(8)),
+    "unknown frames": lambda: 1500 * http2.frame(0xFA, 0, 0),
+    "a field that is repeated": lambda: http2.headers(
+        1, LIVE, block=b"\x40\x01x\x01v" + b"\xbe" * 200
+    ),
+    "headers without end": lambda: http2.headers(1, LIVE, ends=False),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("port", ["clients", "agents"])
+async def test_flood_of_frames_ends_its_connection_and_no_other(
+    gateway: Gateway, caller: Caller, flood: str, port: str
+) -> None:
+    address = gateway.address if port == "clients" else gateway.hub_address
+    with http2.Http2Connection(address) as connection:
+        connection.send([FLOODS[flood]()])
+        async with asyncio.timeout(30):
+            while not connection.is_closed():  # noqa: ASYNC110 - polls
+                await asyncio.sleep(0.05)
+    await caller.oip.ServerLive(oip.ServerLiveRequest(), timeout=30)
 
 
 @pytest.mark.usefixtures("agent")

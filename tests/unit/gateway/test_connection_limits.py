@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.connections import RESERVED, connection_limits
+from gateway.admission.connections import PER_CONNECTION, RESERVED, connection_limits
 from gateway.http.connections import MAX_CONNECTIONS, RESERVED_CONNECTIONS
 from gateway.hub.work_sockets import MAX_UNAUTHENTICATED
 
@@ -16,8 +16,9 @@ def test_reserve_holds_everything_else() -> None:
 @pytest.mark.parametrize("descriptors", [1024, 20_000, 65_536])
 def test_all_connections_fit(descriptors: int) -> None:
     clients, agents = connection_limits(descriptors)
-    assert RESERVED + clients + 2 * agents <= descriptors
-    assert clients > 100
+    taken = PER_CONNECTION * clients + (PER_CONNECTION + 1) * agents
+    assert RESERVED + taken <= descriptors
+    assert clients >= 48
 
 
 def test_some_connections_are_always_allowed() -> None:

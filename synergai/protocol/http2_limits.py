@@ -1,0 +1,162 @@
+"""Limits on the frames that a client of HTTP/2 may send on one connection.
+
+gRPC for Python limits what a call may carry, not what it costs to refuse one: a header block of
+16 KB that repeats a single field keeps it busy for seconds, and frames that belong to no call, such
+as pings, occupy its few threads.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MAX_FIELDS: Final = 128
+"""Header fields of a call."""
+CREDIT: Final = 1000
+"""Frames without data that a connection may send at once."""
+CREDIT_PER_S: Final = 200
+_EARNED_BY_DATA: Final = 4
+_EARNED_BY_RESPONSE: Final = 2
+_RESPONSE_BYTES: Final = 64
+"""Bytes sent to a client that earn one more frame; it acknowledges what it reads."""
+_HEADER: Final = 9
+_MAX_BLOCK: Final = 16384
+"""Bytes of header fields that gRPC accepts at most."""
+_DATA, _HEADERS, _CONTINUATION = 0x0, 0x1, 0x9
+_END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
+
+
+class Http2Limits:
+    """Counts the frames that a client sends.
+
+    Frames with data are free, as flow control limits them, and earn credit for others. All other
+    frames take credit, which also grows with time and with responses.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    __slots__ = ("_clock", "_credit", "_credited_at", "_partial", "_preface", "_skip")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._credit = CREDIT
+        self._credited_at = clock()
+        self._preface = PREFACE
+        self._partial = b""
+        self._skip = 0
+
+    def receive(self, data: bytes) -> None:
+        """Count the frames in the next bytes from the client.
+
+        Raises:
+            InvalidInput: they exceed a limit, or are not HTTP/2.
+        """
+        if self._partial:
+            data = self._partial + data
+            self._partial = b""
+        at, end = self._skip, len(data)
+        if self._preface:
+            at = self._read_preface(data)
+        while at + _HEADER <= end:
+            length, kind = data[at] << 16 | data[at + 1] << 8 | data[at + 2], data[at + 3]
+            if kind in (_HEADERS, _CONTINUATION):
+                if length > _MAX_BLOCK:
+                    raise InvalidInput(f"a header block of {length:,} bytes")
+                if at + _HEADER + length > end:
+                    break
+                _check_block(data, at, length)
+            if kind == _DATA and length:
+                if self._credit < CREDIT:
+                    self._credit += _EARNED_BY_DATA
+            else:
+                self._credit -= 1
+                if self._credit < 0:
+                    self._wait_credit()
+            at += _HEADER + length
+        if at < end:
+            self._partial, self._skip = data[at:], 0
+        else:
+            self._skip = at - end
+
+    def respond(self, size: int) -> None:
+        """Count bytes sent to the client."""
+        if self._credit < CREDIT:
+            self._credit += _EARNED_BY_RESPONSE + size // _RESPONSE_BYTES
+
+    def _read_preface(self, data: bytes) -> int:
+        """Return where the frames begin."""
+        expected = self._preface
+        received = data[: len(expected)]
+        if not expected.startswith(received):
+            raise InvalidInput("no HTTP/2")
+        self._preface = expected[len(received) :]
+        return len(received)
+
+    def _wait_credit(self) -> None:
+        now = self._clock()
+        earned = int((now - self._credited_at) * CREDIT_PER_S)
+        if earned < 1:
+            raise InvalidInput("too many frames without data")
+        self._credited_at = now
+        self._credit = min(CREDIT, self._credit + earned)
+
+
+def _check_block(data: bytes, at: int, length: int) -> None:
+    """Check the header block of a frame.
+
+    Raises:
+        InvalidInput: it does not fit into one frame, has too many fields, or is malformed.
+    """
+    kind, flags, start = data[at + 3], data[at + 4], at + _HEADER
+    # Clients send a second frame only for blocks that are larger than gRPC accepts.
+    if kind == _CONTINUATION or not flags & _END_HEADERS:
+        raise InvalidInput("a header block of several frames")
+    if length <= MAX_FIELDS:  # a field takes at least a byte
+        return
+    padding = data[start] if flags & _PADDED else 0
+    skipped = (1 if flags & _PADDED else 0) + (5 if flags & _PRIORITY else 0)
+    block = data[start + skipped : start + length - padding]
+    try:
+        fields = at = 0
+        while at < len(block):
+            at = _skip_field(block, at)
+            fields += 1
+            if fields > MAX_FIELDS:
+                raise InvalidInput(f"a call with more than {MAX_FIELDS} header fields")
+    except IndexError:
+        raise InvalidInput("a malformed header block") from None
+
+
+def _skip_field(block: bytes, at: int) -> int:
+    """Return where the field of HPACK (RFC 7541, 6) at a position ends."""
+    first = block[at]
+    if first & 0x80:
+        return _read_integer(block, at, 0x7F)[1]
+    if first & 0xE0 == 0x20:
+        return _read_integer(block, at, 0x1F)[1]
+    name, at = _read_integer(block, at, 0x3F if first & 0x40 else 0x0F)
+    for _ in range(1 if name else 2):
+        length, at = _read_integer(block, at, 0x7F)
+        at += length
+    return at
+
+
+def _read_integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
+    """Return an integer (RFC 7541, 5.1), and where it ends."""
+    value = block[at] & prefix
+    at += 1
+    if value < prefix:
+        return value, at
+    for shift in range(0, 28, 7):
+        value += (block[at] & 0x7F) << shift
+        at += 1
+        if block[at - 1] < 0x80:
+            return value, at
+    raise IndexError
