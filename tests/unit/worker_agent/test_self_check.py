@@ -57,12 +57,12 @@ def test_model_that_accepts_anything_is_warmed_up_with_three_runs() -> None:
     assert model.runs == 3
 
 
-def test_warm_up_of_a_slow_model_ends_after_a_second() -> None:
+@pytest.mark.parametrize(("run_s", "runs"), [(0.4, 3), (2.0, 2), (4.0, 1)])
+def test_slow_model_is_warmed_up_with_fewer_runs(run_s: float, runs: int) -> None:
     model = Particular(DYNAMIC, lambda _: True)
-    model.now = -2.0
-    ticks = iter(range(100))
-    SelfCheck(model, lambda: 2.0 * next(ticks)).run(ENGINE)
-    assert model.runs == 1
+    begun_and_ended = iter(range(100))
+    SelfCheck(model, lambda: run_s * next(begun_and_ended)).run(ENGINE)
+    assert model.runs == runs
 
 
 @pytest.mark.parametrize(
