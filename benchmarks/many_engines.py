@@ -19,7 +19,6 @@ import uvloop
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.client import Client, Figure
-from benchmarks.servers import resident_mb
 from benchmarks.workloads import Workload, request_of
 from synergai.testing import LocalFleet
 
@@ -125,8 +124,11 @@ async def compare(options: argparse.Namespace, folder: Path) -> None:
         in_turn = 1e3 * options.clients * len(clients) / rounds_ms
         print(f"together {total:.0f} requests/s, {total / in_turn:.2f} x of taking turns")
         print("cores: clients {:.2f}, server {:.2f}, engine hosts {:.2f}".format(*used))
+        sizes = [each.memory_full_info() for each in (server, *hosts)]
         print(
-            f"{len(hosts)} processes below the server; {resident_mb(fleet.gateway):.0f} MB in all"
+            f"{len(hosts)} processes below the server; "
+            f"{sum(each.rss for each in sizes) / 1e6:.0f} MB resident in all, "
+            f"{sum(each.pss for each in sizes) / 1e6:.0f} MB if shared pages count once"
         )
 
 

@@ -305,6 +305,7 @@ class Leases:
             self._wait_queue.mark_drifted(lease.assignment.engine, now)
             if not lease.job.is_request:
                 worker.interruptions, worker.interrupted_s = 0, 0.0
+                worker.brief_s = 0.0
             if lease.assignment.query_s >= LONG_S:
                 made_up_s = LOST_SHARE * new * lease.assignment.query_s
                 worker.lost_s = max(0.0, worker.lost_s - made_up_s)

@@ -45,9 +45,12 @@ in the queue, in its order."""
 BRIEF_S: Final = 0.002
 BRIEF_SHARE: Final = 0.25
 """A query is brief up to this time, or up to this share of the time of a query that it runs beside:
-even if both need all cores, the other one hardly notices."""
+even if both need all cores, the other one hardly notices. Beside each query, brief ones together
+take no longer than itself, or than this time."""
 
 
+JOB_REPORT_S: Final = 0.05
+"""Time between reports on a job, in which more than one query may run."""
 MAX_BRIEF: Final = 4
 """Sessions per core that run brief queries beside other work."""
 
@@ -278,6 +281,8 @@ class WorkerRecord:
         draining: it accepts no new assignments.
         leases: its assignments in execution order, without those beside them.
         beside: its assignments that run beside these, in execution order by session.
+        brief_s: expected duration of the brief requests that ran beside its head since this began
+            or last reported progress.
         head_ends_at: expected end of the first lease.
         behind_head_s: expected duration of all other leases.
         idle_since: when it last became idle.
@@ -320,6 +325,7 @@ class WorkerRecord:
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     beside: dict[Session, dict[AssignmentId, Lease]] = field(default_factory=dict)
+    brief_s: float = 0.0
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
     idle_since: float = 0.0
@@ -438,6 +444,10 @@ class WorkerRecord:
         if not self.may_run_beside(session, query_s):
             return False
         head = self.head
+        if head is not None and head.session in self.sessions and is_brief(query_s, head):
+            least_s = BRIEF_S if head.job.is_request else JOB_REPORT_S
+            if self.brief_s >= max(least_s, head.assignment.query_s):
+                return False
         if (others := self.beside.get(session)) is not None:
             return len(others) < MAX_REQUESTS and len(others) * query_s <= self.prefetch_s
         if head is None or is_brief(query_s, head):
@@ -509,6 +519,8 @@ class WorkerRecord:
             if not others:
                 lease.become_head(now)
             others[lease.assignment.id] = lease
+            if self.head is not None and is_brief(lease.assignment.query_s, self.head):
+                self.brief_s += lease.expected_s
             return
         times = lease.assignment.batch_times
         if self.leases:
@@ -517,6 +529,7 @@ class WorkerRecord:
                 self.max_batch = 1
         else:
             self.max_batch = 1 if times is None else times.max_rows
+            self.brief_s = 0.0
             lease.become_head(now)
             self.head_ends_at = now + lease.expected_s
         self.last_job = lease.job
@@ -555,6 +568,7 @@ class WorkerRecord:
             self.idle_since = now
             self.max_batch = 1
         elif lease.is_head and (head := self.head) is not None:
+            self.brief_s = 0.0
             head.become_head(now)
             self.head_ends_at = now + head.expected_s
             if head.first_query_at is not None:  # which was reported before the end of this one

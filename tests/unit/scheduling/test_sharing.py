@@ -174,6 +174,19 @@ def test_requests_in_one_session_beside_others_are_limited() -> None:
     assert next_one.beside
 
 
+def test_brief_requests_leave_half_of_the_time_to_what_they_run_beside() -> None:
+    core = make_core()
+    [long] = send(core, "long-0", LONG, 0.0)
+    send(core, "long-1", LONG, 0.0)
+    number = 0
+    while brief := send(core, f"short-{number}", SHORT, 0.0001 * number):
+        assert complete(core, brief[0], 0.0001 * number) == []
+        number += 1
+    assert number * QUERY_S[SHORT] == pytest.approx(QUERY_S[LONG], rel=0.01)
+    following = {each.engine: each.beside for each in complete(core, long, 0.2)}
+    assert following[SHORT], "beside the next one"
+
+
 def test_request_that_waits_for_cores_beside_others_is_not_overtaken() -> None:
     core = make_core(cores=4)
     send(core, "long", LONG, 0.0)
