@@ -32,6 +32,8 @@ WORTH_S: Final = 2.0
 SLOWER: Final = 10.0
 """Nor is one that would wait for a probe on a worker that is this many times slower than they are,
 and takes twice as long to load the engine."""
+_SHORTEST_S: Final = 1e-9
+"""Less is a rounding error of instants, not a measurement."""
 _TRIED: Final = 64
 """Waiting jobs among which one is searched that may measure its engine."""
 _SEARCHED: Final = 64
@@ -246,7 +248,7 @@ class Probes:
         started = lease.first_query_at if lease.first_query_at is not None else lease.head_at
         wall_s = now - started if started is not None else 0.0
         seconds = lease.compute_s or wall_s
-        if seconds <= 0:
+        if seconds < _SHORTEST_S:
             return None
         return ProfileEntry(
             engine=lease.assignment.engine,
