@@ -149,6 +149,7 @@ def test_energy_counts_idle_workers_where_their_power_is_known() -> None:
     assert idle is not None
     assert busy.fleet == idle.fleet == {FAST: 2}
     assert busy.joules == pytest.approx(10.0 / 100.0)
+    assert busy.joules is not None
     assert idle.joules is not None
     assert idle.joules > busy.joules
 
