@@ -88,7 +88,8 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
         error = report.estimate_error(statuses)
         console.print(
             f"{policy}: {violated} of {len(statuses)} jobs violated, "
-            f"estimates off by {error:.1%} at the median"
+            f"estimates off by {error:.1%} at the median, "
+            f"{report.within_interval(statuses)} jobs within their interval"
         )
     console.print(
         f"Goodput, {DEFAULT_POLICY}: {good:,} queries of jobs that met their QoS, "

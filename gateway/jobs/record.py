@@ -23,6 +23,8 @@ class JobRecord:
     Attributes:
         dispatched_at: time of the first dispatch.
         estimated_s: seconds from the first dispatch to completion, as estimated then.
+        estimated_low_s, estimated_high_s: interval that holds 90 % of actual times; see
+            `EstimateInterval`.
         executions: recorded queries per assignment or worker; the ranges do not overlap.
         reason: why it failed, was rejected or expired.
     """
@@ -34,6 +36,8 @@ class JobRecord:
     dispatched_at: float | None = None
     finished_at: float | None = None
     estimated_s: float | None = None
+    estimated_low_s: float | None = None
+    estimated_high_s: float | None = None
     executions: tuple[RecordedExecution, ...] = ()
     reason: str = ""
 
@@ -41,6 +45,17 @@ class JobRecord:
     def deadline_at(self) -> float:
         """Unix time of the deadline; infinite without QoS."""
         return self.submitted_at + self.spec.qos
+
+    @property
+    def actual_s(self) -> float | None:
+        """Seconds from the first dispatch to completion; None unless it succeeded."""
+        if (
+            self.state is not JobState.SUCCEEDED
+            or self.dispatched_at is None
+            or self.finished_at is None
+        ):
+            return None
+        return self.finished_at - self.dispatched_at
 
     def status(self, now: float, *, completes_at: float | None = None) -> JobStatus:
         """Return the status as of `now`, or of the end if the job has ended.
@@ -54,7 +69,6 @@ class JobRecord:
         finished_at = (
             None if self.finished_at is None else datetime.fromtimestamp(self.finished_at, UTC)
         )
-        completed = self.state is JobState.SUCCEEDED and self.dispatched_at is not None
         return JobStatus(
             id=self.id,
             spec=self.spec,
@@ -64,7 +78,9 @@ class JobRecord:
             queries_done=sum(execution.count for execution in self.executions),
             waited_s=dispatched_at - self.submitted_at,
             estimated_s=self.estimated_s,
-            actual_s=until - dispatched_at if completed else None,
+            estimated_low_s=self.estimated_low_s,
+            estimated_high_s=self.estimated_high_s,
+            actual_s=self.actual_s,
             violated=self._is_violated(until),
             excess_s=max(0.0, until - self.deadline_at),
             executions=merge_adjacent(self.executions),

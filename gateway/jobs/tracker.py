@@ -13,6 +13,7 @@ from synergai.domain import JobState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
+    from gateway.jobs.estimate_interval import EstimateInterval
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.progress_rate import ProgressRate
     from gateway.jobs.record import JobRecord
@@ -29,6 +30,7 @@ class JobTracker:
         record: initial record.
         clock: the gateway's clock.
         expected: returns when the job is expected to complete, in monotonic seconds, if known.
+        interval: gives the estimate its interval; None for a job whose client sets the pace.
 
     Attributes:
         id: id of the job.
@@ -37,7 +39,11 @@ class JobTracker:
     """
 
     def __init__(
-        self, record: JobRecord, clock: Clock, expected: Callable[[JobId, float], float | None]
+        self,
+        record: JobRecord,
+        clock: Clock,
+        expected: Callable[[JobId, float], float | None],
+        interval: EstimateInterval | None = None,
     ) -> None:
         self.id = record.id
         self.spec = record.spec
@@ -46,6 +52,7 @@ class JobTracker:
         self._executions_stale = False
         self._executions = Executions(record.executions)
         self._expected = expected
+        self._interval = interval
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -74,23 +81,30 @@ class JobTracker:
     def record_dispatch(self, assignment: Assignment, now: float) -> bool:
         """Record an assignment; return whether it set the first dispatch or the estimate.
 
-        The estimate is fixed at the first dispatch at which there is one. Probes, which measure an
-        unprofiled engine, have none.
+        The estimate and its interval are fixed at the first dispatch at which there is one. Probes,
+        which measure an unprofiled engine, have none.
         """
         record = self._record
         at = self.clock.to_unix(now)
         dispatched_at = at if record.dispatched_at is None else record.dispatched_at
         estimated_s = record.estimated_s
+        low_s, high_s = record.estimated_low_s, record.estimated_high_s
         if (
             estimated_s is None
             and not assignment.probe
             and (completes_at := self._expected(self.id, now)) is not None
         ):
             estimated_s = self.clock.to_unix(completes_at) - dispatched_at
+            if self._interval is not None:
+                low_s, high_s = self._interval.around(estimated_s)
         changed = (dispatched_at, estimated_s) != (record.dispatched_at, record.estimated_s)
         if changed or record.state is JobState.QUEUED:
             self._change(
-                state=JobState.RUNNING, dispatched_at=dispatched_at, estimated_s=estimated_s
+                state=JobState.RUNNING,
+                dispatched_at=dispatched_at,
+                estimated_s=estimated_s,
+                estimated_low_s=low_s,
+                estimated_high_s=high_s,
             )
         return changed
 

@@ -116,11 +116,14 @@ def accept(
 def record_dispatch(connection: apsw.Connection, record: JobRecord) -> None:
     """Record the first dispatch and the estimate."""
     connection.execute(
-        "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ? WHERE id = ? AND state <= ?",
+        "UPDATE jobs SET state = ?, dispatched_at = ?, estimated_s = ?, estimated_low_s = ?, "
+        "estimated_high_s = ? WHERE id = ? AND state <= ?",
         (
             JobState.RUNNING.value,
             record.dispatched_at,
             record.estimated_s,
+            record.estimated_low_s,
+            record.estimated_high_s,
             record.id,
             JobState.RUNNING.value,
         ),
@@ -260,8 +263,8 @@ def descriptions(connection: apsw.Connection) -> dict[EngineName, Established]:
 
 _JOB: Final = (
     "SELECT sequence, id, engine, queries, qos_s, priority, tenant, state, submitted_at, "
-    "dispatched_at, finished_at, estimated_s, reason, upload, max_failures, variant, min_accuracy "
-    "FROM jobs "
+    "dispatched_at, finished_at, estimated_s, estimated_low_s, estimated_high_s, reason, upload, "
+    "max_failures, variant, min_accuracy FROM jobs "
 )
 _ENDED: Final = "WHERE state > 2 AND state IN (SELECT value FROM json_each(?)) "
 _IN_SCOPE: Final = "AND (engine, tenant) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?)) "
@@ -337,8 +340,8 @@ def _json(value: object) -> str:
 
 def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
     (sequence, job_id, engine, queries, qos_s, priority, tenant, state, *rest) = row
-    submitted_at, dispatched_at, finished_at, estimated_s, reason, upload, *rest = rest
-    max_failures, variant, min_accuracy = rest
+    submitted_at, dispatched_at, finished_at, estimated_s, low_s, high_s, *rest = rest
+    reason, upload, max_failures, variant, min_accuracy = rest
     name, version = split_version(engine)
     executions = connection.execute(
         "SELECT worker, threads, power_mode, execution_provider, first, stop, seconds, labelled, "
@@ -364,6 +367,8 @@ def _to_record(connection: apsw.Connection, row: Row) -> JobRecord:
         dispatched_at=dispatched_at,
         finished_at=finished_at,
         estimated_s=estimated_s,
+        estimated_low_s=low_s,
+        estimated_high_s=high_s,
         executions=tuple(
             RecordedExecution(
                 worker_id=WorkerId(worker),

@@ -14,7 +14,13 @@ from rich.text import Text
 
 from synergai.cli.gateway_client import call_gateway
 from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
-from synergai.cli.output import format_seconds, print_facts, print_json, print_table
+from synergai.cli.output import (
+    format_interval,
+    format_seconds,
+    print_facts,
+    print_json,
+    print_table,
+)
 from synergai.cli.progress import count_progress
 from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
@@ -347,7 +353,7 @@ def _table_row(job: JobStatus) -> tuple[str | Text, ...]:
         job.spec.engine_version,
         f"{done}{job.spec.queries:,}",
         format_seconds(job.spec.qos),
-        format_seconds(job.estimated_s),
+        format_interval(job.estimated_low_s, job.estimated_high_s),
         format_seconds(job.actual_s),
         Text(", ").join(text for text in (_state_text(job), deadline_text(job)) if text),
     )
@@ -402,7 +408,7 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         ("QoS", format_seconds(job.spec.qos)),
         ("deadline", deadline_text(job)),
         ("waited", format_seconds(job.waited_s)),
-        ("estimated", format_seconds(job.estimated_s)),
+        ("estimated", _estimated_text(job)),
         ("remaining", format_seconds(job.remaining_s)),
         ("actual", format_seconds(job.actual_s)),
         ("accuracy", "" if job.accuracy is None else f"{job.accuracy:.2%}"),
@@ -416,6 +422,12 @@ def print_status(job: JobStatus, *, as_json: bool) -> None:
         for index, each in enumerate(job.executions)
     ]
     print_facts((name, value) for name, value in facts if value)
+
+
+def _estimated_text(job: JobStatus) -> str:
+    """Return the estimate and its interval, if it has one."""
+    interval = format_interval(job.estimated_low_s, job.estimated_high_s)
+    return format_seconds(job.estimated_s) + (f", {interval} in 90 % of jobs" if interval else "")
 
 
 def _failures_text(job: JobStatus) -> str:

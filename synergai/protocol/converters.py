@@ -374,6 +374,8 @@ def job_status_to_proto(status: JobStatus) -> jobs_pb2.Job:
         queries_done=status.queries_done,
         waited_s=status.waited_s,
         estimated_s=status.estimated_s,
+        estimated_low_s=status.estimated_low_s,
+        estimated_high_s=status.estimated_high_s,
         actual_s=status.actual_s,
         violated=status.violated,
         excess_s=status.excess_s,
@@ -407,6 +409,10 @@ def job_status_from_proto(message: jobs_pb2.Job) -> JobStatus:
         queries_done=message.queries_done,
         waited_s=message.waited_s,
         estimated_s=message.estimated_s if message.HasField("estimated_s") else None,
+        estimated_low_s=message.estimated_low_s if message.HasField("estimated_low_s") else None,
+        estimated_high_s=(
+            message.estimated_high_s if message.HasField("estimated_high_s") else None
+        ),
         actual_s=message.actual_s if message.HasField("actual_s") else None,
         violated=message.violated,
         excess_s=message.excess_s,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gateway.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import StopAssignment
+from gateway.jobs.estimate_interval import LEAST, PRIOR
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Cancelled,
@@ -445,6 +446,28 @@ async def test_unfinished_jobs_are_restored_with_what_was_done(harness: GatewayH
     assert await later.jobs.restore() == 1
     (rest,) = later.assignments(later.add_worker())
     assert (rest.job_id, rest.first, rest.count) == (status.id, 4, 6)
+    later.dispatcher.close()
+
+
+async def test_interval_of_an_estimate_follows_completed_jobs_and_survives_a_restart(
+    harness: GatewayHarness,
+) -> None:
+    worker = harness.add_worker()
+    for _ in range(LEAST):
+        status = await harness.jobs.submit(UNRESTRICTED, SPEC)
+        (assignment,) = harness.assignments(worker)
+        harness.complete(worker, assignment, done=10)
+        await harness.flush_journal()
+    later = type(harness)(harness.journal)
+    await later.jobs.restore()
+    later.add_worker()
+    for gateway in (harness, later):
+        submitted = await gateway.jobs.submit(UNRESTRICTED, SPEC)
+        status = await gateway.jobs.get(UNRESTRICTED, submitted.id)
+        assert status.estimated_s is not None
+        assert status.estimated_high_s is not None
+        # The harness completes jobs at once, far below the prior.
+        assert status.estimated_high_s < PRIOR[0] * status.estimated_s
     later.dispatcher.close()
 
 

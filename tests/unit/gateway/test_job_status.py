@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.jobs.estimate_interval import PRIOR, EstimateInterval
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.record import JobRecord
@@ -118,12 +119,15 @@ def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
 def test_estimate_waits_until_the_completion_can_be_expected() -> None:
     clock = Clock()
     expected: list[float | None] = [None, 112.0, 150.0]
-    tracker = JobTracker(a_record(), clock, lambda _job, _now: expected.pop(0))
+    tracker = JobTracker(a_record(), clock, lambda _job, _now: expected.pop(0), EstimateInterval())
     assert tracker.record_dispatch(an_assignment(10), 100.0)
     assert tracker.record.estimated_s is None
     assert tracker.record_dispatch(an_assignment(6), 103.0)
     assert tracker.record.estimated_s == pytest.approx(12.0)
+    interval = (tracker.record.estimated_low_s, tracker.record.estimated_high_s)
+    assert interval == pytest.approx(tuple(12.0 * ratio for ratio in PRIOR))
     assert not tracker.record_dispatch(an_assignment(4), 104.0)
+    assert interval == (tracker.record.estimated_low_s, tracker.record.estimated_high_s)
 
 
 @pytest.mark.parametrize(
@@ -238,6 +242,8 @@ def test_specification_round_trips(qos: float) -> None:
 def test_unknown_times_are_unset_on_the_wire() -> None:
     message = job_status_to_proto(a_status())
     assert not message.HasField("estimated_s")
+    assert not message.HasField("estimated_low_s")
+    assert not message.HasField("estimated_high_s")
     assert not message.HasField("actual_s")
     assert not message.HasField("finished_at")
     ended = job_status_to_proto(
@@ -260,6 +266,8 @@ def test_status_round_trips() -> None:
         dispatched_at=101.0,
         finished_at=104.5,
         estimated_s=3.0,
+        estimated_low_s=2.5,
+        estimated_high_s=4.5,
         executions=executions,
         reason="why",
     )
