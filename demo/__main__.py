@@ -80,7 +80,8 @@ async def serve(fleet: LocalFleet, models: Path, dictionary: Path, run: Path) ->
     console.print(report.jobs_table(jobs, {DEFAULT_POLICY: results, THESIS_POLICY: thesis_results}))
     console.print(
         "[dim]Placement, estimated and actual time: under the default policy; from the first "
-        "dispatch to completion, as estimated then. QoS: from acceptance.[/]"
+        "dispatch to completion, as estimated then, with the interval that holds 90 % of jobs. "
+        "QoS: from acceptance.[/]"
     )
     good, per_second = report.goodput(results)
     for policy, statuses in ((DEFAULT_POLICY, results), (THESIS_POLICY, thesis_results)):

@@ -42,7 +42,7 @@ def jobs_table(
     table = Table(box=SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
     for name in (*_COLUMNS, *results_by_policy):
         justify: Literal["right", "left"] = "right" if name in _NUMBERS else "left"
-        table.add_column(name, justify=justify, no_wrap=name == "engine")
+        table.add_column(name, justify=justify, no_wrap=name == "engine" or name in _NUMBERS)
     for job, result, *others in zip(jobs, *results_by_policy.values(), strict=True):
         table.add_row(
             job.engine,
