@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import InvalidInput
-from worker_agent.ipc.frames import Decoder
+from worker_agent.ipc.frames import Decoder, RunQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-    from worker_agent.ipc.frames import Message, Order, RunQuery, RunSamples, StopRun
+    from worker_agent.ipc.frames import Message, Order, RunSamples, StopRun
 
 QUICK_S: Final = 0.0005
 """Below this compute time, waking the processes dominates the cost of a query."""
@@ -46,14 +46,15 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def send(self, message: RunQuery | RunSamples | StopRun | Order) -> None:
-        """Buffer a message until the end of this turn of the loop, to save system calls."""
-        if not self._outgoing:
+        """Buffer a message until the end of this turn of the loop, to save system calls.
+
+        Only queries are held back further: a run may last until it is stopped.
+        """
+        waits = isinstance(message, RunQuery)
+        self._is_quick &= waits
+        if not (self._outgoing and waits):
             self._loop.call_soon(self._flush)
         self._outgoing.append(message.encode())
-
-    def expect_slow(self) -> None:
-        """Hold no messages back, as the next answer may take long."""
-        self._is_quick = False
 
     def answered(self, *, quick: bool) -> None:
         """Note that the host has ended a run, and whether that was a quick query."""
@@ -94,7 +95,7 @@ class Connection(asyncio.Protocol):
         While quick queries are at the host, others are held back until it answers, so that one
         wake-up serves all of them; a wake-up costs more than a quick query loses by waiting.
         """
-        if self._is_quick and self._runs_at_host:
+        if not self._outgoing or (self._is_quick and self._runs_at_host):
             return
         frames, self._outgoing = self._outgoing, []
         self._runs_at_host = len(self._runs)

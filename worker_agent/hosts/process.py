@@ -185,7 +185,6 @@ class HostProcess:
             raise Unavailable(f"the engine host of {self.session.engine!r} has exited")
 
     def _send_order(self, order: Order) -> None:
-        self._connection.expect_slow()
         self._connection.send(order)
 
     @property
@@ -262,7 +261,6 @@ class HostProcess:
         if self.is_closed:
             return self._refuse(on_ended)
         message = self._runs.add_samples(first, count, on_progress, on_ended, job, variant)
-        self._connection.expect_slow()
         self._feed(message)
         return message.run_id
 

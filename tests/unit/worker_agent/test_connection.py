@@ -1,0 +1,41 @@
+"""The agent's connection to an engine host."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from worker_agent.hosts.connection import Connection
+from worker_agent.ipc.frames import Decoder, RunQuery, RunSamples, StopRun
+
+if TYPE_CHECKING:
+    from worker_agent.ipc.frames import Message
+
+
+class FakeTransport:
+    """Decodes what is sent to the host."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+        self._decoder = Decoder()
+
+    def write(self, data: bytes) -> None:
+        self.sent += self._decoder.feed(data)
+
+
+async def test_a_stop_is_sent_at_once_behind_a_quick_query() -> None:
+    runs = ["query", "range"]
+    connection = Connection(runs, lambda _: None, lambda: None)
+    transport = FakeTransport()
+    connection.connection_made(cast("asyncio.Transport", transport))
+    connection.send(RunQuery(1, b""))
+    connection.send(RunSamples(2, 0, 1_000_000))
+    await asyncio.sleep(0)
+    runs.remove("query")
+    connection.answered(quick=True)
+    connection.send(RunQuery(3, b""))
+    await asyncio.sleep(0)
+    assert [message.run_id for message in transport.sent] == [1, 2]  # one wake-up for what follows
+    connection.send(StopRun(2))
+    await asyncio.sleep(0)
+    assert transport.sent[2:] == [RunQuery(3, b""), StopRun(2)]
