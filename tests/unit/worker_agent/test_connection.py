@@ -35,7 +35,7 @@ async def test_a_stop_is_sent_at_once_behind_a_quick_query() -> None:
     connection.answered(quick=True)
     connection.send(RunQuery(3, b""))
     await asyncio.sleep(0)
-    assert [message.run_id for message in transport.sent] == [1, 2]  # one wake-up for what follows
+    assert len(transport.sent) == 2, "one wake-up serves the third message and what follows"
     connection.send(StopRun(2))
     await asyncio.sleep(0)
     assert transport.sent[2:] == [RunQuery(3, b""), StopRun(2)]

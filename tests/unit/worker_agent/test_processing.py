@@ -98,7 +98,7 @@ def test_worker_without_opencv_refuses_the_request_and_keeps_the_engine(
 ) -> None:
     monkeypatch.setitem(sys.modules, "synergai.models.images", None)
 
-    with pytest.raises(InvalidInput, match=r"without OpenCV; install synergai\[images\]"):
+    with pytest.raises(InvalidInput, match=r"without OpenCV; pip install 'WHEEL\[images\]'"):
         processing.preprocess(images("red"))
 
 
