@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _BACKLOG: Final = 1024
 _SILENT_S: Final = 10.0
 """Time within which a client sends its first bytes."""
+_UNREAD_S: Final = 60.0
+"""Time within which a client reads something of what was sent, or is gone. While it reads nothing,
+nothing is read from the server either, not even that it has closed the connection."""
 _REFUSED_S: Final = 1.0
 """Time for which the connection of a client beyond a limit stays open without being read, so that
 it does not come back at once."""
@@ -127,6 +130,9 @@ class _Client(asyncio.Protocol):
         if not self._front.admit(self):
             transport.abort()
             return
+        transport.get_extra_info("socket").setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * _UNREAD_S)
+        )
         self._timer = asyncio.get_running_loop().call_later(_SILENT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -220,10 +226,10 @@ class _Client(asyncio.Protocol):
         except asyncio.CancelledError:
             connection.close()
             raise
-        for data in self._waiting:
+        self._transport.resume_reading()
+        for data in self._waiting:  # which may pause reading again
             self._server.transport.write(data)
         self._waiting.clear()
-        self._transport.resume_reading()
 
 
 class _Server(asyncio.Protocol):

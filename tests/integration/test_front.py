@@ -41,9 +41,13 @@ class Echo:
         self.peers.append(peer_address(context.peer()))
         return request
 
+    async def answer_at_length(self, _request: bytes, _context: Any) -> bytes:
+        return bytes(2 * SIZE)
+
     async def start(self) -> None:
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "Call": grpc.unary_unary_rpc_method_handler(self.call)
+            "Call": grpc.unary_unary_rpc_method_handler(self.call),
+            "Long": grpc.unary_unary_rpc_method_handler(self.answer_at_length),
         }
         await self.server.start((grpc.method_handlers_generic_handler("echo", methods),))
 
@@ -91,6 +95,23 @@ async def test_further_connections_are_closed(echo: Echo) -> None:
             await until_closed(third)
     async with echo.channel() as channel:
         assert await raw_unary(channel, "/echo/Call")(b"x", timeout=30) == b"x"
+
+
+async def test_connections_of_clients_that_read_nothing_are_closed(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_module, "_UNREAD_S", 0.2)
+    window = 4 * SIZE
+    with (
+        http2.Http2Connection(echo.address, window) as first,
+        http2.Http2Connection(echo.address, window) as second,
+    ):
+        widen = http2.frame(http2.WINDOW_UPDATE, 0, 0, window.to_bytes(4, "big"))
+        for each in (first, second):
+            each.send([widen, http2.headers(1, "/echo/Long") + http2.message(1, b"x")])
+        async with echo.channel() as channel:
+            call = raw_unary(channel, "/echo/Call")
+            assert await call(b"x", timeout=30, wait_for_ready=True) == b"x"
 
 
 async def test_silent_connection_is_closed(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
