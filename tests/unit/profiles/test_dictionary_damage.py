@@ -1,4 +1,4 @@
-"""Checksums of the dictionary's database: damage is noticed, older files are upgraded."""
+"""Checksums of the dictionary's database, by which damage is noticed."""
 
 from __future__ import annotations
 

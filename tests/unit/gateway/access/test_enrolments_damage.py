@@ -1,4 +1,4 @@
-"""Checksums of the enrolled workers: damage is noticed, older files are upgraded."""
+"""Checksums of the enrolled workers, by which damage is noticed."""
 
 from __future__ import annotations
 
