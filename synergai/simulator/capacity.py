@@ -2,7 +2,7 @@
 
 A fleet suffices if the mean over seeds and a margin of its standard errors are within the limit,
 and so they are on as many fresh seeds: the cheapest of many fleets is often one that happens to
-pass. The search looks at a few of the seeds only.
+pass. A fleet whose mean over a few of the seeds is above the limit is not looked at any further.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDING: Final = 1e-9
 MARGIN: Final = 1.6
 """Standard errors by which the mean violations of a fleet are below the limit."""
 _SCREENED: Final = 4
-"""Seeds of the search."""
+"""Seeds whose mean has to be within the limit before others are simulated."""
 _FIRST: Final = 3
 """Seeds after which a fleet is given up that clearly has more violations."""
 _BUSY: Final = 0.5
@@ -97,12 +97,11 @@ class Planner:
         return self.workloads[0].profile
 
     def may_suffice(self, fleet: Fleet) -> bool:
-        """Return whether a fleet suffices on a few seeds. It has a worker."""
+        """Return whether the mean over a few seeds is within the limit. The fleet has a worker."""
         key = _key(fleet)
         if key not in self._screened:
             self.on_fleet(fleet)
-            few = self.workloads[:_SCREENED]
-            self._screened[key] = not self._too_few(fleet) and bool(self._runs(fleet, few))
+            self._screened[key] = not self._too_few(fleet) and self._mean_is_within(fleet)
         return self._screened[key]
 
     def sufficient(self, fleet: Fleet) -> Option | None:
@@ -152,22 +151,21 @@ class Planner:
         return sum(sum(_violated(run)) for run in runs) >= late and fmean(map(_busy, runs)) < _BUSY
 
     def improve(self, fleet: Fleet) -> None:
-        """Remove and exchange workers as long as a better fleet may suffice."""
+        """Remove and exchange workers as long as a better fleet suffices."""
         better: Fleet | None = fleet
         while better is not None:
             # The best one that suffices is the first of these; the rest is not simulated.
             candidates = sorted(self._neighbours(better), key=self._rank)
             rank = self._rank(better)
             better = next(
-                (each for each in candidates if self._rank(each) < rank and self.may_suffice(each)),
+                (each for each in candidates if self._rank(each) < rank and self.sufficient(each)),
                 None,
             )
 
     def best(self) -> Option | None:
         """Return the best fleet that suffices of those that were simulated."""
-        fleets = [dict(key) for key, may_suffice in self._screened.items() if may_suffice]
-        found = map(self.sufficient, sorted(fleets, key=self._rank))
-        return next((option for option in found if option is not None), None)
+        found = [option for option in self._known.values() if option is not None]
+        return min(found, key=lambda option: self._rank(option.fleet), default=None)
 
     def _rank(self, fleet: Fleet) -> tuple[float, int]:
         """Return a key that is least for the best fleet: its cost if known, then its workers."""
@@ -226,6 +224,17 @@ class Planner:
             fastest_s = min(workload.per_query_s(job, name, e.configuration) for e in entries)
             rate += count / fastest_s
         return job.queries / rate
+
+    def _mean_is_within(self, fleet: Fleet) -> bool:
+        few = self.workloads[:_SCREENED]
+        left = self.violations * len(few)
+        for workload in few:
+            most_late = math.floor(left * len(workload.jobs) + _ROUNDING)
+            try:
+                left -= fmean(_violated(self._run(fleet, workload, most_late)))
+            except TooManyLate:
+                return False
+        return left >= -_ROUNDING
 
     def _runs(self, fleet: Fleet, workloads: Sequence[Workload]) -> list[Run] | None:
         """Return a run of each workload; None if these show that a fleet does not suffice."""

@@ -179,6 +179,22 @@ def test_a_fleet_that_fails_on_fresh_seeds_does_not_suffice() -> None:
     assert other.sufficient(least.fleet) is None
 
 
+def test_a_screened_fleet_needs_no_margin() -> None:
+    profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
+    planner = a_planner(profile)
+    planner.workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed) for seed in range(4)]
+    fleet = {WorkerClass("agx"): 2, WorkerClass("nx"): 1}
+    late = 0
+    for workload in planner.workloads:
+        run = simulate(replace(workload, fleet=fleet), planner.settings)
+        late += sum(job.violated for job in job_outcomes(workload.jobs, run.spans, run.finished))
+    jobs = sum(len(workload.jobs) for workload in planner.workloads)
+    for allowed, suffices in ((late - 1, False), (late, True)):
+        found = replace(planner, violations=allowed / jobs, _known={}, _screened={})
+        assert found.may_suffice(fleet) == suffices
+        assert found.sufficient(fleet) is None
+
+
 def test_violations_are_within_the_limit_by_a_margin_of_their_error() -> None:
     profile = Profile(load_dictionary(RECONSTRUCTED_PROFILE))
     workloads = [draw(profile, EXPERIMENTS["DH-FH"], seed) for seed in range(4)]
