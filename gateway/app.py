@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gateway.records.store import DataStore
     from gateway.requests.held import HeldRequests
     from gateway.requests.inference import Inference
+    from gateway.requests.shared_memory import SharedMemoryRegions
     from gateway.store.pacer import Pacer
     from gateway.store.store import EngineStore
     from synergai.profiles.service import ProfileService
@@ -72,6 +73,7 @@ class App:
     inference: Inference
     unread: UnreadResponses
     held: HeldRequests
+    regions: SharedMemoryRegions
     model_control: ModelControl
     work_streams: WorkStreams
     worker_rules: WorkerRules

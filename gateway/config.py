@@ -6,7 +6,7 @@ See `GatewaySettings` for the fields.
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from synergai.runtime.settings import LogLevel
 else:
     LogLevel = str
+
+_HUB_OVERHEAD_BYTES: Final = 64 * 1024
+"""Bytes that a hub message may add to a client's request."""
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True):
@@ -60,6 +63,11 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     event_log: Path | None
     ready_file: Path | None
     log_level: LogLevel
+
+    @property
+    def max_client_bytes(self) -> int:
+        """Limit on the messages of clients, which agents get within larger ones."""
+        return self.max_message_bytes - _HUB_OVERHEAD_BYTES
 
     @property
     def addresses(self) -> tuple[str, ...]:

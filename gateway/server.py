@@ -26,11 +26,13 @@ from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
 from gateway.http.server import HttpServer
+from gateway.http.shared_memory import shared_memory_routes
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
 from gateway.servicers.jobs import JobsServicer
+from gateway.servicers.shared_memory import SharedMemoryServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.version_policies import VersionPolicyCalls
 from gateway.wiring import build_app
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_HUB_OVERHEAD_BYTES: Final = 64 * 1024
-"""Bytes that a hub message may add to a client's request."""
 SERVICES: Final = (
     "grpc.health.v1.Health",
     "inference.GRPCInferenceService",
@@ -149,7 +149,7 @@ class Gateway:
         client_server = self._make_server(
             self._client_interceptors(),
             rpc.server_options(
-                config.max_message_bytes - _HUB_OVERHEAD_BYTES,
+                config.max_client_bytes,
                 config.max_connection_calls,
                 connections.clients,
             ),
@@ -184,10 +184,16 @@ class Gateway:
             app.admission,
             app.metrics,
             app.model_control,
+            app.regions,
         )
         inference = InferenceServicer(backend, "synergai", EXTENSIONS, unread=app.unread)
         models = ModelServicer(backend, app.clock)
-        client_handlers = (inference.handler(), models.handler(), *self._client_handlers())
+        client_handlers = (
+            inference.handler(),
+            models.handler(),
+            SharedMemoryServicer(app.regions).handler(),
+            *self._client_handlers(),
+        )
         http = HttpServer(self._http_app(backend), app.unread, self._http_tls())
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
@@ -254,9 +260,10 @@ class Gateway:
         """Return the application of the HTTP port."""
         app, config = self.app, self._config
         metadata = server_metadata("synergai", EXTENSIONS)
-        bodies = Bodies(config.max_message_bytes - _HUB_OVERHEAD_BYTES, config.max_request_bytes)
+        bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
             *RestCalls(backend, app.clock, metadata, bodies).routes(),
+            *shared_memory_routes(app.regions, bodies),
             *monitoring_routes(
                 app.metrics.render,
                 backend.is_ready,

@@ -41,6 +41,7 @@ from gateway.monitoring.metrics import Metrics
 from gateway.records.store import DIRECTORY, DataStore
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
+from gateway.requests.shared_memory import SharedMemoryRegions
 from gateway.store.files import open_files
 from gateway.store.pacer import Pacer
 from gateway.store.store import EngineStore
@@ -215,6 +216,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         inference=inference,
         unread=unread,
         held=HeldRequests(inference, versions, admission, quotas),
+        regions=SharedMemoryRegions(config.max_client_bytes),
         model_control=model_control,
         work_streams=work_streams,
         worker_rules=rules,

@@ -13,7 +13,9 @@ from starlette.routing import Route
 
 from gateway.http.app import cancelled_on_disconnect
 from gateway.http.errors import json_response
+from gateway.http.guard import peer_of
 from synergai.errors import DeadlineExceeded, InvalidInput, NotSupported
+from synergai.protocol.local_peers import bind_peer
 from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import write_response
@@ -38,10 +40,8 @@ JSON_LENGTH_HEADER: Final = "inference-header-content-length"
 _TIMEOUT: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,6})?", re.ASCII)
 _LENGTH: Final = re.compile("[0-9]{1,12}", re.ASCII)
 UNSUPPORTED: Final = {
-    "/v2/systemsharedmemory/{rest:path}": "shared memory is not supported: send tensors as binary "
-    "data",
-    "/v2/cudasharedmemory/{rest:path}": "shared memory is not supported: send tensors as binary "
-    "data",
+    "/v2/cudasharedmemory/{rest:path}": "shared memory of GPUs is not supported: send tensors "
+    "as binary data",
     "/v2/trace/setting": "tracing is not supported: use the request parameter 'synergai_timings', "
     "or /metrics",
     "/v2/models/{name}/trace/setting": "tracing is not supported: use the request parameter "
@@ -155,6 +155,7 @@ class RestCalls:
 
     async def infer(self, request: Request) -> Response:
         """Run one request."""
+        bind_peer(lambda: peer_of(request.scope))
         begun_at = asyncio.get_running_loop().time()
         timeout_s = _timeout_s(request)
         tenant = checked_tenant(request.headers.get(TENANT_METADATA, ""))

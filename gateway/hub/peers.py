@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.access.enrolments import sha256
 from gateway.access.worker_rules import Applicant
 from synergai.errors import InvalidInput, Unauthenticated
-from synergai.protocol.front import peer_address
-from synergai.runtime.addresses import is_loopback
+from synergai.protocol.local_peers import is_local
 
 if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
@@ -28,7 +27,7 @@ def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
     properties = context.auth_context()
     encrypted = properties.get("transport_security_type") == [b"ssl"]
     if message.secret or message.enrolment_token:
-        if not (encrypted or _is_loopback(context.peer())):
+        if not (encrypted or is_local(context.peer())):
             raise Unauthenticated(
                 "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
             )
@@ -45,11 +44,3 @@ def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
         certificate_names=frozenset(name.decode("utf-8", "replace") for name in names),
         secret_sha256=sha256(message.secret) if message.secret else b"",
     )
-
-
-def _is_loopback(peer: str) -> bool:
-    """Return whether gRPC's name of a peer, such as ``ipv4:127.0.0.1:4711``, is on this host."""
-    kind, _, address = peer_address(peer).partition(":")
-    if kind == "unix":
-        return True
-    return is_loopback(address.rpartition(":")[0])

@@ -8,8 +8,10 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
+from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
 from synergai.errors import EnginePending
 from synergai.protocol.oip_server.variants import of_variant, with_variants
+from synergai.protocol.request_codec import names_regions
 from synergai.versions import parse_version, versioned
 
 if TYPE_CHECKING:
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
     from gateway.fleet.versions import Versions
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.metrics import Metrics
-    from gateway.requests.held import HeldRequest, HeldRequests
-    from gateway.requests.inference import Inference, Request
+    from gateway.requests.held import HeldRequests
+    from gateway.requests.inference import Inference
+    from gateway.requests.shared_memory import SharedMemoryRegions
     from synergai.domain import Engine, EngineName
+    from synergai.protocol.oip_server.backend import PendingRequest
     from synergai.protocol.oip_server.statistics import EngineStatistics
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import RawRequest
@@ -33,6 +37,7 @@ EXTENSIONS: Final = (
     "synergai_min_accuracy",
     "synergai_tenant",
     "synergai_timings",
+    "system_shared_memory",
 )
 """Protocol extensions of the gateway beside those of every server."""
 
@@ -48,6 +53,7 @@ class GatewayBackend:
         admission: Admission,
         metrics: Metrics,
         model_control: ModelControl,
+        regions: SharedMemoryRegions,
     ) -> None:
         self._inference = inference
         self._held = held
@@ -56,6 +62,7 @@ class GatewayBackend:
         self._admission = admission
         self._metrics = metrics
         self._model_control = model_control
+        self._regions = regions
 
     def is_ready(self) -> bool:
         """Return whether requests are accepted."""
@@ -63,17 +70,22 @@ class GatewayBackend:
 
     def begin(
         self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
-    ) -> Request | HeldRequest:
+    ) -> PendingRequest:
         """Accept and enqueue a request, or hold it while its engine is being inspected."""
-        caller = current_caller()
+        caller, tensors = current_caller(), None
+        request: PendingRequest
         try:
+            if names_regions(raw.parsed):
+                tensors = SharedTensors(self._regions, caller.tenant, raw)
+                raw = tensors.request
             try:
-                return self._inference.begin(caller, raw, budget_s, tenant)
+                request = self._inference.begin(caller, raw, budget_s, tenant)
             except EnginePending:
-                return self._held.hold(caller, raw, budget_s, tenant)
+                request = self._held.hold(caller, raw, budget_s, tenant)
         except REFUSALS as error:
             record_refusal(error, raw.parsed.message.model_name)
             raise
+        return request if tensors is None else SharedMemoryRequest(request, tensors)
 
     async def wait_inspected(self, name: str, version: str, budget_s: float | None) -> None:
         """Wait until an engine has been inspected; see `Versions.wait_inspected`."""

@@ -24,7 +24,7 @@ from synergai.oip.inference_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Self
 
     from synergai.domain import Engine
@@ -40,6 +40,8 @@ MAX_FIELDS: Final = 8192
 for four million, and iterating over them would block the event loop for seconds."""
 _INVALID_REQUEST: Final = "the message is not a valid inference.ModelInferRequest"
 _RAW_INPUT_CONTENTS: Final = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
+REGION: Final = "shared_memory_region"
+"""Parameter of an input or requested output: the region of shared memory that has the tensor."""
 LENGTH_DELIMITED: Final = 2
 """Wire type of strings, bytes, messages and packed numbers."""
 _RAW_OUTPUT_CONTENTS: Final = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
@@ -79,10 +81,11 @@ class RequestTemplate:
     def create(cls, data: Buffer, header: RequestHeader) -> Self | None:
         """Create a template from the request in `data`; None if others are unlikely to match it.
 
-        Ids and parameters rarely repeat, and typed contents are part of the message itself.
+        Ids and parameters rarely repeat, and typed contents are part of the message itself. None
+        either if the request names regions of shared memory: all without a template are asked.
         """
         message = header.message
-        if not header.raw or message.id or message.parameters:
+        if not header.raw or message.id or message.parameters or names_regions(header):
             return None
         # Such a request is invalid, and its template would be as large as the client likes: a
         # tensor takes two bytes in the message but a hundred times as many here.
@@ -173,6 +176,16 @@ def parse_header(data: Buffer) -> RequestHeader:
     return RequestHeader(ModelInferRequest.FromString(rest), contents)
 
 
+def names_regions(header: RequestHeader) -> bool:
+    """Return whether an input or output of a request is in a region of shared memory."""
+    if header.template is not None:
+        return False
+    message = header.message
+    return any(each.parameters and REGION in each.parameters for each in message.inputs) or any(
+        each.parameters and REGION in each.parameters for each in message.outputs
+    )
+
+
 def _is_message(data: bytes) -> bool:
     try:
         ModelInferRequest.FromString(data)
@@ -211,6 +224,23 @@ def parse_response(data: Buffer) -> tuple[ModelInferResponse, Sequence[Buffer]]:
 def wrap_stream_response(*response: Buffer) -> bytes:
     """Wrap the parts of a serialised ``ModelInferResponse`` in a ``ModelStreamInferResponse``."""
     return b"".join((field_prefix(_INFER_RESPONSE, sum(map(len, response))), *response))
+
+
+def serialise_request(message: ModelInferRequest, contents: Iterable[Buffer]) -> bytes:
+    """Serialise a request with raw contents, without copying them twice."""
+    return _with_raw(message.SerializeToString(), _RAW_INPUT_CONTENTS, contents)
+
+
+def serialise_response(message: ModelInferResponse, contents: Iterable[Buffer]) -> bytes:
+    """Serialise a response with raw contents, without copying them twice."""
+    return _with_raw(message.SerializeToString(), _RAW_OUTPUT_CONTENTS, contents)
+
+
+def _with_raw(message: bytes, number: int, contents: Iterable[Buffer]) -> bytes:
+    parts: list[Buffer] = [message]
+    for content in contents:
+        parts += (field_prefix(number, len(content)), content)
+    return b"".join(parts)
 
 
 def raw_input_prefix(size: int) -> bytes:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from synergai.errors import InvalidInput, NotSupported
+from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.oip_rest.tensors import MAX_JSON_ELEMENTS, element_count, raw_from_json
 from synergai.protocol.parameters import ParameterValue, set_parameter
-from synergai.protocol.request_codec import RequestHeader, raw_input_prefix
+from synergai.protocol.request_codec import REGION, RequestHeader, serialise_request
 from synergai.protocol.rpc import RawRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from synergai.protocol.request_codec import Buffer
 
@@ -36,7 +36,6 @@ MAX_DIMENSIONS: Final = 64
 _BINARY_SIZE: Final = "binary_data_size"
 _BINARY_OUTPUT: Final = "binary_data"
 _BINARY_OUTPUTS: Final = "binary_data_output"
-_SHARED_MEMORY: Final = "shared_memory_region"
 _NO_DATA: Final = Raw(b"")
 
 _Parameters = Annotated[dict[str, ParameterValue], Meta(max_length=MAX_PARAMETERS)]
@@ -95,12 +94,11 @@ def read_request(
 
     Returns:
         The request, as if it had been received by gRPC with raw contents, and the form of the
-        response.
+        response. It has no contents of inputs in shared memory.
 
     Raises:
         InvalidInput: the body is not a valid request. The engine is not consulted; see
             ``synergai.protocol.validation``.
-        NotSupported: a tensor is in shared memory.
     """
     view = memoryview(body)
     if json_bytes is None:
@@ -124,8 +122,9 @@ def read_request(
     message = ModelInferRequest(model_name=engine, model_version=version, id=request.id)
     contents, rest = [], view[json_bytes:]
     for each in request.inputs:
-        content, rest = _take_content(each, rest)
-        contents.append(content)
+        if REGION not in (each.parameters or {}):
+            content, rest = _take_content(each, rest)
+            contents.append(content)
         tensor = message.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
         _set_parameters(tensor.parameters, each.parameters, _BINARY_SIZE)
     if rest:
@@ -142,7 +141,7 @@ def read_request(
     for wanted in request.outputs or ():
         output = message.outputs.add(name=wanted.name)
         _set_parameters(output.parameters, wanted.parameters, _BINARY_OUTPUT)
-    data = _serialise(message, contents)
+    data = serialise_request(message, contents)
     return RawRequest(data, RequestHeader(message, contents)), form
 
 
@@ -170,8 +169,6 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: Buffer, expected: str) -
 def _take_content(tensor: _Input, rest: memoryview) -> tuple[Buffer, memoryview]:
     """Return the raw contents of an input, and the binary data of those that follow."""
     name, parameters = tensor.name, tensor.parameters or {}
-    if _SHARED_MEMORY in parameters:
-        raise NotSupported(f"input {name!r}: shared memory is not supported; send the tensor")
     has_data = bool(tensor.data)
     if _BINARY_SIZE not in parameters:
         if not has_data:
@@ -206,11 +203,3 @@ def _bool(parameters: Mapping[str, object], name: str, where: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{where}: the parameter {name!r} must be true or false")
     return value
-
-
-def _serialise(message: ModelInferRequest, contents: Sequence[Buffer]) -> bytes:
-    """Serialise `message` with raw contents, without copying them twice."""
-    parts: list[Buffer] = [message.SerializeToString()]
-    for content in contents:
-        parts += (raw_input_prefix(len(content)), content)
-    return b"".join(parts)

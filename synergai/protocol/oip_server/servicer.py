@@ -10,6 +10,7 @@ import grpc
 from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
+from synergai.protocol.local_peers import bind_peer
 from synergai.protocol.oip_server import calls
 from synergai.protocol.oip_server.parameters import tenant_from_metadata, window_from_metadata
 from synergai.protocol.oip_server.stream import InferenceStream
@@ -116,6 +117,7 @@ class InferenceServicer:
 
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
+        bind_peer(context.peer)
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
         budget_s = context.time_remaining()
         response = bytes(await calls.infer(self._backend, request, budget_s, tenant))
@@ -129,6 +131,7 @@ class InferenceServicer:
         context: Context,
     ) -> None:
         """Run a stream of independent requests; write responses as they complete."""
+        bind_peer(context.peer)
         metadata = context.invocation_metadata() or ()
         stream = InferenceStream(
             self._backend,

@@ -84,6 +84,10 @@ GRPC_CALLS = {
     f"{_OIP}/ModelStatistics": Call(READ, DENIED),
     f"{_OIP}/ModelInfer": Call(("infer",), DENIED, DENIED),
     f"{_OIP}/ModelStreamInfer": Call(("infer",), DENIED, DENIED),
+    f"{_OIP}/SystemSharedMemoryStatus": Call(("infer",)),
+    # The request is empty, but for its name.
+    f"{_OIP}/SystemSharedMemoryRegister": Call(("infer",), *["invalid"] * 3),
+    f"{_OIP}/SystemSharedMemoryUnregister": Call(("infer",)),
     f"{_OIP}/RepositoryIndex": Call(READ, HIDDEN),
     f"{_OIP}/RepositoryModelUnload": Call(("operate",), DENIED),
     f"{_OIP}/RepositoryModelLoad": Call(("operate",), DENIED),
@@ -112,7 +116,6 @@ GRPC_CALLS = {
     **{
         f"{_OIP}/{name}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for name in (
-            *(f"SystemSharedMemory{call}" for call in _SHARED_MEMORY),
             *(f"CudaSharedMemory{call}" for call in _SHARED_MEMORY),
             "TraceSetting",
             "LogSettings",
@@ -195,6 +198,7 @@ _OUTCOMES = {
     grpc.StatusCode.UNAUTHENTICATED: "unauthenticated",
     grpc.StatusCode.PERMISSION_DENIED: DENIED,
     grpc.StatusCode.NOT_FOUND: MISSING,
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid",
     grpc.StatusCode.UNIMPLEMENTED: "unimplemented",
     grpc.StatusCode.UNAVAILABLE: "no connection",
     grpc.StatusCode.FAILED_PRECONDITION: "no results",
@@ -257,11 +261,16 @@ ROUTES = {
     "POST /v2/repository/index": Call(READ, HIDDEN),
     "POST /v2/repository/models/{name}/unload": Call(("operate",), DENIED),
     "POST /v2/repository/models/{name}/load": Call(("operate",), DENIED),
+    "GET /v2/systemsharedmemory/status": Call(("infer",)),
+    "POST /v2/systemsharedmemory/unregister": Call(("infer",)),
+    # There is no such region; the request to register it is empty, but for its name.
+    "GET /v2/systemsharedmemory/region/{name}/status": Call(("infer",), *[MISSING] * 3),
+    "POST /v2/systemsharedmemory/region/{name}/register": Call(("infer",), *["invalid"] * 3),
+    "POST /v2/systemsharedmemory/region/{name}/unregister": Call(("infer",)),
     **{
         f"{method} {path}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for method in ("GET", "POST")
         for path in (
-            "/v2/systemsharedmemory/{rest:path}",
             "/v2/cudasharedmemory/{rest:path}",
             "/v2/trace/setting",
             "/v2/models/{name}/trace/setting",
@@ -272,7 +281,14 @@ ROUTES = {
     },
 }
 _HTTP_LISTS = frozenset(route for route, call in ROUTES.items() if call.other_engine == HIDDEN)
-_STATUSES = {200: OK, 401: "unauthenticated", 403: DENIED, 404: MISSING, 501: "unimplemented"}
+_STATUSES = {
+    200: OK,
+    400: "invalid",
+    401: "unauthenticated",
+    403: DENIED,
+    404: MISSING,
+    501: "unimplemented",
+}
 _INFER = (
     b'{"parameters": {"synergai_tenant": "lab"}, '
     b'"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}'
@@ -283,7 +299,13 @@ def served_routes(gateway: Gateway) -> set[str]:
     """Return method and path of all routes of the HTTP port."""
     app = gateway.app
     backend = GatewayBackend(
-        app.inference, app.held, app.versions, app.admission, app.metrics, app.model_control
+        app.inference,
+        app.held,
+        app.versions,
+        app.admission,
+        app.metrics,
+        app.model_control,
+        app.regions,
     )
     return {
         f"{method} {route.path}"

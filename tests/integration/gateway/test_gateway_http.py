@@ -178,7 +178,7 @@ async def test_binary_tensors_are_answered_with_binary_data(gateway: Gateway) ->
         (tensor(), ("synergai-tenant: a b",), 400),
         (tensor(), ("Origin: http://elsewhere.example",), 403),
         (tensor(), ("Origin: null",), 403),
-        (tensor(parameters={"shared_memory_region": "r"}), (), 501),
+        (tensor(parameters={"shared_memory_region": "r"}), (), 400),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )

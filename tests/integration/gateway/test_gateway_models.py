@@ -221,7 +221,6 @@ async def test_kserve_messages_of_the_same_calls_work(caller: Caller, method: st
 @pytest.mark.parametrize(
     ("method", "text"),
     [
-        ("SystemSharedMemoryStatus", "raw_input_contents"),
         ("CudaSharedMemoryRegister", "raw_input_contents"),
         ("TraceSetting", "synergai_timings"),
         ("LogSettings", "--log-level"),

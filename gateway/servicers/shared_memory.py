@@ -1,0 +1,67 @@
+"""Triton's calls that register system shared memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+from msgspec.structs import asdict
+
+from gateway.access.caller import current_caller
+from gateway.requests.shared_memory import Region
+from synergai.oip import shared_memory_pb2 as pb
+from synergai.protocol import rpc
+from synergai.protocol.local_peers import bind_peer, check_local
+from synergai.protocol.oip_server.servicer import SERVICE
+
+if TYPE_CHECKING:
+    from gateway.requests.shared_memory import SharedMemoryRegions
+    from synergai.protocol.rpc import Context
+
+
+class SharedMemoryServicer:
+    """Serves the calls of ``inference.GRPCInferenceService`` about system shared memory."""
+
+    def __init__(self, regions: SharedMemoryRegions) -> None:
+        self._regions = regions
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler to add to a server."""
+        calls = {
+            "Status": rpc.unary(self.status, pb.SystemSharedMemoryStatusRequest),
+            "Register": rpc.unary(self.register, pb.SystemSharedMemoryRegisterRequest),
+            "Unregister": rpc.unary(self.unregister, pb.SystemSharedMemoryUnregisterRequest),
+        }
+        named = {f"SystemSharedMemory{name}": call for name, call in calls.items()}
+        return grpc.method_handlers_generic_handler(SERVICE, named)
+
+    async def status(
+        self, request: pb.SystemSharedMemoryStatusRequest, context: Context
+    ) -> pb.SystemSharedMemoryStatusResponse:
+        """Return one region of the caller's tenant, or all."""
+        response = pb.SystemSharedMemoryStatusResponse()
+        for each in self._regions.status(_tenant(context), request.name):
+            response.regions[each.name].MergeFrom(response.RegionStatus(**asdict(each)))
+        return response
+
+    async def register(
+        self, request: pb.SystemSharedMemoryRegisterRequest, context: Context
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        """Add a region for the caller's tenant."""
+        region = Region(request.name, request.key, request.offset, request.byte_size)
+        self._regions.register(_tenant(context), region)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    async def unregister(
+        self, request: pb.SystemSharedMemoryUnregisterRequest, context: Context
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        """Remove one region of the caller's tenant, or all."""
+        self._regions.unregister(_tenant(context), request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+
+def _tenant(context: Context) -> str:
+    """Return the tenant of a caller on this machine."""
+    bind_peer(context.peer)
+    check_local()
+    return current_caller().tenant
