@@ -113,7 +113,8 @@ class Reports:
 
     def _hear(self, lease: Lease, now: float, *, completed: bool = False) -> None:
         worker = self._fleet.workers[lease.assignment.worker_id]
-        self._outliers.heard(worker, now)
+        if not lease.assignment.beside:  # which shows nothing about the head
+            self._outliers.heard(worker, now)
         if completed and self._crashes.counts:
             self._crashes.completed(lease)
         if completed and (worker.ejections or worker.on_trial):

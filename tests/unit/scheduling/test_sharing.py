@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from synergai.domain import (
     Configuration,
@@ -26,8 +27,10 @@ from synergai.scheduling.events import (
     AssignmentStarted,
     Command,
     Dispatch,
+    Eject,
     JobArrived,
     Learned,
+    ProgressChecked,
     Revoke,
     Stop,
     Worker,
@@ -225,6 +228,20 @@ def test_requests_beside_others_are_taken_back_with_them() -> None:
     commands = core.handle(AssignmentsRevoked(BOX), 0.002)
     assert sum(isinstance(command, Revoke) for command in commands) == 2
     assert len(dispatched(commands)) == 2
+
+
+def test_hung_worker_is_ejected_though_requests_beside_it_complete() -> None:
+    core = make_core()
+    worker = core._fleet.workers[BOX].worker
+    core.handle(WorkerJoined(replace(worker, id=WorkerId("box-1"), engines=frozenset({LONG}))), 0.0)
+    send(core, "hung", LONG, 0.0)
+    for second in range(1, 100):
+        [short] = send(core, f"short-{second}", SHORT, float(second))
+        complete(core, short, second + 0.001)
+        commands = core.handle(ProgressChecked(), second + 0.2)
+        if any(isinstance(each, Eject) and each.worker_id == BOX for each in commands):
+            return
+    pytest.fail("it was not ejected")
 
 
 def test_worker_that_reports_no_cores_runs_one_assignment_after_another() -> None:
