@@ -58,7 +58,9 @@ class Setup:
         )
         streams.serve("connection", cast("Any", self.transport))
 
-    def order(self, number: int, batch_times: BatchTimes | None = None) -> Order:
+    def order(
+        self, number: int, batch_times: BatchTimes | None = None, *, beside: bool = False
+    ) -> Order:
         """Return an order to run an assignment, which is in flight from now on."""
         assignment = Assignment(
             id=AssignmentId(number),
@@ -72,6 +74,7 @@ class Setup:
             estimate_s=0.0,
             query_s=0.0,
             batch_times=batch_times,
+            beside=beside,
         )
         self.worker.in_flight[assignment.id] = cast("Any", None)
         return RunAssignment(assignment, (b"",))
@@ -98,6 +101,12 @@ async def test_assignments_of_a_busy_worker_are_collected(setup: Setup) -> None:
         await asyncio.sleep(0)
         setup.worker.orders.recheck()
     assert setup.transport.sent == [[1], [2, 3]]
+
+
+async def test_a_request_beside_other_work_is_sent_at_once(setup: Setup) -> None:
+    setup.worker.orders.put(setup.order(1))
+    setup.worker.orders.put(setup.order(2, beside=True))
+    assert setup.transport.sent == [[1], [2]]
 
 
 async def test_assignments_that_can_share_a_batch_are_sent_together(setup: Setup) -> None:
