@@ -21,6 +21,11 @@ MAX_FIELDS: Final = 128
 CREDIT: Final = 1000
 """Frames without data that a connection may send at once."""
 CREDIT_PER_S: Final = 200
+SMALL_BYTES: Final = 512
+SMALL_CREDIT: Final = 50_000
+"""Frames with up to `SMALL_BYTES` of data that a connection may send at once: gRPC does not apply
+flow control to data for calls that have ended."""
+SMALL_PER_S: Final = 20_000
 _EARNED_BY_DATA: Final = 4
 _EARNED_BY_RESPONSE: Final = 2
 _RESPONSE_BYTES: Final = 64
@@ -35,19 +40,29 @@ _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 class Http2Limits:
     """Counts the frames that a client sends.
 
-    Frames with data are free, as flow control limits them, and earn credit for others. All other
-    frames take credit, which also grows with time and with responses.
+    Frames with data earn credit for others; small ones are limited in number. All other frames take
+    credit, which also grows with time and with responses.
 
     Args:
         clock: monotonic seconds.
     """
 
-    __slots__ = ("_clock", "_credit", "_credited_at", "_partial", "_preface", "_skip")
+    __slots__ = (
+        "_clock",
+        "_credit",
+        "_credited_at",
+        "_partial",
+        "_preface",
+        "_skip",
+        "_small",
+        "_small_at",
+    )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._credit = CREDIT
-        self._credited_at = clock()
+        self._small = SMALL_CREDIT
+        self._credited_at = self._small_at = clock()
         self._preface = PREFACE
         self._partial = b""
         self._skip = 0
@@ -75,6 +90,10 @@ class Http2Limits:
             if kind == _DATA and length:
                 if self._credit < CREDIT:
                     self._credit += _EARNED_BY_DATA
+                if length <= SMALL_BYTES:
+                    self._small -= 1
+                    if self._small < 0:
+                        self._wait_small()
             else:
                 self._credit -= 1
                 if self._credit < 0:
@@ -106,6 +125,14 @@ class Http2Limits:
             raise InvalidInput("too many frames without data")
         self._credited_at = now
         self._credit = min(CREDIT, self._credit + earned)
+
+    def _wait_small(self) -> None:
+        now = self._clock()
+        earned = int((now - self._small_at) * SMALL_PER_S)
+        if earned < 1:
+            raise InvalidInput("too many frames with little data")
+        self._small_at = now
+        self._small = min(SMALL_CREDIT, self._small + earned)
 
 
 def _check_block(data: bytes, at: int, length: int) -> None:

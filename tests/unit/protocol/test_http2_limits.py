@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.protocol.http2_limits import CREDIT, CREDIT_PER_S, MAX_FIELDS, PREFACE, Http2Limits
+from synergai.protocol.http2_limits import (
+    CREDIT,
+    CREDIT_PER_S,
+    MAX_FIELDS,
+    PREFACE,
+    SMALL_CREDIT,
+    SMALL_PER_S,
+    Http2Limits,
+)
 from tests import http2
 from tests.http2 import frame
 
@@ -45,6 +53,17 @@ def test_frames_of_data_have_any_size(limits: Http2Limits) -> None:
     large = frame(http2.DATA, 0, 1, bytes(1 << 20))
     limits.receive(http2.headers(1, PATH) + large[:100])
     limits.receive(large[100:] + PING)
+
+
+def test_frames_with_little_data_are_limited_but_earned_with_time(
+    limits: Http2Limits, clock: Clock
+) -> None:
+    small = frame(http2.DATA, 0, 1, b"x")
+    limits.receive(small * SMALL_CREDIT)
+    clock.now = 1.0
+    limits.receive(small * SMALL_PER_S)
+    with pytest.raises(InvalidInput, match="little data"):
+        limits.receive(small)
 
 
 def test_calls_without_messages_are_limited_as_all_frames_without_data(
