@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import socket
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -30,6 +31,9 @@ nothing is read from the server either, not even that it has closed the connecti
 _REFUSED_S: Final = 1.0
 """Time for which the connection of a client beyond a limit stays open without being read, so that
 it does not come back at once."""
+_DRAIN_S: Final = 2.0
+"""Time that clients get to read the last responses of a server that has stopped."""
+_CHUNK_BYTES: Final = 64 << 10
 _LOG_INTERVAL_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
@@ -62,6 +66,8 @@ class Front:
         self._max_connections = max_connections
         self._servers: list[asyncio.Server] = []
         self._clients: set[_Client] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
         self._log_after = float("-inf")
 
     async def start(self) -> None:
@@ -81,6 +87,12 @@ class Front:
         for listener in self._listeners:
             listener.close()
 
+    async def drain(self) -> None:
+        """Wait until clients have read what the server sent before it stopped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_DRAIN_S):
+                await self._empty.wait()
+
     def close(self) -> None:
         """Close all connections."""
         self.stop_listening()
@@ -92,11 +104,14 @@ class Front:
         if len(self._clients) >= self._max_connections:
             return False
         self._clients.add(client)
+        self._empty.clear()
         return True
 
     def leave(self, client: _Client) -> None:
         """Forget a connection."""
         self._clients.discard(client)
+        if not self._clients:
+            self._empty.set()
 
     def log_refusal(self, address: str, fault: InvalidInput) -> None:
         """Log that a client was refused, once in a while."""
@@ -216,7 +231,7 @@ class _Client(asyncio.Protocol):
             connection.bind(f"\0synergai-{os.getpid()}-{next(_number)}/{self._address}")
             connection.connect(self._front.path)
             _, self._server = await asyncio.get_running_loop().create_unix_connection(
-                partial(_Server, self), sock=connection
+                partial(_Server, self, connection), sock=connection
             )
         except OSError as error:
             connection.close()
@@ -237,8 +252,9 @@ class _Server(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, client: _Client) -> None:
+    def __init__(self, client: _Client, connection: socket.socket) -> None:
         self._client = client
+        self._connection = connection
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
@@ -249,10 +265,16 @@ class _Server(asyncio.Protocol):
         """Send bytes to the client."""
         self._client.respond(data)
 
-    def connection_lost(self, _error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         """Close the client's connection."""
-        if not self._refused:
-            self._client.end()
+        if self._refused:
+            return
+        if error is not None:
+            # A write failed because the server has closed. What it sent before may be unread.
+            with suppress(OSError):
+                while data := self._connection.recv(_CHUNK_BYTES):
+                    self._client.respond(data)
+        self._client.end()
 
     def refuse(self) -> None:
         """Close the connection without that of the client."""

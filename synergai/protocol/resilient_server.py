@@ -151,6 +151,8 @@ class ResilientServer:
         await asyncio.gather(*(_stop(each, grace) for each in (self._server, *self._ended)))
         if self._ended:
             await asyncio.wait(self._ended.values())
+        if self._front is not None:
+            await self._front.drain()
         self.release()
 
     async def _replace_ended(self) -> None:

@@ -11,13 +11,15 @@ import pytest
 
 from synergai.protocol import front as front_module
 from synergai.protocol import rpc
-from synergai.protocol.front import peer_address
+from synergai.protocol.front import Front, peer_address
+from synergai.protocol.port_guard import listen
 from synergai.protocol.resilient_server import ResilientServer
 from tests import http2
 from tests.calls import raw_unary
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
 SIZE = 16 << 20
 
@@ -120,3 +122,87 @@ async def test_silent_connection_is_closed(echo: Echo, monkeypatch: pytest.Monke
     with socket.create_connection((host, int(port))) as silent:
         silent.setblocking(False)
         assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(silent, 1), 30) == b""
+
+
+class Behind:
+    """A front whose server is this test.
+
+    Attributes:
+        front: the front, with room for one connection.
+        client: the client's socket.
+        server: the server's end of its connection.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        [listener], address = listen("127.0.0.1:0")
+        self.front = Front([listener], 1)
+        self.front.path = str(folder / "server")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.front.path)
+        self._socket.listen()
+        host, _, port = address.rpartition(":")
+        self._address = host, int(port)
+        self.client: socket.socket
+        self.server: socket.socket
+
+    async def connect(self) -> None:
+        await self.front.start()
+        self.client = socket.create_connection(self._address)
+        self.client.sendall(http2.PREFACE)
+        self.server = await asyncio.to_thread(lambda: self._socket.accept()[0])
+        self.client.setblocking(False)
+        self.server.setblocking(False)
+        await asyncio.sleep(0.05)
+
+    async def fill(self) -> int:
+        """Let the server send until nobody reads; return how many bytes it has sent."""
+        sent = idle = 0
+        while idle < 20:
+            try:
+                sent, idle = sent + self.server.send(bytes(1 << 16)), 0
+            except BlockingIOError:
+                idle += 1
+                await asyncio.sleep(0.01)
+        return sent
+
+    async def read(self) -> int:
+        """Let the client read until its connection ends; return how many bytes."""
+        read = 0
+        while data := await asyncio.get_running_loop().sock_recv(self.client, 1 << 20):
+            read += len(data)
+        return read
+
+    def close(self) -> None:
+        self.front.close()
+        for each in (self._socket, self.client, self.server):
+            each.close()
+
+
+@pytest.fixture
+async def behind(tmp_path: Path) -> AsyncIterator[Behind]:
+    behind = Behind(tmp_path)
+    await behind.connect()
+    yield behind
+    behind.close()
+
+
+async def test_what_the_server_sent_before_it_closed_reaches_the_client(behind: Behind) -> None:
+    # The client sends first, so the front fails to pass that on before it has read the answer.
+    behind.client.send(http2.frame(http2.PING, 0, 0, bytes(8)))
+    behind.server.send(b"answer")
+    behind.server.close()
+    assert await asyncio.wait_for(behind.read(), 30) == len(b"answer")
+
+
+async def test_draining_waits_for_a_client_that_reads_slowly(behind: Behind) -> None:
+    sent = await behind.fill()
+    behind.server.close()
+
+    async def drain() -> None:
+        await behind.front.drain()
+        behind.front.close()
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        tasks.create_task(drain())
+        await asyncio.sleep(0.05)
+        assert await behind.read() == sent
