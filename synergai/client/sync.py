@@ -383,9 +383,17 @@ class LoopThread:
             self.run(close())
 
 
-@functools.cache
+_starting = threading.Lock()
+
+
 def shared_loop() -> LoopThread:
     """Return the process's event loop for blocking clients, which ends with the process."""
+    with _starting:  # a cache alone lets two threads start a loop each
+        return _shared_loop()
+
+
+@functools.cache
+def _shared_loop() -> LoopThread:
     return LoopThread()
 
 
