@@ -467,10 +467,15 @@ class WorkerRecord:
         return sum(lease.expected_s for lease in self.beside.get(session, {}).values())
 
     def free_at(self, now: float) -> float:
-        """Return when all of its assignments are expected to be over."""
+        """Return when all of its assignments are expected to be over.
+
+        An abort that it has not answered is expected to take as long again: it may be hung.
+        """
         if not self.leases:
             return now
-        return max(self.head_ends_at, now) + self.behind_head_s
+        head = self.head
+        unanswered_s = 0.0 if head is None or head.aborted_at is None else now - head.aborted_at
+        return max(self.head_ends_at, now) + unanswered_s + self.behind_head_s
 
     def ends_at(self, lease: Lease, now: float) -> float:
         """Return when one of its assignments is expected to be over."""

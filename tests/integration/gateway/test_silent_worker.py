@@ -1,0 +1,32 @@
+"""Workers that go silent but keep their connection."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import grpc
+
+from synergai.v1 import common_pb2
+from tests.integration.gateway.conftest import ECHO
+
+if TYPE_CHECKING:
+    from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
+    from tests.message_fields import RequestFactory
+
+
+async def test_requests_leave_a_silent_worker_although_each_expires_first(
+    caller: Caller, agent: FakeAgent, new_agent: NewAgent, a_request: RequestFactory
+) -> None:
+    for _ in range(20):
+        await caller.oip.ModelInfer(a_request(), timeout=5)
+    agent.answer = lambda _: asyncio.sleep(3600)
+    other = new_agent("w2")
+    other.register.sessions.add(engine=ECHO, configuration=common_pb2.Configuration(threads=1))
+    async with other:
+        await caller.workers(2)
+        for _ in range(20):
+            with suppress(grpc.aio.AioRpcError):
+                await caller.oip.ModelInfer(a_request(), timeout=0.5)
+        assert len(other.assignments) >= 15
