@@ -321,10 +321,14 @@ class Runner:
     def _on_load_ended(self, item: WorkItem, begin: float, load: asyncio.Future[Any]) -> None:
         """Record the setup time on `item`, which the load is for, or fail it.
 
-        A load is cancelled when the engine's files are replaced, and then starts again.
+        If it has ended, the load is the setup of the next item that waited for it. A load is
+        cancelled when the engine's files are replaced, and then starts again.
         """
         self._loading = None
-        item.reporter.setup_s = self._clock() - begin
+        waited = item
+        if item.state is ENDED:
+            waited = next((each for each in self._queue if each.session == item.session), item)
+        waited.reporter.setup_s = self._clock() - begin
         error = None if load.cancelled() else load.exception()
         if error is not None:
             self._drain(item, self._load_failure(item, error))

@@ -318,6 +318,18 @@ async def test_single_query_that_had_to_load_its_engine_reports_the_setup(
     assert handler.lines[0] == ("started", 2.5)
 
 
+async def test_load_for_a_query_that_was_stopped_is_the_setup_of_the_next_one(
+    runner: Runner, hosts: FakeHosts, clock: Clock
+) -> None:
+    expired, _ = add(runner, queries=1)
+    runner.stop(expired, abort=True)
+    _, handler = add(runner, queries=1)
+    clock.now += 2.5
+    host = await hosts.loaded(DIGITS)
+    host.end(1)
+    assert handler.lines[0] == ("started", 2.5)
+
+
 def test_work_for_the_same_host_is_fed_without_waiting(runner: Runner, host: FakeHost) -> None:
     add(runner)
     add(runner, queries=2)
