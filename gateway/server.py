@@ -169,11 +169,10 @@ class Gateway:
         self.hub_address = hub_server.bind(config.hub, hub_credentials)
         self.address = client_server.bind(config.listen, client_credentials)
         app.hub.work_port = work_port = await self._listen_for_work(app.work_streams, stack)
-        upgrade = f"agents open a socket for work on port {work_port} of this host: upgrade them"
         hub_handlers = (
             app.hub.handler(),
             UnimplementedHandler(
-                {"/synergai.v1.Hub/Work": upgrade},
+                {},
                 f"this port is for agents; {_port_hint(self.address, 'clients')}",
             ),
         )

@@ -39,11 +39,6 @@ class HubStub:
                 request_serializer=synergai_dot_v1_dot_hub__pb2.AgentControl.SerializeToString,
                 response_deserializer=synergai_dot_v1_dot_hub__pb2.GatewayControl.FromString,
                 _registered_method=True)
-        self.Work = channel.stream_stream(
-                '/synergai.v1.Hub/Work',
-                request_serializer=synergai_dot_v1_dot_hub__pb2.WorkReports.SerializeToString,
-                response_deserializer=synergai_dot_v1_dot_hub__pb2.WorkOrders.FromString,
-                _registered_method=True)
         self.Fetch = channel.unary_stream(
                 '/synergai.v1.Hub/Fetch',
                 request_serializer=synergai_dot_v1_dot_hub__pb2.FetchRequest.SerializeToString,
@@ -56,13 +51,6 @@ class HubServicer:
 
     def Control(self, request_iterator, context):
         """The first message must be `register`; the gateway replies `registered` or ends the call.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Work(self, request_iterator, context):
-        """Not served: agents exchange its messages over a work socket, see Registered.work_port.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -82,11 +70,6 @@ def add_HubServicer_to_server(servicer, server):
                     servicer.Control,
                     request_deserializer=synergai_dot_v1_dot_hub__pb2.AgentControl.FromString,
                     response_serializer=synergai_dot_v1_dot_hub__pb2.GatewayControl.SerializeToString,
-            ),
-            'Work': grpc.stream_stream_rpc_method_handler(
-                    servicer.Work,
-                    request_deserializer=synergai_dot_v1_dot_hub__pb2.WorkReports.FromString,
-                    response_serializer=synergai_dot_v1_dot_hub__pb2.WorkOrders.SerializeToString,
             ),
             'Fetch': grpc.unary_stream_rpc_method_handler(
                     servicer.Fetch,
@@ -121,33 +104,6 @@ class Hub:
             '/synergai.v1.Hub/Control',
             synergai_dot_v1_dot_hub__pb2.AgentControl.SerializeToString,
             synergai_dot_v1_dot_hub__pb2.GatewayControl.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Work(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/synergai.v1.Hub/Work',
-            synergai_dot_v1_dot_hub__pb2.WorkReports.SerializeToString,
-            synergai_dot_v1_dot_hub__pb2.WorkOrders.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,8 +35,6 @@ class HubStub:
     def __new__(cls, channel: _aio.Channel) -> HubAsyncStub: ...
     Control: _grpc.StreamStreamMultiCallable[_hub_pb2.AgentControl, _hub_pb2.GatewayControl]
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
-    Work: _grpc.StreamStreamMultiCallable[_hub_pb2.WorkReports, _hub_pb2.WorkOrders]
-    """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
     Fetch: _grpc.UnaryStreamMultiCallable[_hub_pb2.FetchRequest, _hub_pb2.FetchChunk]
     """Content of an engine version that is placed on the worker, from an offset to its end."""
 
@@ -45,8 +43,6 @@ class HubAsyncStub(HubStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Control: _aio.StreamStreamMultiCallable[_hub_pb2.AgentControl, _hub_pb2.GatewayControl]  # type: ignore[assignment]
     """The first message must be `register`; the gateway replies `registered` or ends the call."""
-    Work: _aio.StreamStreamMultiCallable[_hub_pb2.WorkReports, _hub_pb2.WorkOrders]  # type: ignore[assignment]
-    """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
     Fetch: _aio.UnaryStreamMultiCallable[_hub_pb2.FetchRequest, _hub_pb2.FetchChunk]  # type: ignore[assignment]
     """Content of an engine version that is placed on the worker, from an offset to its end."""
 
@@ -58,14 +54,6 @@ class HubServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_hub_pb2.GatewayControl], _abc.AsyncIterator[_hub_pb2.GatewayControl]]:
         """The first message must be `register`; the gateway replies `registered` or ends the call."""
-
-    @_abc_1.abstractmethod
-    def Work(
-        self,
-        request_iterator: _MaybeAsyncIterator[_hub_pb2.WorkReports],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_hub_pb2.WorkOrders], _abc.AsyncIterator[_hub_pb2.WorkOrders]]:
-        """Not served: agents exchange its messages over a work socket, see Registered.work_port."""
 
     @_abc_1.abstractmethod
     def Fetch(

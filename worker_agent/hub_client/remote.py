@@ -189,8 +189,6 @@ class RemoteConnection:
         self, registered: hub_pb2.Registered, on_orders: Callable[[Orders], None]
     ) -> WorkSocket:
         """Open a work socket to the port that the gateway has announced."""
-        if not registered.work_port:
-            raise Unavailable("the gateway has no port for work sockets: upgrade it")
         return await open_work_socket(
             self._host,
             registered.work_port,

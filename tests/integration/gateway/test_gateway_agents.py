@@ -288,20 +288,6 @@ async def test_first_message_must_register(new_agent: NewAgent, first: bytes) ->
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_work_call_of_earlier_agents_is_unimplemented(
-    agent: FakeAgent, caller: Caller
-) -> None:
-    call = raw_stream(agent.channel, "/synergai.v1.Hub/Work")(
-        iter([]), metadata=[("synergai-session", agent.connection_id)], timeout=5
-    )
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await anext(aiter(call))
-    call.cancel()
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert f"port {agent.work_port} of this host: upgrade" in (caught.value.details() or "")
-    await caller.workers(1)
-
-
 async def test_malformed_report_closes_the_connection(agent: FakeAgent, caller: Caller) -> None:
     agent.work.send((b"\x08",))
     await asyncio.wait_for(agent.ended.wait(), 30)

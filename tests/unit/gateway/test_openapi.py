@@ -13,6 +13,8 @@ from gateway.http.bodies import Bodies
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import UNSUPPORTED, RestCalls
+from gateway.http.shared_memory import shared_memory_routes
+from gateway.requests.shared_memory import SharedMemoryRegions
 from synergai.protocol.oip_server.calls import server_metadata
 from synergai.protocol.validation import DATATYPES
 from synergai.runtime.clock import Clock
@@ -32,6 +34,7 @@ def routes() -> list[Route]:
     metadata = server_metadata("synergai")
     every = [
         *RestCalls(backend, Clock(), metadata, Bodies(1, 1)).routes(),
+        *shared_memory_routes(SharedMemoryRegions(1), Bodies(1, 1)),
         *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
         *page_routes(backend, metadata),
     ]
