@@ -41,6 +41,7 @@ class Connection(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._runs_at_host = 0
         self._is_quick = False
+        self._is_urgent = False
         self.heard_at = self._loop.time()
         self.lost = asyncio.Event()
         self._transport: asyncio.Transport
@@ -51,7 +52,7 @@ class Connection(asyncio.Protocol):
         Only queries are held back further: a run may last until it is stopped.
         """
         waits = isinstance(message, RunQuery)
-        self._is_quick &= waits
+        self._is_urgent |= not waits
         if not (self._outgoing and waits):
             self._loop.call_soon(self._flush)
         self._outgoing.append(message.encode())
@@ -95,9 +96,11 @@ class Connection(asyncio.Protocol):
         While quick queries are at the host, others are held back until it answers, so that one
         wake-up serves all of them; a wake-up costs more than a quick query loses by waiting.
         """
-        if not self._outgoing or (self._is_quick and self._runs_at_host):
+        holds_back = self._is_quick and self._runs_at_host and not self._is_urgent
+        if not self._outgoing or holds_back:
             return
         frames, self._outgoing = self._outgoing, []
+        self._is_urgent = False
         self._runs_at_host = len(self._runs)
         if not self.lost.is_set():
             self._transport.write(b"".join(frames))

@@ -39,3 +39,18 @@ async def test_a_stop_is_sent_at_once_behind_a_quick_query() -> None:
     connection.send(StopRun(2))
     await asyncio.sleep(0)
     assert transport.sent[2:] == [RunQuery(3, b""), StopRun(2)]
+
+
+async def test_a_stop_is_sent_at_once_although_a_quick_query_ends_in_the_same_turn() -> None:
+    runs = ["query", "range"]
+    connection = Connection(runs, lambda _: None, lambda: None)
+    transport = FakeTransport()
+    connection.connection_made(cast("asyncio.Transport", transport))
+    connection.send(RunQuery(1, b""))
+    connection.send(RunSamples(2, 0, 1_000_000))
+    await asyncio.sleep(0)
+    connection.send(StopRun(2))
+    runs.remove("query")
+    connection.answered(quick=True)
+    await asyncio.sleep(0)
+    assert transport.sent[2:] == [StopRun(2)]
