@@ -192,9 +192,9 @@ class Interleaver:
             workers.append(worker)
             cost_s = estimate.per_query_s + estimate.transfer_s
             yields = interruptible and len(worker.leases) > worker.requests
-            beside = worker.may_run_beside(estimate.session, estimate.per_query_s)
+            concurrent = worker.may_run_concurrently(estimate.session, estimate.per_query_s)
             waits = False
-            if beside:
+            if concurrent:
                 yields = False
                 wait_s = worker.ahead_s(estimate.session, estimate.per_query_s, now)
             elif yields and self._jobs_may_yield(worker, request.job.priority, cost_s):
@@ -260,7 +260,7 @@ class Interleaver:
         ):
             return None
         spent_s, left_s = head.query_spent_s(now), head.query_left_s(now)
-        saved_s = left_s - ABORT_S
+        saved_s = min(left_s, wait_s) - ABORT_S
         if saved_s <= 0.0 or worker.lost_s + spent_s > query_s:
             return None
         deadline = request.job.deadline

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from synergai.domain import EngineName, Outcome
@@ -183,6 +183,15 @@ def test_no_request_gets_a_variant_that_makes_one_late(
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
+@example(  # to abort the request would save more than it is expected to take
+    [
+        (0.0, "request", 0.4, 0.0),
+        (0.0, "job", 0.4, 0.0),
+        (0.0, "join", 0.05, 0.0),
+        (0.0, "request", 0.05, 0.0),
+        (0.0, "floor", 0.05, 0.0),
+    ]
+)
 def test_estimates_follow_what_is_observed(
     drawn: list[tuple[float, str, float, float]],
 ) -> None:
