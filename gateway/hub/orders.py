@@ -77,7 +77,7 @@ def _assignment(assignment: Assignment, now: float, *, inputs_follow: bool) -> h
         first=assignment.first,
         count=assignment.count,
         inputs_follow=inputs_follow,
-        beside=assignment.beside,
+        concurrent=assignment.concurrent,
     )
     if assignment.batch_times is not None:
         message.batch_s.extend(assignment.batch_times.by_size)

@@ -134,7 +134,7 @@ class WorkStreams:
         """
         if not isinstance(order, RunAssignment) or order.assignment.batch_times is not None:
             return False
-        if collector.holds_back() and not order.assignment.beside:
+        if collector.holds_back() and not order.assignment.concurrent:
             return False
         try:
             self._send([order], transport)

@@ -37,7 +37,7 @@ class Decisions:
         jobs: the active jobs; one that is rejected leaves them.
         leases: the assignments in flight.
         probes: chooses where unprofiled engines are measured.
-        sharing: chooses which requests run beside other work.
+        sharing: chooses which requests run concurrently with other work.
         interleaver: chooses which jobs yield to requests.
         resumption: the interrupted jobs.
         settings: scheduling options.
@@ -117,7 +117,7 @@ class Decisions:
             self._leases.stop(lease, now)
 
     def _share_cores(self, now: float) -> None:
-        """Run requests beside the work of busy workers."""
+        """Run requests concurrently with the work of busy workers."""
         for decision in self._sharing.decisions():
             if not self._leases.assign(decision, now):
                 return  # it would be proposed again and again

@@ -53,8 +53,8 @@ class Worker(Struct, frozen=True, kw_only=True):
         session_bytes: memory of a session by engine, as far as it is known.
         session_sizes: memory of single sessions, which overrides `session_bytes`.
         pinned: sessions that it always keeps.
-        cores: CPU cores of its engines, for `WorkerRecord.runs_beside`; 0 if it runs one assignment
-            after another.
+        cores: CPU cores of its engines, for `WorkerRecord.runs_concurrently`; 0 if it runs one
+            assignment after another.
     """
 
     id: WorkerId
@@ -87,7 +87,8 @@ class Assignment(Struct, frozen=True, kw_only=True):
         hedge: it is a copy of a late request that another worker has; the first answer counts.
         batch_times: batch latencies, if it may be batched with other assignments.
         compute_by: latest completion of a batch that includes it.
-        beside: it waits for no assignment in another session; see `WorkerRecord.runs_beside`.
+        concurrent: it waits for no assignment in another session; see
+            `WorkerRecord.runs_concurrently`.
     """
 
     id: AssignmentId
@@ -104,7 +105,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     hedge: bool = False
     batch_times: BatchTimes | None = None
     compute_by: float = math.inf
-    beside: bool = False
+    concurrent: bool = False
 
 
 # --- events -----------------------------------------------------------------------------

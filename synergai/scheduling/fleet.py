@@ -28,7 +28,7 @@ class Fleet:
     Attributes:
         workers: all workers by id.
         interruptible: the workers on which a request can interrupt a job, by order of joining.
-        shared: the busy workers that may run a request beside other work.
+        shared: the busy workers that may run a request concurrently with other work.
     """
 
     def __init__(self, settings: SchedulingSettings) -> None:

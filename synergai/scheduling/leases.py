@@ -224,13 +224,15 @@ class Leases:
         """Create the assignment of a range of queries, register its lease and send it."""
         first, stop = queries
         session = Session(job.job.engine, configuration)
-        beside = (
+        concurrent = (
             job.is_request
             and cost.estimate is not None
-            and worker.runs_beside(session, cost.per_query_s)
+            and worker.runs_concurrently(session, cost.per_query_s)
         )
         ahead_s = (
-            worker.ahead_s(session, cost.per_query_s, now) if beside else worker.free_at(now) - now
+            worker.ahead_s(session, cost.per_query_s, now)
+            if concurrent
+            else worker.free_at(now) - now
         )
         estimate_s = ahead_s + cost.total_s
         assignment = Assignment(
@@ -248,7 +250,7 @@ class Leases:
             hedge=job.copy_of is not None,
             batch_times=cost.batch_times,
             compute_by=cost.compute_by,
-            beside=beside,
+            concurrent=concurrent,
         )
         self._next_id += 1
         lease = Lease(assignment, job, cost.estimate, cost.total_s, now)
@@ -397,11 +399,11 @@ class Leases:
         begun_s = 0.0  # of a load that it took over
         if self._loads.is_apart(worker.id, lease.session):
             begun_s = lease.estimate.setup_s - lease.assignment.setup_s
-        self._loads.goes_on(worker.id, lease.session, lease.head_at - begun_s, beside=True)
+        self._loads.goes_on(worker.id, lease.session, lease.head_at - begun_s, concurrent=True)
 
     def _set_expected_end(self, lease: Lease, at: float, now: float) -> None:
-        """Set when the worker's head lease is expected to end; no-op for one beside others."""
-        if lease.assignment.beside:
+        """Set when the worker's head lease is expected to end; no-op for a concurrent one."""
+        if lease.assignment.concurrent:
             return
         worker = self._fleet.workers[lease.assignment.worker_id]
         worker.head_ends_at = at

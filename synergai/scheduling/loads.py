@@ -100,17 +100,19 @@ class Loads:
             for (loading, _), overdue in loads.items()
         )
 
-    def goes_on(self, worker_id: WorkerId, session: Session, since: float, *, beside: bool) -> None:
+    def goes_on(
+        self, worker_id: WorkerId, session: Session, since: float, *, concurrent: bool
+    ) -> None:
         """Record a load that goes on without an assignment.
 
         Args:
             worker_id: the worker.
             session: what it loads.
             since: when it began.
-            beside: it goes on while the worker has assignments, and not only while it has none.
+            concurrent: it goes on while the worker has assignments, and not only while it has none.
         """
         if not self._apart.get((worker_id, session), (0.0, False))[1]:
-            self._apart[worker_id, session] = since, beside
+            self._apart[worker_id, session] = since, concurrent
 
     def is_apart(self, worker_id: WorkerId, session: Session) -> bool:
         """Return whether a load goes on without an assignment."""
@@ -130,10 +132,10 @@ class Loads:
         known = self._apart.get((worker.id, session))
         if known is None or now > overdue_at(known[0], seconds):
             return seconds
-        since, beside = known
-        if not beside:
+        since, concurrent = known
+        if not concurrent:
             since = now if worker.leases else max(since, worker.idle_since)
-        until = worker.free_at(now) if beside else now
+        until = worker.free_at(now) if concurrent else now
         return max(0.0, seconds - (until - since))
 
     def end(self, worker_id: WorkerId, session: Session) -> None:

@@ -113,7 +113,7 @@ class Reports:
 
     def _hear(self, lease: Lease, now: float, *, completed: bool = False) -> None:
         worker = self._fleet.workers[lease.assignment.worker_id]
-        if not lease.assignment.beside:  # which shows nothing about the head
+        if not lease.assignment.concurrent:  # which shows nothing about the head
             self._outliers.heard(worker, now)
         if completed and self._crashes.counts:
             self._crashes.completed(lease)

@@ -153,7 +153,7 @@ class Residency:
         # Of a session that is not loaded, a setup of 0 s means that nothing is known.
         seconds = worker.free_at(now) - now + (wish.estimate.setup_s or math.inf)
         self._loads.begin(worker.id, session, seconds, now)
-        self._loads.goes_on(worker.id, session, now, beside=False)
+        self._loads.goes_on(worker.id, session, now, concurrent=False)
         known_s = seconds if math.isfinite(seconds) else 0.0
         self._commands.append(Load(worker.id, session, known_s))
 

@@ -1,4 +1,4 @@
-"""Sharing of a worker's cores: requests that run beside other work, see `WorkerRecord.runs_beside`.
+"""Sharing of a worker's cores by requests and other work; see `WorkerRecord.runs_concurrently`.
 
 Engines are small or large. If all of a worker's took turns, a query of a tenth of a millisecond
 would wait for every long one ahead of it. So a request runs at once if the cores suffice for its
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CoreSharing:
-    """Selects the waiting requests that run beside the work of busy workers."""
+    """Selects the waiting requests that run concurrently with the work of busy workers."""
 
     def __init__(self, queue: JobQueue, fleet: Fleet, view: View, estimator: Estimator) -> None:
         self._queue = queue
@@ -33,7 +33,7 @@ class CoreSharing:
         self._estimator = estimator
 
     def decisions(self) -> Iterator[Assign]:
-        """Yield what runs beside other work now, in the queue's order.
+        """Yield what runs concurrently with other work now, in the queue's order.
 
         The caller executes each one before it asks for the next.
         """
@@ -57,10 +57,10 @@ class CoreSharing:
                 place = worker.index, is_brief(query_s, head)
                 if place in awaited:
                     continue
-                if worker.runs_beside(session, query_s):
+                if worker.runs_concurrently(session, query_s):
                     ahead_s = worker.ahead_s(session, query_s, self._view.now)
                     found.append((ahead_s + query_s, worker.index, worker, estimate))
-                elif worker.may_run_beside(session, query_s):
+                elif worker.may_run_concurrently(session, query_s):
                     awaited.add(place)
             if found:
                 _, _, worker, estimate = min(found, key=lambda each: each[:2])

@@ -40,21 +40,17 @@ class HasLevel(Protocol):
 
 
 MAX_REQUESTS: Final = 4
-"""Requests in flight on an interrupted worker, or in one session beside other work; the others wait
-in the queue, in its order."""
+"""Requests in flight on an interrupted worker, or concurrent ones in one session; others wait in
+the queue, in its order."""
 BRIEF_S: Final = 0.002
 BRIEF_SHARE: Final = 0.25
-"""A query is brief up to this time, or up to this share of the time of a query that it runs beside:
-even if both need all cores, the other one hardly notices. Beside each query, brief ones together
-take no longer than itself, or than this time."""
-
-
+"""A query is brief up to this time, or up to this share of the time of the query that runs at the
+head: even if both need all cores, that one hardly notices. All brief queries that run concurrently
+with another query take no longer than that query, or than this time."""
 JOB_REPORT_S: Final = 0.05
 """Time between reports on a job, in which more than one query may run."""
 MAX_BRIEF: Final = 4
-"""Sessions per core that run brief queries beside other work."""
-
-
+"""Sessions per core that run brief queries concurrently with other work."""
 LONG_S: Final = 0.2
 """Duration from which on queries count as long: what is left of them matters to requests."""
 ABORT_S: Final = 0.05
@@ -279,10 +275,10 @@ class WorkerRecord:
         power_mode: the mode after its current assignments; None if unknown.
         prefetch_s: see `SchedulingSettings`.
         draining: it accepts no new assignments.
-        leases: its assignments in execution order, without those beside them.
-        beside: its assignments that run beside these, in execution order by session.
-        brief_s: expected duration of the brief requests that ran beside its head since this began
-            or last reported progress.
+        leases: its assignments in execution order, without the concurrent ones.
+        concurrent: its assignments that run concurrently, in execution order by session.
+        brief_s: expected duration of the brief requests that ran concurrently with its head since
+            this began or last reported progress.
         head_ends_at: expected end of the first lease.
         behind_head_s: expected duration of all other leases.
         idle_since: when it last became idle.
@@ -324,7 +320,7 @@ class WorkerRecord:
     prefetch_s: float = 0.0
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
-    beside: dict[Session, dict[AssignmentId, Lease]] = field(default_factory=dict)
+    concurrent: dict[Session, dict[AssignmentId, Lease]] = field(default_factory=dict)
     brief_s: float = 0.0
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
@@ -394,13 +390,13 @@ class WorkerRecord:
 
     def all_leases(self) -> list[Lease]:
         """Return all of its assignments."""
-        beside = [lease for leases in self.beside.values() for lease in leases.values()]
-        return [*self.leases.values(), *beside]
+        concurrent = [lease for leases in self.concurrent.values() for lease in leases.values()]
+        return [*self.leases.values(), *concurrent]
 
     @property
     def is_idle(self) -> bool:
         """Whether it has no assignments."""
-        return not self.leases and not self.beside
+        return not self.leases and not self.concurrent
 
     @property
     def is_interruptible(self) -> bool:
@@ -414,16 +410,16 @@ class WorkerRecord:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is busy, and further requests may run beside that."""
+        """Whether it is busy, and further requests may run concurrently with that."""
         return bool(self.leases and self.worker.cores and not self.withdrawn and not self.on_trial)
 
-    def may_run_beside(self, session: Session, query_s: float) -> bool:
-        """Return whether requests in `session` may run beside its `leases` at all.
+    def may_run_concurrently(self, session: Session, query_s: float) -> bool:
+        """Return whether requests in `session` may run concurrently with its `leases` at all.
 
         The session is loaded. Nothing is computed while the head's is being loaded, or the cores
         suffice for the threads of both, or the request is brief. A switch of the power mode comes
         with a load, so sessions of another mode have to wait. So do engines with variants: a
-        request would get the one that fits beside the head, not the one that its time pays for.
+        request would get the one that fits next to the head, not the one that its time pays for.
         """
         head = self.head
         if head is None or not self.is_shared or session not in self.sessions:
@@ -439,22 +435,22 @@ class WorkerRecord:
             return False
         return is_brief(query_s, head) or ours.threads + theirs.threads <= self.worker.cores
 
-    def runs_beside(self, session: Session, query_s: float) -> bool:
-        """Return whether a further request in `session` runs beside its `leases` now."""
-        if not self.may_run_beside(session, query_s):
+    def runs_concurrently(self, session: Session, query_s: float) -> bool:
+        """Return whether a further request in `session` runs concurrently with its `leases` now."""
+        if not self.may_run_concurrently(session, query_s):
             return False
         head = self.head
         if head is not None and head.session in self.sessions and is_brief(query_s, head):
             least_s = BRIEF_S if head.job.is_request else JOB_REPORT_S
             if self.brief_s >= max(least_s, head.assignment.query_s):
                 return False
-        if (others := self.beside.get(session)) is not None:
+        if (others := self.concurrent.get(session)) is not None:
             return len(others) < MAX_REQUESTS and len(others) * query_s <= self.prefetch_s
         if head is None or is_brief(query_s, head):
-            return len(self.beside) < MAX_BRIEF * self.worker.cores
+            return len(self.concurrent) < MAX_BRIEF * self.worker.cores
         long = [
             each.configuration.threads
-            for each, leases in self.beside.items()
+            for each, leases in self.concurrent.items()
             if not is_brief(next(iter(leases.values())).assignment.query_s, head)
         ]
         threads = session.configuration.threads + head.session.configuration.threads
@@ -462,9 +458,9 @@ class WorkerRecord:
 
     def ahead_s(self, session: Session, query_s: float, now: float) -> float:
         """Return the expected seconds until it turns to a further request in `session`."""
-        if not self.may_run_beside(session, query_s):
+        if not self.may_run_concurrently(session, query_s):
             return self.free_at(now) - now
-        return sum(lease.expected_s for lease in self.beside.get(session, {}).values())
+        return sum(lease.expected_s for lease in self.concurrent.get(session, {}).values())
 
     def free_at(self, now: float) -> float:
         """Return when all of its assignments are expected to be over.
@@ -479,8 +475,8 @@ class WorkerRecord:
 
     def ends_at(self, lease: Lease, now: float) -> float:
         """Return when one of its assignments is expected to be over."""
-        if lease.assignment.beside:
-            return now + sum(each.expected_s for each in self.beside[lease.session].values())
+        if lease.assignment.concurrent:
+            return now + sum(each.expected_s for each in self.concurrent[lease.session].values())
         at = max(self.head_ends_at, now)
         for each in self.leases.values():
             if not each.is_head:
@@ -518,9 +514,9 @@ class WorkerRecord:
         return self.head_ends_at + self.behind_head_s - settings.prefetch_s
 
     def append(self, lease: Lease, now: float) -> None:
-        """Add `lease` behind its other work, or beside it."""
-        if lease.assignment.beside:
-            others = self.beside.setdefault(lease.session, {})
+        """Add `lease` behind its other work, or concurrently."""
+        if lease.assignment.concurrent:
+            others = self.concurrent.setdefault(lease.session, {})
             if not others:
                 lease.become_head(now)
             others[lease.assignment.id] = lease
@@ -544,7 +540,7 @@ class WorkerRecord:
     def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
         """Count no more work for `lease`, but its current query if it yields to a request."""
         lease.stop()
-        if lease.assignment.beside:
+        if lease.assignment.concurrent:
             return
         self.yielding += for_request and not lease.yielding
         lease.yielding |= for_request
@@ -558,11 +554,11 @@ class WorkerRecord:
 
     def remove(self, lease: Lease, now: float) -> None:
         """Remove `lease` at any position; the next one becomes the head."""
-        if lease.assignment.beside:
-            others = self.beside[lease.session]
+        if lease.assignment.concurrent:
+            others = self.concurrent[lease.session]
             del others[lease.assignment.id]
             if not others:
-                del self.beside[lease.session]
+                del self.concurrent[lease.session]
             elif lease.is_head:
                 next(iter(others.values())).become_head(now)
             return

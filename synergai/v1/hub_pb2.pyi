@@ -231,7 +231,7 @@ class Register(_message.Message):
     session_budget_bytes: _builtins.int
     """Memory for loaded sessions, beyond which the agent drops those used longest ago; 0 if unknown."""
     engine_cores: _builtins.int
-    """CPU cores for its engines. If 0, it cannot run assignments beside others."""
+    """CPU cores for its engines. If 0, it cannot run assignments concurrently."""
     @_builtins.property
     def configurations(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Configuration]:
         """Configurations that the worker can run, by increasing speed of the power mode."""
@@ -739,7 +739,7 @@ class Assignment(_message.Message):
     BATCH_S_FIELD_NUMBER: _builtins.int
     BUDGET_S_FIELD_NUMBER: _builtins.int
     INPUTS_FOLLOW_FIELD_NUMBER: _builtins.int
-    BESIDE_FIELD_NUMBER: _builtins.int
+    CONCURRENT_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """fencing token: increases across restarts of the gateway"""
     job_id: _builtins.str
@@ -754,7 +754,7 @@ class Assignment(_message.Message):
     """The queries have inputs of their own, which follow in `Inputs`. An input that fails does not
     fail the assignment.
     """
-    beside: _builtins.bool
+    concurrent: _builtins.bool
     """It is a single query whose session is loaded, and waits for no assignment in another session."""
     @_builtins.property
     def configuration(self) -> _common_pb2.Configuration: ...
@@ -783,11 +783,11 @@ class Assignment(_message.Message):
         batch_s: _abc.Iterable[_builtins.float] | None = ...,
         budget_s: _builtins.float | None = ...,
         inputs_follow: _builtins.bool = ...,
-        beside: _builtins.bool = ...,
+        concurrent: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "budget_s", b"budget_s", "configuration", b"configuration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "beside", b"beside", "budget_s", b"budget_s", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "inputs_follow", b"inputs_follow", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s", "batch_s", b"batch_s", "budget_s", b"budget_s", "concurrent", b"concurrent", "configuration", b"configuration", "count", b"count", "engine", b"engine", "first", b"first", "id", b"id", "inputs_follow", b"inputs_follow", "job_id", b"job_id", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__budget_s: _TypeAlias = _typing.Literal["budget_s"]  # noqa: Y015
     _WhichOneofArgType__budget_s: _TypeAlias = _typing.Literal["_budget_s", b"_budget_s"]  # noqa: Y015

@@ -130,7 +130,7 @@ def _work_item(
         job=assignment.job_id,
         batch_times=converters.batch_times_from_proto(assignment.batch_s),
         due=now + assignment.budget_s if assignment.HasField("budget_s") else math.inf,
-        beside=assignment.beside and assignment.count == 1 and bool(requests),
+        concurrent=assignment.concurrent and assignment.count == 1 and bool(requests),
     )
 
 

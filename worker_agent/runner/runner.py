@@ -2,10 +2,10 @@
 
 Invariants:
 
-- Items run in the order received, and those on different hosts strictly one after the other, as a
-  worker's profile assumes that an engine has the machine to itself. Requests that may run beside
-  others do not wait for that: they are fed to their hosts at once while their sessions are
-  resident, in the power mode of what runs. The gateway allows that if the cores suffice.
+- Items run in the order received, and on different hosts strictly one after the other: a worker's
+  profile assumes that an engine has the machine to itself. Concurrent requests do not wait: they
+  are fed to their hosts at once while their sessions are resident, in the power mode of what runs.
+  The gateway allows that if the cores suffice.
 - Consecutive items on the same host are fed to it without waiting, so that the host is never idle
   while there is work for it. The resident variants of an engine share a host, so that changing
   between them costs nothing.
@@ -13,8 +13,8 @@ Invariants:
   the completed queries of an item are always a prefix of it.
 - Every item ends exactly once, unless it is abandoned.
 
-Where an item is follows from its state: ``QUEUED`` items are in the queue, or among those beside it
-that have no room in their hosts yet; a ``FEEDING`` item is at its head and among the running ones,
+Where an item is follows from its state: ``QUEUED`` items are in the queue, or are concurrent
+ones without room in their hosts yet; a ``FEEDING`` item is at its head and among the running ones,
 and ``DRAINING`` items are only among the running ones. Single queries are never ``FEEDING``.
 
 The runner has neither tasks nor a clock; it acts when work is added and when a host or a
@@ -80,22 +80,22 @@ class Runner:
         self._host: EngineHost | None = None
         self._session: Session | None = None
         self._queue: deque[WorkItem] = deque()
-        self._beside: deque[WorkItem] = deque()
+        self._concurrent: deque[WorkItem] = deque()
         self._running: deque[WorkItem] = deque()
-        # The item of every run in flight, by run id; all but those beside are on `_host`.
+        # The item of every run in flight, by run id; all but the concurrent ones are on `_host`.
         self._runs: dict[int, WorkItem] = {}
-        self._runs_beside = 0
+        self._concurrent_runs = 0
         self._loading: Session | None = None
-        # The run that others must not be beside.
+        # The run that no other may accompany.
         self._alone: int | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no work."""
-        return not (self._queue or self._beside or self._running or self._runs)
+        return not (self._queue or self._concurrent or self._running or self._runs)
 
     def add(self, item: WorkItem) -> None:
-        """Run `item` beside others if it may, or else after all items added before."""
+        """Run `item` concurrently if it may, or else after all items added before."""
         item.reporter = ItemReporter(
             item.handler, item.count, self._clock, self._max_response_bytes
         )
@@ -103,7 +103,7 @@ class Runner:
         if item.failure is not None:
             self._end(item)
             return
-        (self._beside if item.beside else self._queue).append(item)
+        (self._concurrent if item.concurrent else self._queue).append(item)
         self._pump()
 
     def stop(self, item: WorkItem, *, abort: bool = False) -> None:
@@ -128,7 +128,7 @@ class Runner:
 
     def abandon_all(self) -> None:
         """Abandon all items."""
-        every = (*self._queue, *self._beside, *self._running, *self._runs.values())
+        every = (*self._queue, *self._concurrent, *self._running, *self._runs.values())
         for item in dict.fromkeys(every):
             self.abandon(item)
 
@@ -136,8 +136,8 @@ class Runner:
 
     def _pump(self) -> None:
         """Feed queries until the queue is empty, the host is full or not available."""
-        if self._beside:
-            self._pump_beside()
+        if self._concurrent:
+            self._pump_concurrent()
         while self._queue:
             item = self._queue[0]
             failure = self._engine_failure(item)
@@ -148,21 +148,21 @@ class Runner:
             if host is None or not self._feed(item, host):
                 break
 
-    def _pump_beside(self) -> None:
-        """Feed the requests that run beside others, and queue those whose session is gone."""
-        for item in list(self._beside):
-            host = self._host_beside(item)
+    def _pump_concurrent(self) -> None:
+        """Feed the concurrent requests, and queue those whose session is gone."""
+        for item in list(self._concurrent):
+            host = self._concurrent_host(item)
             if host is None:
-                self._beside.remove(item)
-                item.beside = False
+                self._concurrent.remove(item)
+                item.concurrent = False
                 self._queue.append(item)
             elif (failure := self._engine_failure(item)) is not None:
                 self._drain(item, failure)
             else:
                 self._feed(item, host)
 
-    def _host_beside(self, item: WorkItem) -> EngineHost | None:
-        """Return the host of an item if it is resident, and may run beside a load."""
+    def _concurrent_host(self, item: WorkItem) -> EngineHost | None:
+        """Return the host of an item if it is resident, and may run concurrently with a load."""
         mode = item.session.configuration.power_mode
         # Loading switches the power mode, for which nothing may run.
         if self._loading is not None and mode != self._loading.configuration.power_mode:
@@ -181,9 +181,9 @@ class Runner:
 
     def _acquire_host(self, item: WorkItem) -> EngineHost | None:
         """Return the host of `item` if it may be fed now; start to load it if necessary."""
-        has_runs = len(self._runs) > self._runs_beside
+        has_runs = len(self._runs) > self._concurrent_runs
         if self._loading is not None:
-            resident = self._host_beside(item)
+            resident = self._concurrent_host(item)
             if resident is None or (has_runs and resident is not self._host):
                 return None
             self._host, self._session = resident, item.session
@@ -207,7 +207,7 @@ class Runner:
             mode = item.session.configuration.power_mode
             runs = self._runs.values()
             if any(each.session.configuration.power_mode != mode for each in runs):
-                return None  # they must not be beside a switch of the power mode
+                return None  # nothing may run during a switch of the power mode
             begin = self._clock()
             self._loading = item.session
             load = self._hosts.load(item.session)
@@ -254,7 +254,7 @@ class Runner:
             )
             item.fed = item.count
         self._runs[run_id] = item
-        self._runs_beside += item.beside
+        self._concurrent_runs += item.concurrent
         item.host = host
         item.in_flight += 1
         self._note_fed(item)
@@ -273,9 +273,9 @@ class Runner:
         """Update the state of an item of which something was fed."""
         if item.state is QUEUED:
             item.state = FEEDING
-            if not item.beside:
+            if not item.concurrent:
                 self._running.append(item)
-            if item.beside or len(self._running) == 1:
+            if item.concurrent or len(self._running) == 1:
                 item.reporter.start()
         if item.fed == item.count:
             item.state = DRAINING
@@ -297,12 +297,12 @@ class Runner:
 
     def _waiting(self, item: WorkItem) -> deque[WorkItem]:
         """Return where an item is that was not fed entirely."""
-        return self._beside if item.beside else self._queue
+        return self._concurrent if item.concurrent else self._queue
 
     def _end(self, item: WorkItem) -> None:
         """Report the outcome of `item`; the next running item is the first now."""
         item.state = ENDED
-        if item.fed and not item.beside:
+        if item.fed and not item.concurrent:
             self._running.remove(item)
             if self._running:
                 self._running[0].reporter.start()
@@ -377,7 +377,7 @@ class Runner:
 
     def _on_run_ended(self, item: WorkItem, ended: RunEnded) -> None:
         item.in_flight -= 1
-        self._runs_beside -= item.beside
+        self._concurrent_runs -= item.concurrent
         if ended.outcome is _FAILED:
             self._stop_runs(item)
             self._drain(item, Failure(ended.fault, ended.detail))

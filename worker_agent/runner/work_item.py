@@ -57,7 +57,7 @@ class WorkItem:
         job: id of the job; may be empty.
         batch_times: durations of batches by size, if the queries may share batches.
         due: instant on the monotonic clock by which a shared batch must be computed.
-        beside: it is a single request that waits for no item of another session; see
+        concurrent: it is a single request that waits for no item of another session; see
             ``runner``.
         inputs: inputs that arrive while the item runs; None for requests and ranges. One that fails
             does not fail the item.
@@ -80,7 +80,7 @@ class WorkItem:
     batch_times: BatchTimes | None = None
     due: float = math.inf
     inputs: InputFeed | None = None
-    beside: bool = False
+    concurrent: bool = False
 
     state: WorkState = field(default=QUEUED, init=False)
     host: EngineHost | None = field(default=None, init=False)

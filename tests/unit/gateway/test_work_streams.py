@@ -59,7 +59,7 @@ class Setup:
         streams.serve("connection", cast("Any", self.transport))
 
     def order(
-        self, number: int, batch_times: BatchTimes | None = None, *, beside: bool = False
+        self, number: int, batch_times: BatchTimes | None = None, *, concurrent: bool = False
     ) -> Order:
         """Return an order to run an assignment, which is in flight from now on."""
         assignment = Assignment(
@@ -74,7 +74,7 @@ class Setup:
             estimate_s=0.0,
             query_s=0.0,
             batch_times=batch_times,
-            beside=beside,
+            concurrent=concurrent,
         )
         self.worker.in_flight[assignment.id] = cast("Any", None)
         return RunAssignment(assignment, (b"",))
@@ -103,9 +103,9 @@ async def test_assignments_of_a_busy_worker_are_collected(setup: Setup) -> None:
     assert setup.transport.sent == [[1], [2, 3]]
 
 
-async def test_a_request_beside_other_work_is_sent_at_once(setup: Setup) -> None:
+async def test_a_concurrent_request_is_sent_at_once(setup: Setup) -> None:
     setup.worker.orders.put(setup.order(1))
-    setup.worker.orders.put(setup.order(2, beside=True))
+    setup.worker.orders.put(setup.order(2, concurrent=True))
     assert setup.transport.sent == [[1], [2]]
 
 

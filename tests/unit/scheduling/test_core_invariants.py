@@ -189,7 +189,7 @@ class World:
         }
         assert held == set(self.in_flight)
         for worker in core._fleet.workers.values():
-            for leases in (worker.leases, *worker.beside.values()):
+            for leases in (worker.leases, *worker.concurrent.values()):
                 heads = [lease.is_head for lease in leases.values()]
                 assert heads == [True] + [False] * (len(heads) - 1) if heads else True
             for lease in worker.all_leases():

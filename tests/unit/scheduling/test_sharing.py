@@ -1,4 +1,4 @@
-"""Requests that run beside the work of busy workers."""
+"""Requests that run concurrently with the work of busy workers."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_brief_request_does_not_wait_for_long_ones(policy: str) -> None:
     [long] = send(core, "long-0", LONG, 0.0)
     send(core, "long-1", LONG, 0.001)
     [short] = send(core, "short", SHORT, 0.002)
-    assert (long.beside, short.beside) == (False, True)
+    assert (long.concurrent, short.concurrent) == (False, True)
     assert short.estimate_s == pytest.approx(QUERY_S[SHORT])
 
 
@@ -129,11 +129,11 @@ def test_requests_run_side_by_side_if_the_cores_suffice_for_their_threads() -> N
     core = make_core(cores=4)
     send(core, "long", LONG, 0.0)
     [other] = send(core, "other", OTHER, 0.001)
-    assert other.beside
+    assert other.concurrent
 
 
 @every_policy
-def test_requests_beside_a_job_do_not_stop_it(policy: str) -> None:
+def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
     core = make_core(policy=policy)
     job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
     [running] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
@@ -156,28 +156,28 @@ def test_requests_beside_a_job_do_not_stop_it(policy: str) -> None:
 
 
 @every_policy
-def test_requests_run_beside_the_load_for_other_work(policy: str) -> None:
+def test_requests_run_during_the_load_for_other_work(policy: str) -> None:
     core = make_core(policy=policy, loaded=[OTHER])
     job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
     [loading] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
     assert expected_answer_s(core, OTHER, 0.1) == pytest.approx(QUERY_S[OTHER])
     [other] = send(core, "other", OTHER, 0.1)
-    assert other.beside
+    assert other.concurrent
     complete(core, other, 0.15)
     core.handle(AssignmentStarted(loading.id, 1.0), 1.0)
     assert core.expected_completion(JobId("job"), 1.0) == pytest.approx(11.0)
 
 
-def test_requests_in_one_session_beside_others_are_limited() -> None:
+def test_concurrent_requests_in_one_session_are_limited() -> None:
     core = make_core()
     send(core, "long", LONG, 0.0)
     found = [send(core, f"short-{number}", SHORT, 0.001) for number in range(2 * MAX_REQUESTS)]
     assert sum(map(len, found)) == MAX_REQUESTS
     [next_one] = complete(core, found[0][0], 0.002)
-    assert next_one.beside
+    assert next_one.concurrent
 
 
-def test_brief_requests_leave_half_of_the_time_to_what_they_run_beside() -> None:
+def test_brief_requests_leave_half_of_the_time_to_what_they_run_with() -> None:
     core = make_core()
     [long] = send(core, "long-0", LONG, 0.0)
     send(core, "long-1", LONG, 0.0)
@@ -186,42 +186,42 @@ def test_brief_requests_leave_half_of_the_time_to_what_they_run_beside() -> None
         assert complete(core, brief[0], 0.0001 * number) == []
         number += 1
     assert number * QUERY_S[SHORT] == pytest.approx(QUERY_S[LONG], rel=0.01)
-    following = {each.engine: each.beside for each in complete(core, long, 0.2)}
-    assert following[SHORT], "beside the next one"
+    following = {each.engine: each.concurrent for each in complete(core, long, 0.2)}
+    assert following[SHORT], "with the next one"
 
 
-def test_request_that_waits_for_cores_beside_others_is_not_overtaken() -> None:
+def test_request_that_waits_for_cores_is_not_overtaken() -> None:
     core = make_core(cores=4)
     send(core, "long", LONG, 0.0)
     [other] = send(core, "other", OTHER, 0.001)
     assert send(core, "third", THIRD, 0.002) == []
     assert send(core, "fourth", OTHER, 0.003) == [], "its session never becomes free otherwise"
     [third] = complete(core, other, 0.05)
-    assert (third.engine, third.beside) == (THIRD, True)
+    assert (third.engine, third.concurrent) == (THIRD, True)
     [short] = send(core, "short", SHORT, 0.051)
-    assert short.beside, "brief ones take no cores"
+    assert short.concurrent, "brief ones take no cores"
 
 
 def test_request_in_the_session_of_the_running_one_queues_behind_it() -> None:
     core = make_core(cores=8)
     send(core, "first", SHORT, 0.0)
     [second] = send(core, "second", SHORT, 0.0001)
-    assert not second.beside
+    assert not second.concurrent
 
 
-def test_nothing_runs_beside_a_measurement() -> None:
+def test_nothing_runs_during_a_measurement() -> None:
     core = make_core(cores=8, profiled=[SHORT])
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
 
 
-def test_cold_request_runs_beside_nothing() -> None:
+def test_cold_request_runs_alone() -> None:
     core = make_core(cores=8, loaded=[LONG])
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
 
 
-def test_requests_beside_others_are_taken_back_with_them() -> None:
+def test_concurrent_requests_are_taken_back_with_them() -> None:
     core = make_core()
     send(core, "long", LONG, 0.0)
     send(core, "short", SHORT, 0.001)
@@ -230,7 +230,7 @@ def test_requests_beside_others_are_taken_back_with_them() -> None:
     assert len(dispatched(commands)) == 2
 
 
-def test_hung_worker_is_ejected_though_requests_beside_it_complete() -> None:
+def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
     core = make_core()
     worker = core._fleet.workers[BOX].worker
     core.handle(WorkerJoined(replace(worker, id=WorkerId("box-1"), engines=frozenset({LONG}))), 0.0)
@@ -250,7 +250,7 @@ def test_worker_that_reports_no_cores_runs_one_assignment_after_another() -> Non
     assert send(core, "short", SHORT, 0.001) == []
 
 
-def test_strict_core_runs_nothing_beside_other_work() -> None:
+def test_strict_core_runs_nothing_concurrently() -> None:
     core = make_core(strict=True)
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []

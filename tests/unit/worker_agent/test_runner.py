@@ -207,7 +207,7 @@ def add(
     queries: int = 0,
     count: int = 10,
     first: int = 0,
-    beside: bool = False,
+    concurrent: bool = False,
 ) -> tuple[WorkItem, RecordingHandler]:
     """Add a range of `count` samples or, if it has `queries`, as many requests."""
     handler = RecordingHandler()
@@ -217,7 +217,7 @@ def add(
         requests=[b"request"] * queries,
         first=first,
         count=queries or count,
-        beside=beside,
+        concurrent=concurrent,
     )
     runner.add(work)
     return work, handler
@@ -717,12 +717,12 @@ def other(hosts: FakeHosts) -> FakeHost:
     return hosts.hosts[DIGITS_2]
 
 
-async def test_request_beside_others_overtakes_what_waits_for_a_load(
+async def test_concurrent_request_overtakes_what_waits_for_a_load(
     runner: Runner, hosts: FakeHosts, host: FakeHost, clock: Clock
 ) -> None:
     _, waiting = add(runner, DIGITS_2)
     _, ranged = add(runner, DIGITS)
-    _, single = add(runner, DIGITS, queries=1, beside=True)
+    _, single = add(runner, DIGITS, queries=1, concurrent=True)
     assert len(host.runs) == 1
     host.end(1)
     assert [handler.lines != [] for handler in (waiting, ranged, single)] == [False, False, True]
@@ -735,12 +735,12 @@ async def test_request_beside_others_overtakes_what_waits_for_a_load(
     assert len(host.runs) == 1
 
 
-def test_request_runs_beside_work_on_another_host(
+def test_request_runs_concurrently_with_work_on_another_host(
     runner: Runner, host: FakeHost, other: FakeHost
 ) -> None:
     _, job = add(runner, DIGITS)
-    work, stopped = add(runner, DIGITS_2, queries=1, beside=True)
-    _, request = add(runner, DIGITS_2, queries=1, beside=True)
+    work, stopped = add(runner, DIGITS_2, queries=1, concurrent=True)
+    _, request = add(runner, DIGITS_2, queries=1, concurrent=True)
     assert (len(host.runs), len(other.runs)) == (1, 2)
     runner.stop(work)
     assert (host.stopped, other.stopped) == ([], [101])
@@ -754,11 +754,11 @@ def test_request_runs_beside_work_on_another_host(
     assert runner.is_idle
 
 
-def test_work_does_not_wait_for_a_request_beside_it(
+def test_work_does_not_wait_for_a_concurrent_request(
     runner: Runner, host: FakeHost, other: FakeHost
 ) -> None:
     add(runner, DIGITS)
-    add(runner, DIGITS_2, queries=1, beside=True)
+    add(runner, DIGITS_2, queries=1, concurrent=True)
     third = Session(EngineName("digits"), Configuration(3))
     host.end(1, done=10)
     _, handler = add(runner, DIGITS)
@@ -767,34 +767,34 @@ def test_work_does_not_wait_for_a_request_beside_it(
     assert len(other.runs) == 1
 
 
-def test_request_beside_others_waits_for_room_in_its_host(
+def test_concurrent_request_waits_for_room_in_its_host(
     runner: Runner, host: FakeHost, other: FakeHost
 ) -> None:
     other.room = 1
     add(runner, DIGITS)
     for _ in range(2):
-        add(runner, DIGITS_2, queries=1, beside=True)
+        add(runner, DIGITS_2, queries=1, concurrent=True)
     assert (len(host.runs), len(other.runs)) == (1, 1)
     other.end(101)
     assert list(other.runs) == [102]
 
 
-async def test_request_beside_others_whose_session_is_gone_is_queued(
+async def test_concurrent_request_whose_session_is_gone_is_queued(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
     add(runner, DIGITS)
-    _, handler = add(runner, DIGITS_2, queries=1, beside=True)
+    _, handler = add(runner, DIGITS_2, queries=1, concurrent=True)
     assert not hosts.loads
     host.end(1, done=10)
     (await hosts.loaded(DIGITS_2)).end(1)
     assert handler.lines[-1][:2] == ("COMPLETED", 1)
 
 
-async def test_switch_of_the_power_mode_waits_for_requests_beside_others(
+async def test_switch_of_the_power_mode_waits_for_concurrent_requests(
     runner: Runner, hosts: FakeHosts, host: FakeHost, other: FakeHost
 ) -> None:
     add(runner, DIGITS)
-    add(runner, DIGITS_2, queries=1, beside=True)
+    add(runner, DIGITS_2, queries=1, concurrent=True)
     add(runner, Session(EngineName("digits"), Configuration(1, power_mode="low")))
     host.end(1, done=10)
     assert not hosts.loads
@@ -815,7 +815,7 @@ async def test_items_that_wait_for_a_load_do_not_search_the_queue(
     assert len(looked_up) == 100
 
 
-async def test_head_of_the_queue_runs_beside_the_load_of_a_stopped_item(
+async def test_head_of_the_queue_runs_during_the_load_of_a_stopped_item(
     runner: Runner, hosts: FakeHosts, host: FakeHost
 ) -> None:
     stopped, _ = add(runner, DIGITS_2)
@@ -831,7 +831,7 @@ async def test_head_of_the_queue_runs_beside_the_load_of_a_stopped_item(
     assert again.lines == [("started", 0.0)]
 
 
-async def test_nothing_runs_beside_a_load_in_another_power_mode(
+async def test_nothing_runs_during_a_load_in_another_power_mode(
     runner: Runner, host: FakeHost
 ) -> None:
     add(runner, Session(EngineName("digits"), Configuration(1, power_mode="low")))

@@ -1,4 +1,4 @@
-"""Short requests beside queries of up to 10 s, with the gateway's check of deadlines."""
+"""Short requests during queries of up to 10 s, with the gateway's check of deadlines."""
 
 from __future__ import annotations
 
