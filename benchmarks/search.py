@@ -27,12 +27,12 @@ from benchmarks.simulated_fleets import (
 )
 from benchmarks.surfaces import FAMILIES, HELD_OUT
 from benchmarks.surfaces import draw as draw_surface
+from profiler.search.search import DEFAULT_BUDGET, Search
+from profiler.search.strategy import STRATEGIES
+from profiler.search.trials import Trial
 from synergai.domain import WorkerClass
 from synergai.profiles.dictionary import PREDICTED, ConfigurationDictionary, ProfileEntry
-from synergai.search.front import front, hypervolume
-from synergai.search.search import DEFAULT_BUDGET, Search
-from synergai.search.strategy import STRATEGIES
-from synergai.search.trials import Trial
+from synergai.profiles.pareto import front, hypervolume
 from synergai.simulator.results import summarize
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from synergai.search.belief import Prediction
-    from synergai.search.space import Row
-    from synergai.search.trials import Result
+    from profiler.search.belief import Prediction
+    from profiler.search.space import Row
+    from profiler.search.trials import Result
 
 TUNED_ON: Final = range(100, 106)
 """Seeds of the synthetic fleets, and of the surfaces, on which the search was tuned."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from profiler.search.costs import Plan
+from profiler.search.space import Knobs, Point, Space
+from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Result, Trial
 from synergai.domain import Configuration, EngineName
 from synergai.profiles.text import read_csv
-from synergai.search.costs import Plan
-from synergai.search.space import Knobs, Point, Space
-from synergai.search.trials import FULL_ERROR, SHORT_ERROR, Result, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from benchmarks.simulated_fleets import ENGINES, SimulatedFleet
+from profiler.search.space import Knobs, Point, Space
 from synergai.domain import Configuration, EngineName
-from synergai.search.space import Knobs, Point, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable

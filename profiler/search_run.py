@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from profiler.generators.generator import Draft
+from profiler.search.costs import Plan
+from profiler.search.search import Search
+from profiler.search.strategy import STRATEGIES
+from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Result, Trial
 from profiler.space import ROUGH_ERROR
 from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
-from synergai.search.costs import Plan
-from synergai.search.search import Search
-from synergai.search.strategy import STRATEGIES
-from synergai.search.trials import FULL_ERROR, SHORT_ERROR, Result, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

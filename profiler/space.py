@@ -6,17 +6,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from profiler.search.space import Knobs, Point, Space, device_of
+from profiler.search.trials import SHORT_ERROR, Result
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED
-from synergai.search.space import Knobs, Point, Space, device_of
-from synergai.search.trials import SHORT_ERROR, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from profiler.generators.generator import Draft, Machine
+    from profiler.search.space import Row
     from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
-    from synergai.search.space import Row
 
 ROUGH_ERROR: Final = 0.1
 """Standard error of what was observed in service, or while other processes were busy."""

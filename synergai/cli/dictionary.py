@@ -318,7 +318,7 @@ def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileE
 
     The front of a row of which not all power is known is its fastest entry.
     """
-    from synergai.search.front import front
+    from synergai.profiles.pareto import front
 
     def figures(entry: ProfileEntry) -> tuple[float, float]:
         return entry.planned_qps, entry.planned_qps / entry.watts

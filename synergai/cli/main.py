@@ -135,7 +135,7 @@ APPLICATIONS: Final = {
         "simulator",
     ),
     "report": Application(
-        "synergai.cli.report:app",
+        "profiler.reports.cli:app",
         "Report on profiles and policies: pages with figures and tables.",
         _PREPARE,
         "report",

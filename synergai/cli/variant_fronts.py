@@ -111,8 +111,8 @@ def _declared(models: Path, name: str) -> dict[str, Variant]:
 
 
 def _draw(fronts: list[VariantFront], name: str, path: Path) -> None:
+    from synergai.cli.front_plot import plot_fronts
     from synergai.errors import InvalidInput
-    from synergai.reports.front_plot import plot_fronts
 
     try:
         plot_fronts(fronts, f"Variants of {name}", path)

@@ -30,7 +30,7 @@ def draw_comparison(
 
     There is a column per experiment, a row per metric and a bar per policy. Bars are means over
     seeds, error bars one standard deviation. A metric in which one policy dwarfs another has a
-    logarithmic axis. `synergai.reports` has the distributions.
+    logarithmic axis. `profiler.reports` has the distributions.
     """
     figure = make_figure(4.0 * len(experiments), 2.5 * len(METRICS))
     panels = figure.subplots(

@@ -43,7 +43,6 @@ ORDER = {
         "jobs",
         "runtime",
         "profiles",
-        "search",
         "protocol",
         "scheduling",
         "models",
@@ -53,7 +52,6 @@ ORDER = {
         "loadgen",
         "testing",
         "simulator",
-        "reports",
         "cli",
         "__init__",
         "__main__",
@@ -109,6 +107,7 @@ ORDER = {
         "cli",
     ),
     "profiler": (
+        "search",
         "settings",
         "single_stream",
         "messages",
@@ -129,6 +128,7 @@ ORDER = {
         "report",
         "commands",
         "cli",
+        "reports",
     ),
 }
 """The parts of each package; a part may import the parts before it."""
@@ -140,7 +140,6 @@ APART = {
     "zoo": {"client", "scheduling"},
     "loadgen": {"scheduling", "zoo"},
     "simulator": {"loadgen", "models", "protocol", "zoo"},
-    "reports": {"client", "data", "loadgen", "models", "protocol", "testing", "zoo"},
 }
 """Parts of the library that stand side by side, whatever their order."""
 
@@ -228,7 +227,7 @@ def test_parts_that_stand_side_by_side_do_not_import_each_other(part: str) -> No
 
 
 @pytest.mark.parametrize(
-    "package", ["synergai/scheduling", "synergai/simulator", "synergai/reports"]
+    "package", ["synergai/scheduling", "synergai/simulator", "profiler/reports"]
 )
 def test_modules_have_no_import_cycle(package: str) -> None:
     paths = {
@@ -250,17 +249,24 @@ def test_scheduling_core_is_pure() -> None:
 
 
 def test_search_is_pure() -> None:
-    for path in sources("synergai/search"):
+    for path in sources("profiler/search"):
         modules = imports(path)
         assert {m.partition(".")[0] for m in modules}.isdisjoint(IMPURE), path.name
-        mine = {m for m in modules if m.startswith("synergai.")}
+        mine = {m for m in modules if m.partition(".")[0] in PROGRAMS | {"synergai"}}
         allowed = (
-            "synergai.search",
+            "profiler.search",
             "synergai.domain",
+            "synergai.profiles.pareto",
             "synergai.errors",
             "synergai.runtime.plugins",
         )
         assert all(m.startswith(allowed) for m in mine), path.name
+
+
+def test_reports_need_no_worker_and_nothing_of_the_measuring() -> None:
+    for path in sources("profiler/reports"):
+        mine = {m for m in imports(path) if m.startswith(("profiler.", "worker_agent"))}
+        assert all(m.startswith("profiler.reports") for m in mine), path.name
 
 
 def test_agent_process_imports_no_backend_and_nothing_of_an_engine_host() -> None:

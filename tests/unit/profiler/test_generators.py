@@ -15,11 +15,11 @@ from profiler.generators.generator import (
     generate,
 )
 from profiler.generators.threads import powers_of_two
+from profiler.search.space import Knobs
 from profiler.settings import ProfilerSettings
 from profiler.space import knobs_of
 from synergai.domain import Configuration, EngineName
 from synergai.models.directory import EngineDefinition
-from synergai.search.space import Knobs
 from worker_agent.power.controller import PowerMode
 from worker_agent.providers.choice import Offers, ProviderChoice
 

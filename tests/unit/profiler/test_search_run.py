@@ -13,6 +13,9 @@ from msgspec.structs import replace
 from profiler.commands import put_predictions, summarise
 from profiler.generators.generator import Draft, Machine
 from profiler.measurement import Measurement
+from profiler.search.process import expected_log_qps
+from profiler.search.space import Knobs
+from profiler.search.strategy import STRATEGIES
 from profiler.search_run import SearchRun, make_plan
 from profiler.single_stream import SingleStreamResult
 from profiler.space import MAX_OTHERS, make_space
@@ -21,9 +24,6 @@ from synergai.errors import EngineUnusable
 from synergai.models.origins import EngineOrigins
 from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
-from synergai.search.process import expected_log_qps
-from synergai.search.space import Knobs
-from synergai.search.strategy import STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from synergai.cli.engines import app
+from synergai.cli.front_plot import plot_fronts
 from synergai.domain import Configuration, EngineName, Origin, Variant, WorkerClass
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.profiles.fronts import FrontPoint, variant_fronts
-from synergai.reports.front_plot import plot_fronts
 
 if TYPE_CHECKING:
     from pathlib import Path

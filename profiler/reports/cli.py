@@ -1,0 +1,167 @@
+"""``synergai report``: the offline phase's results as pages that people read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from profiler.reports.settings import CharacterisationSettings, EvaluationSettings
+from synergai.cli.commands import require, settings_command
+from synergai.cli.output import print_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from profiler.reports.document import Report
+    from profiler.reports.evaluation.report import Origin
+    from profiler.reports.evaluation.study import Study
+
+
+def characterisation(settings: CharacterisationSettings) -> None:
+    """Report what determines the speed of the engines of a dictionary.
+
+    Answers five questions about workers, threads and power modes, with figures, and shows the
+    front of throughput against efficiency where power was measured.
+    """
+    _require_drawing()
+    from profiler.reports.characterisation.report import characterise
+    from profiler.reports.characterisation.space import Space
+    from synergai.profiles.files import load_dictionary
+    from synergai.simulator.settings import RECONSTRUCTED_PROFILE
+
+    path = RECONSTRUCTED_PROFILE if settings.reconstructed else settings.dictionary
+    space = Space(load_dictionary(path), settings.queries)
+    source = "reconstructed from the thesis" if settings.reconstructed else str(path)
+    report = characterise(space, source=source, made=_colophon("characterisation"))
+    _write(report, settings.output, as_json=settings.as_json)
+
+
+def evaluation(settings: EvaluationSettings) -> None:
+    """Report how scheduling policies perform, simulated or in a gateway's event logs.
+
+    Has the figures of the thesis's chapter 7, with distributions and break-downs. Simulated by
+    default, on all four experiments.
+    """
+    _require_drawing()
+    if settings.bounds:
+        require("highspy")
+    from profiler.reports.evaluation.report import evaluate
+
+    made = _colophon("evaluation")
+    study, origin = _recorded(settings, made) if settings.recordings else _simulated(settings, made)
+    _write(evaluate(study, origin), settings.output, as_json=settings.as_json)
+
+
+def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
+    from profiler.reports.evaluation.outcomes import outcomes_of_logs
+    from profiler.reports.evaluation.report import Origin
+    from profiler.reports.evaluation.study import Study
+
+    facts = (("Event logs", ", ".join(map(str, settings.recordings))),)
+    study = Study(outcomes_of_logs(settings.recordings))
+    return study, Origin(
+        facts=facts, profile=None, is_reconstructed=False, is_of_thesis=False, made=made
+    )
+
+
+def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
+    from rich.console import Console
+    from rich.progress import track
+
+    from profiler.reports.characterisation.space import RECONSTRUCTED
+    from profiler.reports.evaluation.outcomes import outcome_of_run
+    from profiler.reports.evaluation.report import Origin
+    from profiler.reports.evaluation.study import Study
+    from synergai.profiles.files import load_dictionary
+    from synergai.simulator.sweep import run_count, simulate_all
+    from synergai.simulator.workload import Profile
+
+    entries = list(load_dictionary(settings.profile))
+    profile = Profile(entries)
+    runs = track(
+        simulate_all(settings, profile),
+        "simulating",
+        total=run_count(settings),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    study = Study(outcome_of_run(run, bound) for run, bound in runs)
+    is_reconstructed = all(entry.label == RECONSTRUCTED for entry in entries)
+    source = "reconstructed from the thesis" if is_reconstructed else str(settings.profile)
+    facts = (
+        ("Profile", source),
+        ("Seeds", settings.seeds),
+        ("Sessions", settings.sessions),
+        ("Estimates off by", f"{settings.estimate_error * 100:.0f} %"),
+        *_demand_facts(settings),
+    )
+    origin = Origin(
+        facts=facts,
+        profile=profile,
+        is_reconstructed=is_reconstructed,
+        is_of_thesis=is_reconstructed and not _demand_facts(settings),
+        made=made,
+    )
+    return study, origin
+
+
+def _demand_facts(settings: EvaluationSettings) -> list[tuple[str, str]]:
+    """Return in what fleet and jobs differ from those of the thesis."""
+    from synergai.simulator.workload import JOBS
+
+    facts = []
+    if settings.fleet:
+        facts.append(("Fleet", ", ".join(f"{n} {name}" for name, n in settings.fleet.items())))
+    if settings.arrivals is not None:
+        facts.append(("Arrivals", str(settings.arrivals)))
+    if settings.jobs not in {None, JOBS}:
+        facts.append(("Jobs of a run", f"{settings.jobs:,}"))
+    if settings.load_factor != 1:
+        facts.append(("Load", f"{settings.load_factor:g} times that of the experiments"))
+    return facts
+
+
+app: Final = typer.Typer(
+    help="Report on profiles and on scheduling policies, as pages with figures and tables.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.command(epilog="Example: [bold]synergai report characterisation --output fleet[/bold]")(
+    settings_command(CharacterisationSettings, characterisation)
+)
+app.command(
+    epilog="Example: [bold]synergai report evaluation --policies synergai,malleable --seeds 0-9"
+    "[/bold]"
+)(settings_command(EvaluationSettings, evaluation))
+
+
+@app.callback()
+def _report() -> None:
+    """Report on profiles and on scheduling policies, as pages with figures and tables."""
+
+
+def _require_drawing() -> None:
+    require("numpy")
+    require("matplotlib")
+
+
+def _colophon(command: str) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"Made by synergai {version('synergai')}, synergai report {command}, on {now}."
+
+
+def _write(report: Report, folder: Path, *, as_json: bool) -> None:
+    from profiler.reports.writing import write_report
+
+    page, *files = write_report(report, folder)
+    if as_json:
+        findings = {finding.question: finding.text for finding in report.findings}
+        print_json({"page": str(page), "files": list(map(str, files)), "findings": findings})
+        return
+    for finding in report.findings:
+        typer.echo(f"{finding.question}\n  {finding.text}")
+    figures = len(report.figures())
+    typer.echo(f"{page}, with {figures} figures and {len(report.tables())} tables beside it")

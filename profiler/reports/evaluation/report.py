@@ -1,0 +1,302 @@
+"""The evaluation report: policies side by side, after chapter 7 of the thesis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from profiler.reports.document import Answer, Figure, Note, Report, Section, Table
+from profiler.reports.evaluation import cards, figures, thesis
+from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
+from profiler.reports.printed import P99_OVER_SYNERGAI
+from profiler.reports.wording import UNKNOWN, count, duration, factor, number
+from synergai.simulator.results import Spread
+from synergai.simulator.workload import QUERY_COUNTS
+
+if TYPE_CHECKING:
+    from profiler.reports.document import Block
+    from profiler.reports.evaluation.demand import Demand
+    from profiler.reports.evaluation.factors import Factors
+    from profiler.reports.evaluation.study import Study
+    from synergai.simulator.workload import Profile
+
+_MARK: Final = "Reconstructed."
+_BANNER: Final = (
+    "Reconstructed: the simulated workers have a profile that was fitted to the numbers that the "
+    "thesis prints. It was not measured. Only comparisons between policies are meaningful."
+)
+_RIVALS: Final = ("slo_mael", "synergai", "malleable")
+_VIOLATIONS: Final = attrgetter("violations")
+_EXCESS: Final = attrgetter("mean_excess_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Source of outcomes.
+
+    Attributes:
+        facts: names and values of their settings.
+        profile: what simulated runs are based on; None for recorded ones.
+        is_reconstructed: whether that profile was reconstructed from the thesis.
+        is_of_thesis: whether printed numbers are comparable: besides the profile, fleet and jobs
+            are those of the thesis.
+        made: when and by what the report was made.
+    """
+
+    facts: tuple[tuple[str, str], ...]
+    profile: Profile | None
+    is_reconstructed: bool
+    is_of_thesis: bool
+    made: str
+
+
+def evaluate(study: Study, origin: Origin) -> Report:
+    """Return the report on a study."""
+    demand = None if origin.profile is None else measure_demand(origin.profile)
+    cells = thesis.compare_cells(study) if origin.is_of_thesis else []
+    reference = thesis.REFERENCE if thesis.REFERENCE in study.policies else study.policies[0]
+    shown = [p for p in figures.HIGHLIGHTED if p in study.policies] or study.policies[:1]
+    findings = [
+        Answer("Which policy meets most deadlines?", cards.deadlines_card(study)),
+        Answer("How long do jobs take?", cards.times_card(study, shown)),
+        Answer("Where does the time go?", cards.overheads_card(study, shown)),
+    ]
+    if bounds := _bounds(study):
+        findings.append(Answer("How far from the optimum?", cards.bounds_card(bounds)))
+    sections = [
+        *([] if demand is None else [_demand(demand, with_printed=origin.is_reconstructed)]),
+        *(
+            Section(
+                key=f"experiment-of-{experiment}",
+                title=_title(experiment, is_simulated=demand is not None),
+                blocks=(
+                    figures.draw_experiment(study, experiment, with_printed=origin.is_of_thesis),
+                ),
+            )
+            for experiment in study.experiments
+        ),
+        _summary(study, bounds),
+        *_factors(study, reference),
+        Section(
+            key="break-down",
+            title="Workers and engines",
+            blocks=(figures.draw_workers(study), figures.draw_engines(study)),
+        ),
+        Section(key="costs", title="T_pre and scheduling", blocks=(figures.draw_overheads(study),)),
+        _energy(study),
+    ]
+    if origin.is_reconstructed:
+        sections = [_marked(section) for section in sections]
+        sections += _reproduction(study, cells)
+    jobs = sum(study.jobs_per_run(experiment) for experiment in study.experiments)
+    return Report(
+        title="Evaluation of scheduling policies",
+        summary=(
+            f"{count(len(study.policies), 'policy')} in "
+            f"{count(len(study.experiments), 'experiment')} with {jobs:g} jobs in all, over "
+            f"{count(study.seeds, 'seed')}, after chapter 7 of the thesis."
+            if demand is not None
+            else f"{count(len(study.experiments), 'recorded run')} of a gateway with {jobs:g} jobs."
+        ),
+        facts=(
+            *origin.facts,
+            ("Policies", ", ".join(study.policies)),
+            ("Worker classes", ", ".join(study.classes) or "none"),
+        ),
+        banner=_BANNER if origin.is_reconstructed else "",
+        findings=tuple(findings),
+        sections=tuple(sections),
+        colophon=origin.made,
+    )
+
+
+def _title(experiment: str, *, is_simulated: bool) -> str:
+    if not is_simulated:
+        return f"Recording {experiment}"
+    demand = {"DL": "low demand", "DH": "high demand"}.get(experiment[:2], "")
+    frequency = {"FL": "low frequency", "FH": "high frequency"}.get(experiment[-2:], "")
+    return f"{experiment}: {demand}, {frequency}" if demand and frequency else experiment
+
+
+def _marked(section: Section) -> Section:
+    """Say in every caption that the profile is reconstructed."""
+    blocks: list[Block] = [
+        replace(block, caption=f"{_MARK} {block.caption}".rstrip())
+        if isinstance(block, Figure | Table)
+        else block
+        for block in section.blocks
+    ]
+    return replace(section, blocks=tuple(blocks))
+
+
+def _bounds(study: Study) -> list[tuple[str, Spread]]:
+    """Return the lower bounds on violations by experiment, if they were computed."""
+    found = []
+    for experiment in study.experiments:
+        outcomes = study.of(study.policies[0], experiment)
+        known = [each.result.violations_at_least for each in outcomes]
+        bounds = [float(each) for each in known if each is not None]
+        if bounds:
+            found.append((experiment, Spread.of(bounds)))
+    return found
+
+
+def _demand(demand: Demand, *, with_printed: bool) -> Section:
+    columns = ["engine"]
+    for queries in QUERY_COUNTS:
+        columns += [f"{queries} DH", f"{queries} DL"]
+    rows: list[tuple[str, ...]] = []
+    for engine in demand.times[QUERY_COUNTS[0]]:
+        cells = []
+        for queries in QUERY_COUNTS:
+            known = printed_qos_s(engine, queries) if with_printed else None
+            for place, value in enumerate(demand.qos_s(engine, queries)):
+                # As printed, and of fast engines as many digits as say something.
+                text = f"{value:.1f}" if value >= 1 else number(value)
+                cells.append(text + (f" ({known[place]:.1f})" if known else ""))
+        rows.append((engine, *cells))
+    caption = "QoS times in seconds by number of queries: 25th percentile (DH) and median (DL)"
+    caption += "; in brackets as printed in Table 7.1." if with_printed else "."
+    return Section(
+        key="demand",
+        title="Demand: QoS times and arrivals",
+        blocks=(
+            figures.draw_demand(demand),
+            figures.draw_gaps(demand),
+            Table(columns=tuple(columns), rows=tuple(rows), caption=caption, file="table-7-1"),
+        ),
+    )
+
+
+def _summary(study: Study, bounds: list[tuple[str, Spread]]) -> Section:
+    rows: list[tuple[str, ...]] = []
+    for policy in study.policies:
+        cells = []
+        for experiment in study.experiments:
+            spread = study.spread(policy, experiment, _VIOLATIONS)
+            margin = study.margin(policy, experiment, _VIOLATIONS)
+            cells.append(UNKNOWN if spread is None else _interval(spread, margin, study.seeds))
+        rows.append((policy, *cells, f"{study.total(policy, _VIOLATIONS):.2f}"))
+    if bounds:
+        cells = [f"{spread.mean:.2f}" for _, spread in bounds]
+        rows.append(("lower bound", *cells, f"{sum(s.mean for _, s in bounds):.2f}"))
+    rivals = [policy for policy in _RIVALS if policy in study.policies]
+    blocks: list[Block] = []
+    if len(rivals) > 1:
+        blocks.append(figures.draw_rivals(study, rivals))
+    blocks.append(
+        Table(
+            columns=("violations", *study.experiments, "sum"),
+            rows=tuple(rows),
+            caption="Violations by policy and experiment"
+            + (": mean over seeds and its 95 % confidence interval." if study.seeds > 1 else "."),
+            file="violations",
+        )
+    )
+    return Section(key="summary", title="All experiments", blocks=tuple(blocks))
+
+
+def _interval(spread: Spread, margin: float, seeds: int) -> str:
+    return f"{spread.mean:.2f} ± {margin:.2f}" if seeds > 1 else f"{spread.mean:g}"
+
+
+def _energy(study: Study) -> Section:
+    if any(study.joules_per_query(policy) is not None for policy in study.policies):
+        return Section(key="energy-use", title="Energy", blocks=(figures.draw_energy(study),))
+    return Section(
+        key="energy-use",
+        title="Energy",
+        blocks=(Note("The power of the workers was not measured, so that energy is not known."),),
+    )
+
+
+def _factors(study: Study, reference: str) -> list[Section]:
+    others = [policy for policy in study.policies if policy != reference]
+    if not others:
+        return []
+    rows: list[tuple[str | float | None, ...]] = []
+    for policy in others:
+        for name, metric in (("violations", _VIOLATIONS), ("mean excess", _EXCESS)):
+            factors = thesis.factors_over(study, policy, reference, metric)
+            rows.append((policy, name, *_means(factors).values(), factors.skipped))
+    return [
+        Section(
+            key="factors",
+            title=f"Factors over {reference}",
+            blocks=(
+                Table(
+                    columns=("policy", "metric", *_MEANS, "without ratio"),
+                    rows=tuple(rows),
+                    caption=(
+                        f"Each policy over {reference}, from the means over seeds of every "
+                        "experiment. Above 1, it is worse. The four means answer different "
+                        "questions; the ratio of sums is how many times as many there are in all. "
+                        f"“Without ratio” counts experiments in which {reference} has none."
+                    ),
+                    file="factors",
+                ),
+            ),
+        )
+    ]
+
+
+_MEANS: Final = ("arithmetic mean", "geometric mean", "harmonic mean", "ratio of sums")
+
+
+def _means(factors: Factors) -> dict[str, float | None]:
+    values = (factors.arithmetic, factors.geometric, factors.harmonic, factors.sums)
+    return dict(zip(_MEANS, values, strict=True))
+
+
+def _reproduction(study: Study, cells: list[thesis.CellComparison]) -> list[Section]:
+    if not cells:
+        return []
+    table: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        row = table.setdefault((cell.policy, cell.experiment), [])
+        row += [
+            f"{cell.printed:g}",
+            f"{number(cell.mean)} ({number(cell.low)} to {number(cell.high)})",
+            "yes" if cell.within else "no",
+        ]
+    columns = ["policy", "experiment"]
+    for metric, _, _ in thesis.METRICS:
+        columns += [f"{metric}: printed", "here (range)", "within"]
+    blocks: list[Block] = [
+        Table(
+            columns=tuple(columns),
+            rows=tuple((*key, *row) for key, row in table.items()),
+            caption=(
+                f"{_MARK} Printed values are of one run each, here with the mean and the range "
+                "over the seeds. “Within”: the printed value lies in that range. SLO-MAEL's times "
+                "in three experiments were derived from printed ratios."
+            ),
+            file="printed-cells",
+        ),
+        *_p99(study),
+    ]
+    return [Section(key="thesis", title="The thesis's results", blocks=tuple(blocks))]
+
+
+def _p99(study: Study) -> list[Table]:
+    """Return the printed ratios of 99th percentiles beside those of the study."""
+    rows: list[tuple[str | float | None, ...]] = []
+    for experiment, ratios in P99_OVER_SYNERGAI.items():
+        base = study.mean(thesis.REFERENCE, experiment, lambda result: result.e2e_p99_s)
+        for policy, value in ratios.items():
+            p99_s = study.mean(policy, experiment, lambda result: result.e2e_p99_s)
+            if base and p99_s is not None:
+                here = factor(p99_s / base)
+                rows.append((policy, experiment, factor(value), here, duration(p99_s)))
+    if not rows:
+        return []
+    return [
+        Table(
+            columns=("policy", "experiment", "printed", "here", "its p99 here"),
+            rows=tuple(rows),
+            caption=f"{_MARK} 99th percentile of the end-to-end time over that of SynergAI; here "
+            "the mean over seeds.",
+            file="printed-p99",
+        )
+    ]

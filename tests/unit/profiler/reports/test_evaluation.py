@@ -1,0 +1,405 @@
+"""The evaluation: statistics by hand, the thesis's own numbers, recorded and small studies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from profiler.reports.charts import Boxes
+from profiler.reports.document import Figure, Report, Table
+from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
+from profiler.reports.evaluation.factors import Factors
+from profiler.reports.evaluation.outcomes import outcome_of_log, outcome_of_run, outcomes_of_logs
+from profiler.reports.evaluation.report import Origin, evaluate
+from profiler.reports.evaluation.study import Study
+from profiler.reports.evaluation.thesis import compare_cells
+from profiler.reports.printed import BASELINES, CELLS, EXPERIMENTS, TABLE_7_1
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.errors import InvalidInput
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.files import load_dictionary
+from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    AssignmentStarted,
+    Dispatch,
+    Eject,
+    Finish,
+    JobArrived,
+    ProgressChecked,
+    Reject,
+    Revoke,
+    Worker,
+    WorkerJoined,
+    WorkerLeft,
+)
+from synergai.scheduling.settings import SchedulingSettings
+from synergai.simulator.recording import read_log
+from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SweepSettings
+from synergai.simulator.sweep import simulate_all
+from synergai.simulator.workload import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from profiler.reports.printed import Cell
+    from synergai.scheduling.events import Event
+
+
+def a_study(profile: Profile, *, policies: Iterable[str], **options: object) -> Study:
+    values = {"policies": ",".join(policies), **options}
+    settings = SweepSettings.load({name: str(value) for name, value in values.items()}, None)
+    return Study(outcome_of_run(run, bound) for run, bound in simulate_all(settings, profile))
+
+
+def a_report(study: Study, profile: Profile | None = None, *, thesis: bool = False) -> Report:
+    origin = Origin(
+        facts=(), profile=profile, is_reconstructed=thesis, is_of_thesis=thesis, made="now"
+    )
+    return evaluate(study, origin)
+
+
+@pytest.fixture(scope="module")
+def reconstructed() -> Profile:
+    return Profile(load_dictionary(RECONSTRUCTED_PROFILE))
+
+
+@pytest.fixture(scope="module")
+def study(reconstructed: Profile) -> Study:
+    return a_study(reconstructed, policies=("srr", "be", "synergai"), seeds="0-1")
+
+
+def test_factors_name_their_means() -> None:
+    factors = Factors.of([4.0, 2.0, 9.0], [1.0, 2.0, 0.0])
+    assert factors.arithmetic == pytest.approx(2.5)
+    assert factors.geometric == pytest.approx(2.0)
+    assert factors.harmonic == pytest.approx(1.6)
+    assert factors.sums == pytest.approx(5.0)
+    assert factors.skipped == 1
+    assert Factors.of([1.0], [0.0]).arithmetic is None
+    assert Factors.of([0.0, 2.0], [1.0, 1.0]).geometric is None
+
+
+HEADLINES = {
+    ("baselines", "violations"): 7.1,
+    ("baselines", "excess"): 5.3,
+    ("slo_mael", "violations"): 2.4,
+}
+"""Reductions that the summaries of chapters 7 and 8 state: others over SynergAI."""
+
+
+def printed_factors(others: tuple[str, ...], value: Callable[[Cell], float]) -> Factors:
+    """Return the factors of policies over SynergAI that follow from the printed cells."""
+    cells = [(policy, experiment) for policy in others for experiment in EXPERIMENTS]
+    return Factors.of(
+        [value(CELLS[cell]) for cell in cells],
+        [value(CELLS["synergai", experiment]) for _, experiment in cells],
+    )
+
+
+def test_headline_ratios_do_not_follow_from_the_printed_cells() -> None:
+    violations = printed_factors(BASELINES, lambda cell: cell.violations)
+    excess = printed_factors(BASELINES, lambda cell: cell.excess_s)
+    slo_mael = printed_factors(("slo_mael",), lambda cell: cell.violations)
+    assert violations.arithmetic == pytest.approx(3.73, abs=0.005)
+    assert violations.geometric == pytest.approx(3.06, abs=0.005)
+    assert violations.sums == pytest.approx(2.65, abs=0.005)
+    assert excess.arithmetic == pytest.approx(16.39, abs=0.005)
+    assert excess.geometric == pytest.approx(7.05, abs=0.005)
+    assert excess.sums == pytest.approx(6.05, abs=0.005)
+    assert slo_mael.harmonic == pytest.approx(2.34, abs=0.005)
+    for factors, headline in (
+        (violations, HEADLINES["baselines", "violations"]),
+        (excess, HEADLINES["baselines", "excess"]),
+        (slo_mael, HEADLINES["slo_mael", "violations"]),
+    ):
+        means = (factors.arithmetic, factors.geometric, factors.harmonic, factors.sums)
+        assert all(mean is not None and round(mean, 1) != headline for mean in means)
+
+
+def test_printed_cells_are_complete() -> None:
+    policies = (*BASELINES, "slo_mael", "synergai")
+    assert CELLS.keys() == {(policy, e) for policy in policies for e in EXPERIMENTS}
+    assert sum(cell.violations for (policy, _), cell in CELLS.items() if policy == "srr") == 79
+
+
+def test_table_7_1_follows_from_the_reconstructed_profile(reconstructed: Profile) -> None:
+    demand = measure_demand(reconstructed)
+    assert demand.times[3900].keys() == TABLE_7_1.keys()
+    for engine in demand.times[3900]:
+        for queries in demand.times:
+            printed = printed_qos_s(engine, queries)
+            assert demand.qos_s(engine, queries) == pytest.approx(printed, rel=0.007)
+    assert demand.gaps.median == pytest.approx(115, abs=0.5)
+    assert demand.gaps.lower == pytest.approx(56, abs=0.5)
+    assert printed_qos_s("other", 3900) is printed_qos_s("tf_ssd", 1) is None
+
+
+def test_shares_and_means_of_a_study(study: Study, reconstructed: Profile) -> None:
+    assert study.policies == ["srr", "be", "synergai"]
+    assert (study.seeds, study.experiments) == (2, list(EXPERIMENTS))
+    assert study.classes == reconstructed.classes
+    for policy in study.policies:
+        for experiment in study.experiments:
+            shares = [study.class_share(policy, experiment, name) or 0 for name in study.classes]
+            assert sum(shares) == pytest.approx(1.0)
+            runs = study.of(policy, experiment)
+            assert study.mean(policy, experiment, lambda result: result.violations) == (
+                sum(run.result.violations for run in runs) / 2
+            )
+            assert sum(work.queries for work in runs[0].work) == sum(
+                job.queries for job in runs[0].jobs
+            )
+            times = study.distribution(policy, experiment, lambda job: job.end_to_end_s)
+            assert times is not None
+            assert times.count == 48
+    assert study.joules_per_query("be") is None
+
+
+def test_printed_cells_are_compared(study: Study) -> None:
+    cells = compare_cells(study)
+    assert len(cells) == 3 * 4 * 3
+    assert all(cell.low <= cell.mean <= cell.high for cell in cells)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_synergai_has_fewest_violations_and_strict_round_robin_most(
+    study: Study, experiment: str
+) -> None:
+    means = {
+        policy: study.mean(policy, experiment, lambda result: result.violations) or 0.0
+        for policy in study.policies
+    }
+    assert means["synergai"] == min(means.values())
+    assert means["srr"] == max(means.values())
+
+
+def test_means_have_confidence_intervals(study: Study) -> None:
+    [table] = [each for each in a_report(study).tables() if each.file == "violations"]
+    runs = [run.result.violations for run in study.of("be", "DL-FL")]
+    half = 12.706 * abs(runs[0] - runs[1]) / 2
+    assert table.rows[1][1] == f"{sum(runs) / 2:.2f} ± {half:.2f}"
+
+
+def test_panels_of_demand_have_equal_axes(study: Study, reconstructed: Profile) -> None:
+    [figure] = [f for f in a_report(study, reconstructed).figures() if f.key == "figure-7-1"]
+    limits = {panel.axis.limits for panel in figure.panels if isinstance(panel, Boxes)}
+    assert len(figure.panels) == 4
+    assert len(limits) == 1
+    assert None not in limits
+
+
+def test_report_on_the_thesis_is_marked_and_has_every_figure(
+    study: Study, reconstructed: Profile
+) -> None:
+    report = a_report(study, reconstructed, thesis=True)
+    keys = {figure.key for figure in report.figures()}
+    assert keys == {
+        *("figure-7-1", "figure-7-2", "workers", "engines", "overheads"),
+        *(f"experiment-{name}" for name in EXPERIMENTS),
+    }
+    blocks = [block for section in report.sections for block in section.blocks]
+    captions = [block.caption for block in blocks if isinstance(block, Figure | Table)]
+    assert all(caption.startswith("Reconstructed.") for caption in captions)
+    assert len({table.file for table in report.tables()}) == len(report.tables())
+    assert len({section.key for section in report.sections} | keys) == len(report.sections) + len(
+        keys
+    )
+
+
+def test_qos_times_of_fast_engines_have_digits() -> None:
+    profile = a_profile(qps=1e6)
+    study = a_study(profile, policies=("edf",), seeds="1", experiments="DL-FL")
+    [table] = [each for each in a_report(study, profile).tables() if each.file == "table-7-1"]
+    assert not [cell for row in table.rows for cell in row if cell == "0.0"]
+
+
+def a_profile(*, watts: float = 0.0, qps: float = 10.0) -> Profile:
+    return Profile(
+        ProfileEntry(
+            engine=EngineName("net"),
+            worker_class=WorkerClass("x86"),
+            configuration=Configuration(threads),
+            qps=qps * threads,
+            model_load_s=1.0,
+            watts=watts * threads,
+        )
+        for threads in (1, 2)
+    )
+
+
+@pytest.mark.parametrize("policies", [("edf",), ("edf", "synergai")])
+def test_small_studies_have_whole_cards(policies: tuple[str, ...]) -> None:
+    profile = a_profile()
+    study = a_study(profile, policies=policies, seeds="3", experiments="DL-FL")
+    report = a_report(study, profile)
+    for finding in report.findings:
+        assert finding.text.endswith(".")
+        assert "nan" not in finding.text
+    assert not report.banner
+    assert "thesis" not in {section.key for section in report.sections}
+    [note] = [s.blocks[0] for s in report.sections if s.key == "energy-use"]
+    assert "not measured" in getattr(note, "text", "")
+
+
+def test_energy_is_that_of_busy_workers() -> None:
+    study = a_study(
+        a_profile(watts=10.0),
+        policies=("edf",),
+        seeds="3",
+        experiments="DL-FL",
+        sessions="prewarmed",
+        estimate_error=0,
+    )
+    # 20 queries per second at 20 W.
+    assert study.joules_per_query("edf") == pytest.approx(1.0)
+    assert "energy" in {figure.key for figure in a_report(study, a_profile()).figures()}
+
+
+def test_bounds_have_a_card() -> None:
+    profile = a_profile()
+    study = a_study(profile, policies=("edf",), seeds="3", experiments="DL-FL", bounds="true")
+    questions = {finding.question: finding.text for finding in a_report(study, profile).findings}
+    assert "No schedule can have fewer violations" in questions["How far from the optimum?"]
+
+
+class Recorder:
+    """A core whose events are written to an event log."""
+
+    def __init__(self, path: Path) -> None:
+        profiles = ConfigurationDictionary(a_profile().entries(EngineName("net"), X86))
+        settings = SchedulingSettings(policy="edf", mode_switch_s=0.0)
+        self.core = SchedulerCore(settings, ConfigurationDictionary(profiles))
+        self.log = EventLog(path, settings, profiles, 0)
+
+    def handle(self, event: Event, now: float) -> list[Dispatch]:
+        commands = self.core.handle(event, now)
+        self.log.record(event, now, commands)
+        return [command for command in commands if isinstance(command, Dispatch)]
+
+
+X86 = WorkerClass("x86")
+
+
+def a_worker(name: str) -> Worker:
+    return Worker(
+        id=WorkerId(name),
+        worker_class=X86,
+        engines=frozenset((EngineName("net"),)),
+        configurations=(Configuration(1), Configuration(2)),
+    )
+
+
+def a_job(name: str, *, deadline: float) -> JobArrived:
+    job = Job(
+        id=JobId(name), engine=EngineName("net"), queries=20, arrival=100.0, deadline=deadline
+    )
+    return JobArrived(job, ready=20)
+
+
+def test_recorded_run_is_reported_with_its_worker_classes(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    recorder = Recorder(path)
+    with recorder.log:
+        recorder.handle(WorkerJoined(a_worker("w1")), 99.0)
+        [dispatch] = recorder.handle(a_job("late", deadline=103.0), 100.0)
+        assignment = dispatch.assignment
+        recorder.handle(AssignmentStarted(assignment.id, setup_s=1.0), 102.0)
+        recorder.handle(AssignmentEnded(assignment.id, 20, Outcome.COMPLETED), 105.0)
+        recorder.handle(a_job("lost", deadline=110.0), 106.0)
+        recorder.handle(a_job("open", deadline=999.0), 106.0)
+        recorder.handle(WorkerLeft(WorkerId("w1")), 120.0)
+    log = read_log(path)
+    assert (log.policy, log.mismatches, log.classes) == ("edf", 0, {"w1": "x86"})
+    outcome = outcome_of_log(log, "monday")
+    late, lost = outcome.jobs
+    assert (late.wait_s, late.end_to_end_s, late.excess_s) == (0.0, 5.0, 2.0)
+    assert late.violated
+    assert lost.violated
+    assert lost.end_to_end_s is None
+    [work] = outcome.work
+    assert (work.worker_class, work.queries) == ("x86", 20)
+    assert work.setup_s + work.run_s == pytest.approx(5.0 + 14.0)
+    report = a_report(Study([outcome]))
+    assert "Recording monday" in [section.title for section in report.sections]
+    assert "demand" not in {section.key for section in report.sections}
+
+
+def test_logs_of_one_file_name_are_one_experiment(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / 'my "day".jsonl' for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        recorder = Recorder(path)
+        with recorder.log:
+            recorder.handle(WorkerJoined(a_worker("w1")), 99.0)
+            recorder.handle(a_job("lost", deadline=110.0), 106.0)
+            recorder.handle(WorkerLeft(WorkerId("w1")), 120.0)
+    study = Study(outcomes_of_logs(paths))
+    assert (study.experiments, study.policies, study.seeds) == (["my-day-"], ["edf"], 2)
+
+
+def test_worker_that_was_ejected_works_again_afterwards(tmp_path: Path) -> None:
+    worker_id = WorkerId("w1")
+    stuck, again = (
+        Assignment(
+            id=AssignmentId(number),
+            job_id=JobId("stuck"),
+            engine=EngineName("net"),
+            worker_id=worker_id,
+            configuration=Configuration(1),
+            first=0,
+            count=20,
+        )
+        for number in (1, 2)
+    )
+    recorder = Recorder(tmp_path / "events.jsonl")
+    with recorder.log as log:
+        log.record(WorkerJoined(a_worker("w1")), 99.0, [])
+        log.record(a_job("stuck", deadline=200.0), 100.0, [Dispatch(stuck)])
+        log.record(ProgressChecked(), 130.0, [Revoke(stuck.id, worker_id), Eject(worker_id, 10.0)])
+        log.record(ProgressChecked(), 141.0, [Dispatch(again)])
+        ended = AssignmentEnded(again.id, 20, Outcome.COMPLETED)
+        log.record(ended, 145.0, [Finish(JobId("stuck"))])
+    spans = read_log(tmp_path / "events.jsonl").spans
+    assert [(each.started, each.ended, each.done) for each in spans] == [
+        (100.0, 130.0, 0),
+        (141.0, 145.0, 20),
+    ]
+
+
+def test_rejected_job_is_a_violation_whatever_its_deadline(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    recorder = Recorder(path)
+    with recorder.log:
+        recorder.log.record(
+            a_job("refused", deadline=1e9), 100.0, [Reject(JobId("refused"), "no worker")]
+        )
+    outcome = outcome_of_log(read_log(path), "day")
+    assert [job.violated for job in outcome.jobs] == [True]
+
+
+def test_log_without_an_ended_job_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    recorder = Recorder(path)
+    with recorder.log:
+        recorder.handle(WorkerJoined(a_worker("w1")), 99.0)
+    with pytest.raises(InvalidInput, match="no job or request of the event log quiet ended"):
+        outcome_of_log(read_log(path), "quiet")
+
+
+def test_study_needs_a_run() -> None:
+    with pytest.raises(InvalidInput, match="no run"):
+        Study([])

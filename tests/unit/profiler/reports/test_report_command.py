@@ -1,0 +1,105 @@
+"""``synergai report``: pages from dictionaries and simulations, and errors for people."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from profiler.reports.cli import app
+from synergai.errors import InvalidInput, InvalidSettings, NotFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DICTIONARY = "engine,worker_class,threads,qps\nnet,x86,1,10\nnet,x86,2,19\n"
+
+
+@pytest.fixture(autouse=True)
+def _without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes long; the tests of the reports draw."""
+
+    def touch(_: object, path: Path) -> Path:
+        path.touch()
+        return path
+
+    monkeypatch.setattr("profiler.reports.writing.draw_svg", lambda *_: "<svg></svg>")
+    monkeypatch.setattr("profiler.reports.writing.write_png", touch)
+
+
+@pytest.fixture
+def dictionary(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.csv"
+    path.write_text(DICTIONARY, "utf-8")
+    return path
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_characterisation_prints_its_findings_and_files(dictionary: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    text = run("characterisation", "--dictionary", dictionary, "--output", folder, "--json")
+    printed = json.loads(text)
+    assert printed["page"] == str(folder / "report.html")
+    assert sorted([printed["page"], *printed["files"]]) == sorted(map(str, folder.iterdir()))
+    finding = printed["findings"]["Is performance linear in the number of threads?"]
+    assert "three thread counts" in finding
+    assert str(dictionary) in (folder / "report.html").read_text("utf-8")
+
+
+def test_evaluation_of_a_fleet_of_ones_own(dictionary: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    options = ("--policies", "edf", "--seeds", "1", "--experiments", "DL-FL")
+    text = run("evaluation", "--dictionary", dictionary, "--output", folder, *options)
+    assert "Which policy meets most deadlines?\n  Violations of 24 jobs: edf" in text
+    assert "Reconstructed" not in (folder / "report.html").read_text("utf-8")
+
+
+def test_printed_numbers_are_not_compared_with_another_fleet(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    options = ("--policies", "edf,be", "--seeds", "1", "--experiments", "DL-FL", "--output", folder)
+    run("evaluation", *options)
+    assert "The thesis&#x27;s results" in (folder / "report.html").read_text("utf-8")
+    run("evaluation", *options, "--fleet", "x86=2,nx=1", "--jobs", "12", "--load", "1.5")
+    page = (folder / "report.html").read_text("utf-8")
+    assert "The thesis&#x27;s results" not in page
+    assert "Reconstructed." in page
+    for fact in ("2 x86, 1 nx", "Jobs of a run", "1.5 times that of the experiments"):
+        assert fact in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("characterisation", "--dictionary", "no.csv"), NotFound, "no dictionary file no.csv"),
+        (("characterisation", "--dictionary", "a.txt"), InvalidInput, "must end in"),
+        (("characterisation", "--queries", "0"), InvalidSettings, "queries"),
+        (("evaluation", "--policies", "best"), InvalidSettings, "no policy 'best'"),
+        (("evaluation", "--recordings", "no.jsonl"), FileNotFoundError, "no.jsonl"),
+    ],
+)
+def test_bad_input_is_named(
+    arguments: tuple[str, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(*arguments)
+
+
+def test_file_that_is_no_event_log_is_refused(dictionary: Path) -> None:
+    with pytest.raises(InvalidInput, match="not an event log"):
+        run("evaluation", "--recordings", dictionary)
+
+
+def test_empty_dictionary_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "empty.csv"
+    path.write_text("engine,worker_class,qps\n", "utf-8")
+    with pytest.raises(InvalidInput, match="no measurement"):
+        run("characterisation", "--dictionary", path, "--output", tmp_path / "out")
