@@ -49,7 +49,7 @@ type: install  ## mypy --strict
 test: lint type  ## lint, types and the whole test suite, JOBS=2 files at a time
 	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
-acceptance: install  ## long tests; seven need root, Debian packages or a GPU, see docs/contributing.md
+acceptance: install  ## long tests; seven need root, Debian packages or a GPU, see docs/maintainers/contributing.md
 	$(BIN)/pytest tests/acceptance --timeout 3600
 
 bench: install  ## compare with bare grpc.aio and plain ONNX Runtime; writes docs/benchmarks.md

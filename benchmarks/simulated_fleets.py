@@ -42,7 +42,7 @@ AGX: Final = (
     Knobs(4, 4, 2188.8, 1331.2),
     Knobs(8, 8, 2265.6, 2133.0),
 )
-"""Modes of the thesis by number, from 1: ``docs/power.md`` has their names."""
+"""Modes of the thesis by number, from 1: ``docs/guide/power.md`` has their names."""
 AGX_BUDGETS_W: Final = (30.0, 30.0, 30.0, 30.0, 15.0, math.inf)
 NX: Final = (
     Knobs(4, 4, 1190.4, 1600.0),

@@ -1,6 +1,7 @@
 """The access table: a TOML file with clients, grants, tenants and workers.
 
-See docs/access.md for its format. It is validated as a whole, so that a mistake cannot half apply.
+Its format is in docs/guide/security.md. It is validated as a whole, so that a mistake cannot half
+apply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Entries of the audit log. docs/operating.md documents their format."""
+"""Entries of the audit log. docs/guide/security.md documents their format."""
 
 from __future__ import annotations
 

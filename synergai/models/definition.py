@@ -39,7 +39,7 @@ _MODEL_KEYS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionFile:
-    """The keys of an engine.toml; empty if absent. See ``docs/engines.md``.
+    """The keys of an engine.toml; empty if absent. See ``docs/guide/engines.md``.
 
     With variants, `file`, `sha256` and `accuracy` are those of the first one.
     """

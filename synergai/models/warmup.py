@@ -19,7 +19,7 @@ from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE
 
 ADVICE: Final = (
     f"add a {SAMPLES_FILE}, or a [warmup] table with shapes or values that the model accepts to "
-    f"its {DEFINITION_FILE} (docs/engines.md)"
+    f"its {DEFINITION_FILE} (docs/guide/engines.md)"
 )
 """Advice for an unverified engine."""
 

@@ -1,4 +1,4 @@
-"""The import rules of docs/architecture.md, asserted from the source text."""
+"""The import rules of docs/maintainers/architecture.md, asserted from the source text."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_order_names_every_part_of_a_package(package: str) -> None:
 
 @pytest.mark.parametrize("package", sorted(ORDER))
 def test_document_lists_every_part_in_the_same_order(package: str) -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    text = (ROOT / "docs" / "maintainers" / "architecture.md").read_text("utf-8")
     [section] = re.findall(rf"^### `{package}`$(.*?)^##", text, re.DOTALL | re.MULTILINE)
     # The first column of the table; the profiler has a list instead.
     rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) or [section]

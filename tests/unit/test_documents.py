@@ -30,7 +30,7 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
 
 
 def test_the_list_of_decisions_is_complete_and_in_order() -> None:
-    folder = ROOT / "docs" / "decisions"
+    folder = ROOT / "docs" / "maintainers" / "decisions"
     numbered = sorted(path.name for path in folder.glob("0*.md"))
     index = (folder / "README.md").read_text()
     assert LINK.findall(index) == numbered

@@ -139,7 +139,7 @@ def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
     assert added.stdout.startswith(
         "odd: models/odd/model.onnx\n0 parameters, unverified: the model fails on synthetic inputs"
     )
-    assert added.stdout.endswith("to its engine.toml (docs/engines.md).\n")
+    assert added.stdout.endswith("to its engine.toml (docs/guide/engines.md).\n")
 
     pairs = run(tmp_path, "add", str(particular / "pairs" / "model.onnx"), "--json")
     assert json.loads(pairs.stdout)["unverified"] == ""

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("synergai-*"))
 JETPACK5_SYSTEMD = 245
 DOCUMENTED = {"ProtectProc"}
-"""Settings that systemd 245 ignores, with the consequence in docs/boards.md."""
+"""Settings that systemd 245 ignores, with the consequence in docs/guide/boards.md."""
 
 SINCE = {
     "Accept": 0, "After": 201, "AmbientCapabilities": 229, "CapabilityBoundingSet": 0,
@@ -48,7 +48,7 @@ def test_settings_that_systemd_245_ignores_are_documented(unit: Path) -> None:
     assert settings <= SINCE.keys()  # add new ones, with their version
     ignored = {each for each in settings if SINCE[each] > JETPACK5_SYSTEMD}
     assert ignored <= DOCUMENTED
-    text = (ROOT / "docs" / "boards.md").read_text("utf-8")
+    text = (ROOT / "docs" / "guide" / "boards.md").read_text("utf-8")
     assert all(f"`{each}=" in text for each in ignored)
 
 

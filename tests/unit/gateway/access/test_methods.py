@@ -45,7 +45,7 @@ def test_metrics_show_all_engines_and_need_the_role_for_all() -> None:
 
 
 def test_document_lists_what_each_role_may_call() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "access.md").read_text("utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "guide" / "security.md").read_text("utf-8")
     [section] = re.findall(r"^## Roles$(.*?)^## ", text, re.DOTALL | re.MULTILINE)
     rows = {
         cells[0]: set(re.findall(r"`(?:[\w.]+\.)?(\w+)`", cells[1]))
@@ -62,7 +62,7 @@ def test_document_lists_what_each_role_may_call() -> None:
 
 
 def document_rows(needs: Needs) -> list[str]:
-    """Return the first cells of the rows of docs/access.md that have a call."""
+    """Return the first cells of the rows of docs/guide/security.md that have a call."""
     if needs.public:
         return ["everyone"]
     if not needs.roles:
