@@ -172,7 +172,7 @@ class SessionDropped(Struct, frozen=True):
     Attributes:
         worker_id: the worker.
         session: the session.
-        no_room: it was to be preloaded, and the worker had no memory for it.
+        no_room: the worker had no memory to preload it, or to keep it.
         bytes: memory that it takes, or more; 0 if unknown.
     """
 

@@ -170,7 +170,7 @@ class Loads:
             worker_id: the worker.
             session: the session.
             now: when it was.
-            for_memory: it was resident, or there was no room for it.
+            for_memory: there was no room for it, or it made room for another one.
 
         Returns:
             Whether its worker decided that.

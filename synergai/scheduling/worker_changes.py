@@ -144,15 +144,14 @@ class WorkerChanges:
                 was_resident = session in worker.sessions
                 worker.sessions.discard(session)
                 worker.used_at.pop(session, None)
-                if no_room:
+                if no_room and not was_resident:
                     self._sizes.record(worker, session, size)
                     if size <= self._sizes.free(worker):  # something else takes its memory
                         worker.full_until = now + FULL_S
                 elif was_resident:
                     worker.full_until = -math.inf
-                for_memory = was_resident or no_room
                 decided = (
-                    self._loads.dropped(worker.id, session, now, for_memory=for_memory)
+                    self._loads.dropped(worker.id, session, now, for_memory=no_room)
                     and was_resident
                 )
                 if decided and (

@@ -451,7 +451,7 @@ class SessionChanged(_message.Message):
     bytes: _builtins.int
     """memory that loading it takes; 0 if unknown"""
     no_room: _builtins.bool
-    """it was to be preloaded, and there was not enough memory"""
+    """there was not enough memory to preload or keep it"""
     @_builtins.property
     def session(self) -> _common_pb2.Session: ...
     def __init__(

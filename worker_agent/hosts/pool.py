@@ -62,7 +62,7 @@ class SessionChange:
         ready: load times, if it was loaded.
         error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
         size: memory that loading it takes, in bytes; 0 if unknown.
-        no_room: it was to be preloaded, and there was not enough memory.
+        no_room: it was to be preloaded, and there was not enough memory; or it was evicted.
     """
 
     session: Session
@@ -499,10 +499,11 @@ class HostPool:
         """Free an idle session: its variant if its host has others, or else the host."""
         if self._hosts.get(session) is not host:
             return
-        if self._is_only_session(session, host):
-            await self._close_host(host)
+        only = self._is_only_session(session, host)
+        self._forget(session, no_room=True)
+        if only:
+            await host.close()
             return
-        self._forget(session)
         with suppress(Unavailable):  # it died, which frees even more
             await host.unload_variant(session.configuration.variant)
 
@@ -515,18 +516,14 @@ class HostPool:
         await host.close()
         del self._retiring[host]
 
-    async def _close_host(self, host: HostProcess) -> None:
-        self._remove(host)
-        await host.close()
-
     def _remove(self, host: HostProcess) -> None:
         """Remove a host that has exited or is closing from the resident sessions."""
         for session in [session for session, each in self._hosts.items() if each is host]:
             self._forget(session)
 
-    def _forget(self, session: Session) -> None:
+    def _forget(self, session: Session, *, no_room: bool = False) -> None:
         del self._hosts[session]
-        self._on_change(SessionChange(session, resident=False))
+        self._on_change(SessionChange(session, resident=False, no_room=no_room))
 
 
 def _is_idle(session: Session, host: HostProcess) -> bool:

@@ -402,6 +402,29 @@ def test_a_load_that_fails_is_not_repeated_at_once() -> None:
     assert load.session in [each.session for each in fleet.loading]
 
 
+@pytest.mark.parametrize(("no_room", "pause_s"), [(False, 5), (True, 60)])
+def test_a_session_lost_with_its_host_is_preloaded_sooner_than_one_that_made_room(
+    no_room: bool, pause_s: int
+) -> None:
+    fleet = Fleet(1)
+    fleet.submit(FAMILY)
+    fleet.end_first()
+    load = fleet.loading.pop(0)
+    fleet.handle(SessionLoaded(load.worker_id, load.session))
+    fleet.loading.clear()
+    fleet.handle(SessionDropped(load.worker_id, load.session, no_room=no_room))
+    lost_at, again = fleet.now, False
+    while not again and fleet.now < lost_at + 100.0:
+        fleet.now += 1.0
+        fleet.submit(FAMILY)
+        fleet.end_first()
+        for each in fleet.loading:
+            again |= each.session == load.session
+            fleet.handle(SessionLoaded(each.worker_id, each.session))
+        fleet.loading.clear()
+    assert fleet.now - lost_at == pytest.approx(pause_s, abs=1.5)
+
+
 def test_a_load_that_fails_is_repeated_soon_and_then_less_often() -> None:
     fleet = Fleet(1)
     fleet.submit(FAMILY)
