@@ -1,7 +1,8 @@
 """Memory that a bare grpc.aio server loses per call, as it is and with its operations freed.
 
-Run with ``python benchmarks/abandoned_calls.py``; see `synergai.protocol.abandoned_calls`. The
-memory in use is read from the C library, since resident memory includes what the library retains.
+Run with ``python benchmarks/abandoned_calls.py``; see `synergai.protocol.grpcio.abandoned_calls`.
+The memory in use is read from the C library, since resident memory includes what the library
+retains.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from synergai.protocol.abandoned_calls import free_abandoned_operations
+from synergai.protocol.grpcio.abandoned_calls import free_abandoned_operations
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

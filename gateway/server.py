@@ -38,11 +38,11 @@ from gateway.servicers.version_policies import VersionPolicyCalls
 from gateway.wiring import build_app
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
+from synergai.protocol.grpcio.resilient_server import ResilientServer
 from synergai.protocol.oip_server.calls import server_metadata
 from synergai.protocol.oip_server.models import ModelServicer
 from synergai.protocol.oip_server.servicer import InferenceServicer
 from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
-from synergai.protocol.resilient_server import ResilientServer
 from synergai.protocol.tls import server_context, server_credentials
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted

@@ -11,7 +11,7 @@ import grpc
 
 from gateway.access.handlers import surrounded
 from gateway.audit.calls import AuditedCall, bind_call
-from synergai.protocol.front import peer_address
+from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.status import QUOTA_METADATA
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from synergai.errors import InvalidInput, Unavailable
-from synergai.protocol.writes import keep_status, write_all
+from synergai.protocol.grpcio.writes import keep_status, write_all
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import store_pb2
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import PermissionDenied
-from synergai.protocol.front import peer_address
+from synergai.protocol.grpcio.front import peer_address
 from synergai.runtime.addresses import is_loopback
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.protocol.front import peer_address
+from synergai.protocol.grpcio.connections import shut_down_connection
+from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
 from synergai.protocol.status import (
     QUOTA_METADATA,
@@ -38,7 +39,6 @@ from synergai.protocol.status import (
     retry_after_ms,
     status_code,
 )
-from synergai.runtime.connections import shut_down_connection
 from synergai.runtime.ports import cannot_listen
 
 if TYPE_CHECKING:

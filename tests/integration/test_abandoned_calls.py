@@ -9,7 +9,7 @@ import sys
 SCRIPT = """
 import asyncio
 from benchmarks.abandoned_calls import measure
-from synergai.protocol.abandoned_calls import free_abandoned_operations
+from synergai.protocol.grpcio.abandoned_calls import free_abandoned_operations
 
 if __name__ == "__main__":
     free_abandoned_operations()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from synergai.protocol import front as front_module
 from synergai.protocol import rpc
-from synergai.protocol.front import Front, peer_address
-from synergai.protocol.port_guard import listen
-from synergai.protocol.resilient_server import ResilientServer
+from synergai.protocol.grpcio import front as front_module
+from synergai.protocol.grpcio.front import Front, peer_address
+from synergai.protocol.grpcio.port_guard import listen
+from synergai.protocol.grpcio.resilient_server import ResilientServer
 from tests import http2
 from tests.calls import raw_unary
 

@@ -13,8 +13,8 @@ import pytest
 
 from synergai.errors import InternalError, Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.port_guard import PortGuard
-from synergai.protocol.resilient_server import ResilientServer
+from synergai.protocol.grpcio.port_guard import PortGuard
+from synergai.protocol.grpcio.resilient_server import ResilientServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ import grpc
 
 from synergai.errors import PermissionDenied
 from synergai.protocol import rpc
-from synergai.protocol.writes import keep_status
+from synergai.protocol.grpcio.writes import keep_status
 
 if TYPE_CHECKING:
     from synergai.protocol.rpc import Context

@@ -14,11 +14,11 @@ from gateway.settings import GatewaySettings
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.protocol import rpc
+from synergai.protocol.grpcio.writes import keep_status
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.protocol.tls import ClientTls, open_channel
 from synergai.protocol.work_socket import WorkSocket
-from synergai.protocol.writes import keep_status
 from synergai.v1 import (
     common_pb2,
     fleet_pb2,

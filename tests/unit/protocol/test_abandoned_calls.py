@@ -10,8 +10,8 @@ import grpc
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # not in the stubs of grpcio
 
-from synergai.protocol import abandoned_calls
-from synergai.protocol.abandoned_calls import free_abandoned_operations, freeing
+from synergai.protocol.grpcio import abandoned_calls
+from synergai.protocol.grpcio.abandoned_calls import free_abandoned_operations, freeing
 
 
 class Operations:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synergai.errors import InvalidInput
-from synergai.protocol.http2_limits import (
+from synergai.protocol.grpcio.http2_limits import (
     CREDIT,
     CREDIT_PER_S,
     MAX_FIELDS,

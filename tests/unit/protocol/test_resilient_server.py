@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from synergai.protocol import resilient_server
-from synergai.protocol.resilient_server import ResilientServer
+from synergai.protocol.grpcio import resilient_server
+from synergai.protocol.grpcio.resilient_server import ResilientServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

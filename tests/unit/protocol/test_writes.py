@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from synergai.protocol.writes import keep_status
+from synergai.protocol.grpcio.writes import keep_status
 
 
 class CythonCall:

@@ -3,6 +3,8 @@
 gRPC for Python limits what a call may carry, not what it costs to refuse one: a header block of
 16 KB that repeats a single field keeps it busy for seconds, and frames that belong to no call, such
 as pings, occupy its few threads.
+
+Remove it together with `front`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from synergai.runtime.connections import shut_down_connection
+from synergai.protocol.grpcio.connections import shut_down_connection
 
 
 def test_connection_of_a_peer_is_shut_down_and_no_other() -> None:

@@ -2,6 +2,8 @@
 
 The server is on a Unix socket, and knows a connection by the name to which its other end is bound:
 that of the client.
+
+Remove it once the server of the ports has such limits itself.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from synergai.errors import InvalidInput
-from synergai.protocol.http2_limits import Http2Limits
+from synergai.protocol.grpcio.http2_limits import Http2Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,6 +3,9 @@
 If a write fails, grpc.aio gives the call the status INTERNAL, "Internal error from Core". The
 status that the server sent, which arrives a moment later, is then ignored: a client would not learn
 why it was refused.
+
+Remove `keep_status` once a call of grpc.aio keeps the server's status after a failed write, and
+`write_all` once it stops iterating over requests when the server has ended the call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Ending of connections that a library owns and has no means to close."""
+"""Ending of connections that gRPC owns and has no means to close.
+
+Remove it once grpc.aio can close a connection.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def shut_down_connection(peer: str) -> bool:
 
 
 def _socket(fd: int) -> socket.socket | None:
-    """Return a duplicate of the socket with this descriptor; None if it is none any more."""
+    """Return a duplicate of the socket with this descriptor; None if it is no socket."""
     try:
         return socket.socket(fileno=os.dup(fd)) if stat.S_ISSOCK(os.fstat(fd).st_mode) else None
     except OSError:

@@ -5,6 +5,8 @@ machine could take it: a connection gets any free port, and so does a server on 
 socket therefore stays bound to the port and never listens. Linux binds several sockets to a port if
 all of them have SO_REUSEADDR, as those of gRPC have, and none listens. The guard has this option
 only while a server of this process binds, so nothing else can bind meanwhile either.
+
+Remove `PortGuard` together with `resilient_server`, and `listen` together with `front`.
 """
 
 from __future__ import annotations

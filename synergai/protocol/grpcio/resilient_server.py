@@ -6,6 +6,8 @@ continue, but no other call is accepted. Such a server is replaced by a new one.
 
 With a front, the port belongs to that, which passes connections on to the current server. Otherwise
 it belongs to the server, and stays reserved meanwhile.
+
+Remove it once a method that is not UTF-8 does not end the accept loop of any supported version.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InternalError, Unavailable
 from synergai.protocol import rpc
-from synergai.protocol.abandoned_calls import free_abandoned_operations
-from synergai.protocol.front import Front
-from synergai.protocol.port_guard import PortGuard, listen
+from synergai.protocol.grpcio.abandoned_calls import free_abandoned_operations
+from synergai.protocol.grpcio.front import Front
+from synergai.protocol.grpcio.port_guard import PortGuard, listen
 from synergai.runtime.ports import cannot_listen
 
 if TYPE_CHECKING:
