@@ -12,10 +12,11 @@ from rich.table import Table
 
 from demo.steps import console, run_steps, step
 from examples.accuracy_scaling import fleet, loads
+from examples.training import families
 from synergai.client.client import Client
 from synergai.loadgen.traces.plot import plot_run
 from synergai.testing import LocalFleet
-from synergai.zoo.build import build, is_built
+from synergai.zoo.build import is_built
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ def run(models: Path, directory: Path) -> None:
     engine = fleet.LARGER if is_built(fleet.LARGER, models) else fleet.ENGINE
     if not is_built(engine, models):
         with step("1. Train, prune and quantise a network"):
-            build(engine, models)
+            families.build(fleet.FAMILY, models)
     with step(f"2. Measure the variants of {engine}"):
         measured = fleet.profile(models, engine, directory)
     entries = fleet.emulate(models, engine, measured, directory)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.domain import EngineName, WorkerClass
+from examples.training import families
+from synergai.domain import WorkerClass
 from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import load_dictionary
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from synergai.domain import EngineName
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.testing import LocalFleet
 
-ENGINE: Final = EngineName("onnx_digits_family")
-LARGER: Final = EngineName("onnx_fashion")
+FAMILY: Final = "digits_family"
+ENGINE: Final = families.engine_name(FAMILY)
+LARGER: Final = families.engine_name("fashion")
 """Used instead if it is there: it is trained for some minutes."""
 WORKERS: Final = 3
 MOST_ACCURATE_S: Final = 0.06

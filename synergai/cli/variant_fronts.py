@@ -89,9 +89,9 @@ def front(
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``synergai engines``."""
-    app.command(
-        epilog="Example: [bold]synergai engines front onnx_fashion --plot front.png[/bold]"
-    )(front)
+    app.command(epilog="Example: [bold]synergai engines front resnet50 --plot front.png[/bold]")(
+        front
+    )
 
 
 def _declared(models: Path, name: str) -> dict[str, Variant]:

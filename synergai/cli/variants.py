@@ -27,30 +27,19 @@ def variants(
     models: Annotated[
         Path, typer.Option("--models", metavar="DIR", help="The model directory.")
     ] = _MODELS,
-    int8: Annotated[
-        bool, typer.Option("--int8/--no-int8", help="Make an 8-bit variant of each other one.")
-    ] = True,
-    prune: Annotated[
-        str,
-        typer.Option(
-            metavar="SHARE,…",
-            help="Also make variants with these shares of the channels, such as 0.5,0.25; for "
-            "engines that the zoo trains.",
-        ),
-    ] = "",
     again: Annotated[
         bool, typer.Option("--again", help="Make existing variants again, too.")
     ] = False,
     remove: Annotated[str, typer.Option(metavar="VARIANT", help="Remove a variant instead.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make variants of an engine: smaller and faster ones, with the same inputs and outputs.
+    """Make an 8-bit variant of each ONNX model of an engine.
 
-    Static 8-bit integers are calibrated on the engine's samples. Each variant is loaded as an
-    agent does, and its accuracy measured if the samples have labels. The engine can be used
-    meanwhile; agents notice the new variants.
+    The integers are calibrated on the engine's samples. Each variant is loaded as an agent does,
+    and its accuracy is measured if the samples have labels. The engine stays usable; agents find
+    the new variants.
     """
-    from synergai.zoo.variants import Wanted, make_variants, remove_variant
+    from synergai.zoo.variants import make_variants, remove_variant
 
     if remove:
         definition = remove_variant(models, name, remove)
@@ -61,9 +50,9 @@ def variants(
         definition = make_variants(
             models,
             name,
-            Wanted(int8=int8, shares=_shares(prune), again=again),
             check,
             lambda text: console.print(text, markup=False, highlight=False),
+            again=again,
         )
     if as_json:
         print_json([_facts(each) for each in definition.variants])
@@ -75,21 +64,6 @@ def register(app: typer.Typer) -> None:
     """Add the command to ``synergai engines``."""
     example = "Example: [bold]synergai engines variants onnx_digits[/bold]"
     app.command(epilog=example)(variants)
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    from synergai.errors import InvalidInput
-
-    try:
-        shares = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        shares = (0.0,)
-    if not all(0.01 <= share < 1 for share in shares):
-        raise InvalidInput(
-            f"--prune {text}: give shares of the channels to keep, from 0.01 to below 1, separated "
-            "by commas"
-        )
-    return shares
 
 
 def _facts(variant: VariantDefinition) -> dict[str, object]:

@@ -11,12 +11,10 @@ from synergai.models.installation import stage_engine, write_definition
 from synergai.zoo.recipes import RECIPES, find_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from synergai.models.directory import EngineDefinition
     from synergai.models.installation import Value
-    from synergai.models.variants import VariantKeys
     from synergai.zoo.recipes import ProgressCallback
 
 __all__ = ["RECIPES", "build", "find_recipe", "is_built"]
@@ -50,21 +48,17 @@ def build(
     recipe = find_recipe(name)
     builder = recipe.load_builder()
     with stage_engine(models, name, replace=True) as folder:
-        built = builder(folder, on_progress, **recipe.options)
-        described = {
+        accuracy = builder(folder, on_progress, **recipe.options)
+        (file,) = find_models(folder)
+        keys: dict[str, Value] = {
+            "file": file.name,
+            "sha256": digest(file),
+            "accuracy": accuracy,
             "title": recipe.title,
             "source": recipe.source,
             "preprocess": recipe.preprocess,
             "postprocess": recipe.postprocess,
         }
-        write_definition(folder, _models(folder, built) | described)
+        write_definition(folder, keys)
     on_progress(1.0)
     return ModelDirectory(models).get(name)
-
-
-def _models(folder: Path, built: float | Sequence[VariantKeys] | None) -> dict[str, Value]:
-    """Return the keys about the models of a folder."""
-    if built is not None and not isinstance(built, float):
-        return {"variants": [variant.to_table() for variant in built]}
-    (file,) = find_models(folder)
-    return {"file": file.name, "sha256": digest(file), "accuracy": built}

@@ -1,4 +1,4 @@
-"""The zoo's recipes: the thesis's twelve engines under their names, small ones, and families.
+"""The zoo's recipes: the thesis's twelve engines under their names, and two small ones.
 
 The twelve have the architectures of the files known to `synergai.zoo.fetch`, but not their weights.
 """
@@ -13,12 +13,8 @@ from synergai.domain import EngineName
 from synergai.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    import onnx
-
-    from synergai.models.variants import VariantKeys
 
 ProgressCallback: TypeAlias = "Callable[[float], None]"
 """Called with the completed fraction of a build, 0 to 1."""
@@ -29,24 +25,8 @@ class Builder(Protocol):
 
     def __call__(
         self, folder: Path, on_progress: ProgressCallback, **options: str | int
-    ) -> float | Sequence[VariantKeys] | None:
-        """Build; return the accuracy on the sample set, or None if it is meaningless.
-
-        A builder of several models returns them as variants.
-        """
-
-
-class Pruner(Protocol):
-    """Prunes the network of an engine."""
-
-    def __call__(
-        self,
-        file: Path,
-        shares: Sequence[float],
-        on_progress: ProgressCallback,
-        **options: str | int,
-    ) -> Iterator[tuple[str, onnx.ModelProto]]:
-        """Yield name and model with each of some shares of its channels, fine-tuned."""
+    ) -> float | None:
+        """Build; return the accuracy on the sample set, or None if it is meaningless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +40,6 @@ class Recipe:
         options: Keyword arguments of the builder.
         source: The origin of the weights.
         preprocess: As in an engine.toml, like `postprocess`; empty if it accepts tensors only.
-        pruner: ``module:function``, which gets the options of the builder; empty if its network
-            cannot be pruned.
     """
 
     name: EngineName
@@ -72,17 +50,11 @@ class Recipe:
     source: str
     preprocess: str = ""
     postprocess: str = ""
-    pruner: str = ""
 
     def load_builder(self) -> Builder:
         """Import and return the builder."""
         builder: Builder = _load(self.builder)
         return builder
-
-    def load_pruner(self) -> Pruner:
-        """Import and return the pruner; there has to be one."""
-        pruner: Pruner = _load(self.pruner)
-        return pruner
 
 
 def _load(reference: str) -> Any:
@@ -111,18 +83,6 @@ def _onnx(architecture: str, opset: int) -> Recipe:
     )
 
 
-def _family(name: str, family: str, what: str, data: str) -> Recipe:
-    return Recipe(
-        name=EngineName(name),
-        title=f"{what}, pruned and quantised variants of a CNN, opset 13",
-        backend="onnxruntime",
-        builder="synergai.zoo.builders.families:build_family",
-        options={"family": family},
-        source=f"trained here, on {data}",
-        pruner="synergai.zoo.builders.families:prune_file",
-    )
-
-
 def _tensorflow(name: str, architecture: str, model_format: str, remark: str = "") -> Recipe:
     return Recipe(
         name=EngineName(name),
@@ -145,7 +105,7 @@ RECIPES: Final = {
             title="handwritten digits, a small CNN, opset 11",
             backend="onnxruntime",
             builder="synergai.zoo.builders.small_engines:build_digits",
-            source="trained here, on scikit-learn's digits",
+            source="trained on scikit-learn's digits",
         ),
         Recipe(
             name=EngineName("onnx_identity"),
@@ -153,15 +113,6 @@ RECIPES: Final = {
             backend="onnxruntime",
             builder="synergai.zoo.builders.small_engines:build_identity",
             source="hand-written",
-        ),
-        _family("onnx_digits_family", "digits", "handwritten digits", "scikit-learn's digits"),
-        _family("onnx_fashion", "fashion", "clothes in ten classes", "Fashion-MNIST"),
-        Recipe(
-            name=EngineName("onnx_efficientnet_lite"),
-            title="EfficientNet-Lite 0 to 2, 260 x 260, opset 13",
-            backend="onnxruntime",
-            builder="synergai.zoo.builders.efficientnet_lite:build",
-            source="trained on ImageNet by Google, packages efficientnet-lite0 to 2-pytorch-model",
         ),
         # Last, so that all others are built even if TensorFlow is not installed.
         _tensorflow("tf_resnet50", "resnet50", "saved_model"),

@@ -1,4 +1,4 @@
-"""Making of variants of an engine: pruned ones where the zoo can, and 8-bit ones of ONNX models.
+"""Making of 8-bit variants of an engine's ONNX models.
 
 New variants are made in a hidden copy of the engine and checked there in engine hosts. Their files
 are moved into the folder ``variants`` of the engine before its engine.toml names them, so that the
@@ -12,7 +12,7 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from synergai.domain import MAX_VARIANTS, EngineName, Origin
+from synergai.domain import MAX_VARIANTS, Origin
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.definition import read_definition, read_other_keys
 from synergai.models.directory import ModelDirectory
@@ -23,7 +23,6 @@ from synergai.models.samples import load_samples
 from synergai.models.staging import staging_folder
 from synergai.models.variants import VariantKeys
 from synergai.versions import split_version
-from synergai.zoo.recipes import RECIPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from synergai.domain import TensorSpec
     from synergai.models.directory import EngineDefinition
-    from synergai.zoo.recipes import Recipe
 
 FULL: Final = "full"
 """Name of an engine's only model once it has variants."""
@@ -72,36 +70,22 @@ class Check(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Variants to make.
-
-    Attributes:
-        int8: whether to make an 8-bit variant of each other one.
-        shares: shares of the channels that pruned variants keep.
-        again: whether to make those again that are there.
-    """
-
-    int8: bool = True
-    shares: tuple[float, ...] = ()
-    again: bool = False
-
-
 def make_variants(
     models: Path,
     name: str,
-    wanted: Wanted,
     check: Check,
     say: Callable[[str], object] = lambda _: None,
+    *,
+    again: bool = False,
 ) -> EngineDefinition:
-    """Add variants to an engine; return it.
+    """Add an 8-bit variant of each model of an engine; return the engine.
 
     Args:
         models: the model directory.
         name: the engine, or a version of it.
-        wanted: what to make.
         check: checks each variant.
         say: called with a message about each step.
+        again: whether to make those again that are there.
 
     Raises:
         NotFound: there is no such engine, or a package that is needed is not installed.
@@ -112,7 +96,7 @@ def make_variants(
     try:
         with staging_folder(models, split_version(name)[0]) as staging:
             workshop = _Workshop(definition, folder, staging, check, say)
-            workshop.make(wanted)
+            workshop.make(again=again)
             _install(workshop.folder, folder)
     except OSError as error:
         raise InvalidInput(f"cannot write to {models}: {error.strerror}") from error
@@ -174,7 +158,7 @@ class _Workshop:
         self._variants = _variants(definition, original)
         self._made: list[str] = []
 
-    def make(self, wanted: Wanted) -> None:
+    def make(self, *, again: bool) -> None:
         """Make the variants, check them, and describe them in the copy's engine.toml."""
         sources = self._definition.variants or (self._definition,)
         if not any(each.file.suffix == _SUFFIX for each in sources):
@@ -185,10 +169,7 @@ class _Workshop:
         self._copy()
         first = self._definition.of_variant("").variant or FULL
         like = self._measure(first)
-        if wanted.shares:
-            self._prune(wanted, first)
-        if wanted.int8:
-            self._quantise(wanted, like)
+        self._quantise(like, again=again)
         if not self._made:
             known = ", ".join(each.name for each in self._variants)
             raise InvalidInput(
@@ -227,24 +208,7 @@ class _Workshop:
             )
         return checked
 
-    def _prune(self, wanted: Wanted, first: str) -> None:
-        recipe = _prunable(self._definition)
-        names = {share: f"p{round(share * 100)}" for share in wanted.shares}
-        shares = [share for share in wanted.shares if wanted.again or not self._has(names[share])]
-        if not shares:
-            return
-        from synergai.zoo.builders.onnx_graph import write_model
-
-        self._say(f"pruning {first}")
-        source = self.folder / self._variants[self._place(first)].file
-        pruned = recipe.load_pruner()(source, shares, lambda _: None, **recipe.options)
-        for name, model in pruned:
-            self._say(f"pruned and tuned {name}")
-            file = self.folder / FOLDER / f"{name}{_SUFFIX}"
-            write_model(file, model)
-            self._add(name, file)
-
-    def _quantise(self, wanted: Wanted, like: Checked) -> None:
+    def _quantise(self, like: Checked, *, again: bool) -> None:
         if self._definition.samples is None:
             raise InvalidInput(
                 f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
@@ -255,8 +219,7 @@ class _Workshop:
         for each in [each for each in self._variants if not _is_int8(each.name)]:
             name = INT8 if each.name == FULL else f"{each.name}-{INT8}"
             source = self.folder / each.file
-            is_there = self._has(name) and not wanted.again and each.name not in self._made
-            if is_there or source.suffix != _SUFFIX or not source.is_file():
+            if (self._has(name) and not again) or source.suffix != _SUFFIX or not source.is_file():
                 continue
             self._say(f"quantising {each.name}")
             file = self.folder / FOLDER / f"{name}{_SUFFIX}"
@@ -314,17 +277,6 @@ def _variants(definition: EngineDefinition, folder: Path) -> list[VariantKeys]:
         ]
     own = folder / DEFINITION_FILE
     return list(read_definition(own if own.exists() else folder.parent / DEFINITION_FILE).variants)
-
-
-def _prunable(definition: EngineDefinition) -> Recipe:
-    recipe = RECIPES.get(EngineName(split_version(definition.name)[0]))
-    if recipe is None or not recipe.pruner:
-        known = ", ".join(name for name, each in RECIPES.items() if each.pruner)
-        raise InvalidInput(
-            f"engine {definition.name!r} cannot be pruned here: that needs a network that the zoo "
-            f"knows, and its training data, as for {known}"
-        )
-    return recipe
 
 
 def _write(original: Path, folder: Path, variants: Sequence[VariantKeys]) -> None:

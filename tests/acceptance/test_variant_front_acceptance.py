@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from msgspec.structs import replace
 
+from examples.training import families
 from profiler.cli import choose_timer
 from profiler.measurement import measure
 from synergai.client.sync import SyncClient
-from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.fronts import variant_fronts
 from synergai.testing import LocalFleet
-from synergai.zoo import build as zoo
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.profiles.fronts import FrontPoint
 
-ENGINE: Final = EngineName("onnx_fashion")
+ENGINE: Final = families.engine_name("fashion")
 FULL: Final = "p100"
 SAMPLES: Final = 10_000
 ROUNDS: Final = 20
@@ -45,7 +45,7 @@ QUERIES: Final = 500
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = tmp_path_factory.mktemp("models")
     try:
-        zoo.build(ENGINE, models)
+        families.build("fashion", models)
     except NotFound as error:
         pytest.skip(str(error))
     return models

@@ -104,12 +104,12 @@ def test_front_says_whether_variants_or_measurements_are_missing(
 def test_build_names_the_file_of_each_variant(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (models / "family").rename(models / "onnx_digits_family")
+    (models / "family").rename(models / "onnx_digits")
     monkeypatch.setattr(zoo, "is_built", lambda *_: True)
-    lines = run("build", "onnx_digits_family", "--models", models).splitlines()
+    lines = run("build", "onnx_digits", "--models", models).splitlines()
     for name in VARIANTS:
         assert any(
-            line.startswith(f"onnx_digits_family, variant {name}: ") and f"/{name}.onnx" in line
+            line.startswith(f"onnx_digits, variant {name}: ") and f"/{name}.onnx" in line
             for line in lines
         )
 

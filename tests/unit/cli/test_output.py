@@ -60,7 +60,7 @@ def test_narrow_terminal_does_not_separate_a_figure_from_its_error(
     monkeypatch.setenv("COLUMNS", "60")
 
     print_table(
-        ("engine", "accuracy", "others"), [("onnx_fashion", "88.43% ± 0.32%", "a long text " * 5)]
+        ("engine", "accuracy", "others"), [("onnx_clothes", "88.43% ± 0.32%", "a long text " * 5)]
     )
 
     assert "88.43% ± 0.32%" in capsys.readouterr().out

@@ -1,15 +1,14 @@
-"""Architectures, ONNX models and training steps of the zoo, in small sizes."""
+"""Architectures and ONNX models of the zoo, in small sizes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from synergai.errors import NotFound
 from synergai.zoo import build as zoo
-from synergai.zoo.builders import numpy_layers
 from synergai.zoo.builders.calibration import convolve
 from synergai.zoo.builders.layer_builder import Convolution, same_padding
 from synergai.zoo.builders.layer_collector import LayerCollector
@@ -20,8 +19,6 @@ from synergai.zoo.builders.ssd import SsdMobileNet
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from synergai.zoo.builders.architectures import Architecture
     from synergai.zoo.builders.layer_builder import Layer, Weights
@@ -150,51 +147,6 @@ def test_convolution_matches_its_definition(
             if 0 <= down < 4 and 0 <= right < 3:
                 total += images[image, source, down, right] * kernel[output, channel, row, column]
         assert result[image, output, y, x] == pytest.approx(total, abs=1e-5)
-
-
-def test_gradients_of_a_convolution_match_finite_differences() -> None:
-    generator = np.random.default_rng(0)
-    # In double precision, which the layers do not mind, so that differences can be small.
-    images, kernel, slope = (
-        cast("NDArray[np.float32]", generator.normal(size=size))
-        for size in ((2, 3, 4, 4), (5, 3, 3, 3), (2, 5, 4, 4))
-    )
-
-    def loss() -> float:
-        return float((numpy_layers.convolve(numpy_layers.windows(images), kernel) * slope).sum())
-
-    by_kernel, by_images = numpy_layers.convolve_gradients(
-        numpy_layers.windows(images), kernel, slope
-    )
-
-    for array, gradient in ((kernel, by_kernel), (images, by_images)):
-        for place in ((0, 0, 0, 0), (1, 2, 1, 2), (-1, -1, -1, -1)):
-            array[place] += 1e-4
-            above = loss()
-            array[place] -= 2e-4
-            below = loss()
-            array[place] += 1e-4
-            assert gradient[place] == pytest.approx((above - below) / 2e-4, rel=1e-4)
-
-
-def test_pooling_returns_the_maximum_and_routes_its_gradient() -> None:
-    images = np.array([[[[1, 5], [2, 3]]]], np.float32)
-
-    pooled, mask = numpy_layers.pool(images)
-
-    assert pooled.tolist() == [[[[5]]]]
-    back = numpy_layers.pool_gradient(mask, np.full((1, 1, 1, 1), 7, np.float32))
-    assert back.tolist() == [[[[0, 7], [0, 0]]]]
-
-
-def test_adam_converges_to_the_minimum() -> None:
-    weights = {"w": np.array([3.0, -2.0], np.float32)}
-    adam = numpy_layers.Adam(weights)
-
-    for _ in range(500):
-        adam.step({"w": 2 * weights["w"]}, 0.05)
-
-    assert np.abs(weights["w"]).max() < 0.01
 
 
 def test_every_recipe_names_a_builder_that_exists() -> None:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn
 from synergai.domain import Origin, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
 from synergai.models.installation import write_definition
 from synergai.models.samples import write_samples
 from synergai.zoo import variants
-from synergai.zoo.builders import families
 from synergai.zoo.builders.onnx_graph import write_model
-from synergai.zoo.builders.strided_cnn import INPUT, Images, Shape, StridedCnn, Training
-from synergai.zoo.variants import Checked, Wanted, make_variants, remove_variant
+from synergai.zoo.variants import Checked, make_variants, remove_variant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +81,7 @@ def test_engine_gets_an_int8_variant_and_keeps_its_model_and_keys(
     before = (models / "net/model.onnx").read_bytes()
     checks.results["int8"] = replace(RIGHT, correct=5)
 
-    engine = make_variants(models, "net", Wanted(), checks)
+    engine = make_variants(models, "net", checks)
 
     full, int8 = engine.variants
     assert (full.name, full.file, full.accuracy) == ("full", models / "net/model.onnx", 0.75)
@@ -97,10 +96,10 @@ def test_engine_gets_an_int8_variant_and_keeps_its_model_and_keys(
 
 
 def test_variants_are_made_once_unless_asked_again(models: Path, checks: Checks) -> None:
-    first = make_variants(models, "net", Wanted(), checks)
+    first = make_variants(models, "net", checks)
     with pytest.raises(InvalidInput, match="has these variants already: full, int8; make them"):
-        make_variants(models, "net", Wanted(), checks)
-    again = make_variants(models, "net", Wanted(again=True), checks)
+        make_variants(models, "net", checks)
+    again = make_variants(models, "net", checks, again=True)
     assert again.variants == first.variants
     assert len(list((models / "net/variants").iterdir())) == 1
 
@@ -118,7 +117,7 @@ def test_variant_with_other_tensors_or_that_fails_changes_nothing(
     for fault, text in zip(faults, said, strict=True):
         checks.results["int8"] = fault
         with pytest.raises((InvalidInput, EngineUnusable), match=text):
-            make_variants(models, "net", Wanted(), checks)
+            make_variants(models, "net", checks)
         assert {path: path.read_bytes() for path in (models / "net").iterdir()} == before
         assert [path.name for path in models.iterdir()] == ["net"]
 
@@ -132,15 +131,15 @@ def test_interruption_before_the_definition_changes_nothing_that_is_read(
     with monkeypatch.context() as patched:
         patched.setattr(variants, "_install", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            make_variants(models, "net", Wanted(), checks)
+            make_variants(models, "net", checks)
     assert ModelDirectory(models).get("net").variants == ()
-    assert len(make_variants(models, "net", Wanted(), checks).variants) == 2
+    assert len(make_variants(models, "net", checks).variants) == 2
 
 
 def test_engine_without_labels_has_variants_without_accuracy(models: Path, checks: Checks) -> None:
     for name in ("full", "int8"):
         checks.results[name] = replace(RIGHT, labelled=0, correct=0)
-    engine = make_variants(models, "net", Wanted(), checks)
+    engine = make_variants(models, "net", checks)
     assert [each.accuracy for each in engine.variants] == [0.5, None]
 
 
@@ -148,7 +147,7 @@ def test_version_gets_variants_of_its_own(models: Path, checks: Checks) -> None:
     (models / "net/2").mkdir()
     put(models / "net/2", "other.onnx")
 
-    engine = make_variants(models, "net/2", Wanted(), checks)
+    engine = make_variants(models, "net/2", checks)
 
     assert [each.name for each in engine.variants] == ["full", "int8"]
     assert engine.max_batch == 4, "from the engine's folder"
@@ -158,43 +157,17 @@ def test_version_gets_variants_of_its_own(models: Path, checks: Checks) -> None:
 def test_engine_without_samples_or_onnx_model_has_no_variants(models: Path, checks: Checks) -> None:
     (models / "net/samples.npz").unlink()
     with pytest.raises(InvalidInput, match=r"no samples\.npz .* put one into its folder"):
-        make_variants(models, "net", Wanted(), checks)
+        make_variants(models, "net", checks)
     (models / "net/model.onnx").rename(models / "net/model.tflite")
     with pytest.raises(InvalidInput, match="is not an ONNX model"):
-        make_variants(models, "net", Wanted(), checks)
+        make_variants(models, "net", checks)
     (models / "net/model.tflite").unlink()
     with pytest.raises(EngineUnusable, match="has no model file"):
-        make_variants(models, "net", Wanted(), checks)
-
-
-def test_only_a_network_of_the_zoo_is_pruned(models: Path, checks: Checks) -> None:
-    with pytest.raises(InvalidInput, match=r"cannot be pruned here: .* as for onnx_digits"):
-        make_variants(models, "net", Wanted(int8=False, shares=(0.5,)), checks)
-
-
-def test_network_of_the_zoo_is_pruned_and_the_result_quantised(
-    models: Path, checks: Checks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    family = families.Family(
-        load=lambda: (images(), images(8)),
-        shape=SHAPE,
-        training=Training(epochs=1),
-        tuning=Training(epochs=1),
-        most_epochs=1,
-        shares=(),
-    )
-    monkeypatch.setattr(families, "FAMILIES", {"digits": family})
-    (models / "net").rename(models / "onnx_digits_family")
-
-    engine = make_variants(models, "onnx_digits_family", Wanted(shares=(0.5,)), checks)
-
-    assert [each.name for each in engine.variants] == ["full", "p50", "int8", "p50-int8"]
-    sizes = {each.name: each.file.stat().st_size for each in engine.variants}
-    assert sizes["p50"] < sizes["full"]
+        make_variants(models, "net", checks)
 
 
 def test_variant_is_removed_with_its_file(models: Path, checks: Checks) -> None:
-    made = make_variants(models, "net", Wanted(), checks)
+    made = make_variants(models, "net", checks)
     with pytest.raises(EngineUnusable, match="has no variant 'p50'"):
         remove_variant(models, "net", "p50")
 
@@ -210,7 +183,7 @@ def test_variant_is_removed_with_its_file(models: Path, checks: Checks) -> None:
 def test_file_that_was_not_made_here_stays_when_its_variant_is_removed(
     models: Path, checks: Checks
 ) -> None:
-    make_variants(models, "net", Wanted(), checks)
+    make_variants(models, "net", checks)
     engine = remove_variant(models, "net", "full")
     assert [each.name for each in engine.variants] == ["int8"]
     assert (models / "net/model.onnx").exists()

@@ -1,37 +1,38 @@
-"""Builders of engines with variants: a trained network, pruned and fine-tuned, also in int8."""
+"""Engines with variants: a network is trained, pruned, fine-tuned and quantised.
+
+``python -m examples.training.families fashion`` adds ``onnx_fashion`` to ``models``.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import onnx
 import onnxruntime
 from threadpoolctl import threadpool_limits
 
-from synergai.domain import Origin
+from examples.training.strided_cnn import INPUT, OPSET, Images, Shape, StridedCnn, Training
+from synergai.domain import EngineName, Origin
 from synergai.models.formats.model_files import digest
+from synergai.models.installation import stage_engine, write_definition
 from synergai.models.int8 import quantise
 from synergai.models.samples import write_samples
 from synergai.models.variants import VariantKeys
 from synergai.runtime.allocator import retain_freed_memory
 from synergai.zoo.builders.onnx_graph import write_model
-from synergai.zoo.builders.strided_cnn import INPUT, Images, Shape, StridedCnn, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from synergai.zoo.recipes import ProgressCallback
 
 SEED: Final = 7
 _CALIBRATION: Final = 256
 _TEST_BATCH: Final = 500
-_PRUNING: Final = 0.1
-"""Cost of computing importance and accuracy, in epochs, for the progress only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Family:
     """Training data of a family, and the training.
 
     Attributes:
+        title: what the images show.
         load: returns the images for training and for testing.
         shape: the full network.
         training: of the full network.
@@ -47,6 +49,7 @@ class Family:
         shares: shares of the channels that are kept, one per pruned variant.
     """
 
+    title: str
     load: Callable[[], tuple[Images, Images]]
     shape: Shape
     training: Training
@@ -61,7 +64,7 @@ class Family:
 
 
 def _fashion() -> tuple[Images, Images]:
-    from synergai.zoo.builders.fashion_mnist import fashion_mnist
+    from examples.training.fashion_mnist import fashion_mnist
 
     return fashion_mnist()
 
@@ -71,12 +74,13 @@ def _digits() -> tuple[Images, Images]:
 
     return tuple(
         Images((part.images[:, 0] * (255 / digits.BRIGHTEST)).astype(np.uint8), part.labels)
-        for part in digits.digits()
+        for part in digits.load_digits()
     )  # type: ignore[return-value]  # a pair of parts
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "fashion": Family(
+        title="clothes in ten classes",
         load=_fashion,
         shape=Shape(size=28, channels=(24, 48, 72, 72), strides=(2, 1, 2, 2)),
         training=Training(epochs=2.25, mirrored=True),
@@ -84,7 +88,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
         most_epochs=0.8,
         shares=(0.75, 0.5, 0.35, 0.25, 0.12),
     ),
-    "digits": Family(
+    "digits_family": Family(
+        title="handwritten digits",
         load=_digits,
         shape=Shape(size=8, channels=(16, 32, 32), strides=(1, 2, 2)),
         training=Training(epochs=12, seed=SEED),
@@ -95,26 +100,37 @@ FAMILIES: Final[Mapping[str, Family]] = {
 }
 
 
-def build_family(
-    folder: Path, on_progress: ProgressCallback, *, family: str
-) -> Sequence[VariantKeys]:
-    """Train a family and write all variants with the labelled test set; return the variants."""
+def engine_name(family: str) -> EngineName:
+    """Return the engine of a family."""
+    return EngineName(f"onnx_{family}")
+
+
+def build(family: str, models: Path) -> None:
+    """Add a family to a model directory, replacing an older one.
+
+    Raises:
+        NotFound: its images are not there and cannot be downloaded.
+        InvalidInput: the directory is not writable.
+    """
     recipe = FAMILIES[family]
+    with stage_engine(models, engine_name(family), replace=True) as folder:
+        variants = [variant.to_table() for variant in _build(folder, recipe)]
+        title = f"{recipe.title}, pruned and quantised variants of a CNN, opset {OPSET}"
+        write_definition(folder, {"title": title, "source": "trained here", "variants": variants})
+
+
+def _build(folder: Path, recipe: Family) -> Sequence[VariantKeys]:
+    """Train a family and write all variants with the labelled test set; return the variants."""
     images, test = recipe.load()
-    total = recipe.training.epochs + sum(
-        recipe.tuning_of(share).epochs + _PRUNING for share in recipe.shares
-    )
     retain_freed_memory()
     # A single thread sums in a fixed order, which makes the bytes reproducible.
     with threadpool_limits(1):
         full = StridedCnn.initial(recipe.shape, SEED)
-        trained = recipe.training.epochs
-        full.train(images, recipe.training, lambda done: on_progress(done * trained / total))
+        full.train(images, recipe.training)
         networks = {"p100": full}
-        for pruned in prune(full, family, images, recipe.shares, lambda _: None):
-            networks[pruned.name] = pruned.network
-            trained += pruned.epochs + _PRUNING
-            on_progress(trained / total)
+        for share in recipe.shares:
+            pruned = networks[f"p{round(share * 100)}"] = full.pruned(share, images, SEED)
+            pruned.train(images, recipe.tuning_of(share))
     inputs = test.pixels[:, np.newaxis]
     write_samples(folder, {INPUT: inputs, "labels": test.labels})
     variants: list[VariantKeys] = []
@@ -125,54 +141,6 @@ def build_family(
         quantise(file, small, [{INPUT: inputs[i : i + 1]} for i in _spread(len(inputs))])
         variants += (_variant(each, inputs, test.labels) for each in (file, small))
     return variants
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """A pruned and fine-tuned network, and the epochs that this took."""
-
-    name: str
-    network: StridedCnn
-    epochs: float
-
-
-def prune(
-    full: StridedCnn,
-    family: str,
-    images: Images,
-    shares: Sequence[float],
-    on_progress: ProgressCallback,
-) -> Iterator[Pruned]:
-    """Yield the network with each of some shares of its channels.
-
-    Args:
-        full: the trained network.
-        family: what it was trained on.
-        images: the images for training.
-        shares: shares of the channels to keep.
-        on_progress: called with the completed share of each.
-    """
-    for share in shares:
-        network = full.pruned(share, images, SEED)
-        training = FAMILIES[family].tuning_of(share)
-        network.train(images, training, on_progress)
-        yield Pruned(f"p{round(share * 100)}", network, training.epochs)
-
-
-def prune_file(
-    file: Path, shares: Sequence[float], on_progress: ProgressCallback, *, family: str
-) -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Yield name and model of a family's network with each of some shares of its channels.
-
-    Raises:
-        InvalidInput: the file is not a network of the family.
-    """
-    full = StridedCnn.from_onnx(onnx.load(file))
-    images, _ = FAMILIES[family].load()
-    retain_freed_memory()
-    with threadpool_limits(1):
-        for pruned in prune(full, family, images, shares, on_progress):
-            yield pruned.name, pruned.network.to_onnx()
 
 
 def _spread(count: int) -> range:
@@ -193,3 +161,7 @@ def _variant(file: Path, inputs: NDArray[Any], labels: NDArray[np.int64]) -> Var
         accuracy=round(right / len(labels), 6),
         origin=Origin.MEASURED,
     )
+
+
+if __name__ == "__main__":
+    build(sys.argv[1], Path("models"))

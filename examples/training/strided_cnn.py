@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
-from synergai.errors import InvalidInput
-from synergai.zoo.builders.numpy_layers import Adam, softmax
+from examples.training.layers import Adam, softmax
 from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from synergai.zoo.builders.numpy_layers import Array, Weights
-    from synergai.zoo.recipes import ProgressCallback
+    from examples.training.layers import Array, Weights
 
 OPSET: Final = 13
 """The first one whose quantised models have a scale per channel."""
@@ -35,7 +33,6 @@ INPUT: Final = "image"
 OUTPUT: Final = "logits"
 BRIGHTEST: Final = 255.0
 """Maximum pixel value."""
-_GRAPH: Final = "strided_cnn"
 _KERNEL: Final = 3
 _WARM_UP_STEPS: Final = 50
 _IMPORTANCE_BATCHES: Final = 8
@@ -126,9 +123,7 @@ class StridedCnn:
         weights["dense_bias"] = np.zeros(shape.classes, np.float32)
         return cls(shape, weights)
 
-    def train(
-        self, images: Images, training: Training, on_progress: ProgressCallback = lambda _: None
-    ) -> None:
+    def train(self, images: Images, training: Training) -> None:
         """Train the weights, which become the same on every call.
 
         NumPy should compute with a single thread, which sums in a fixed order.
@@ -149,8 +144,6 @@ class StridedCnn:
             rate = training.rate * min(1.0, (step + 1) / _WARM_UP_STEPS)
             rate *= 0.5 * (1 + np.cos(np.pi * step / steps))
             adam.step(self._gradients(pixels, images.labels[chosen]), float(rate))
-            if step % 32 == 0:
-                on_progress(step / steps)
 
     def accuracy(self, images: Images) -> float:
         """Return the share of right answers."""
@@ -192,7 +185,7 @@ class StridedCnn:
         There is no operator that is not needed: in a network of microseconds each one counts. The
         first convolution also scales the pixels.
         """
-        graph = OnnxGraph(_GRAPH, OPSET)
+        graph = OnnxGraph("strided_cnn", OPSET)
         value = graph.cast(INPUT, TensorProto.FLOAT)
         inputs = 1
         for name, stride in zip(self._layers, self.shape.strides, strict=True):
@@ -220,40 +213,6 @@ class StridedCnn:
             shape=["batch", 1, self.shape.size, self.shape.size], element=TensorProto.UINT8
         )
         return graph.model({INPUT: image}, {OUTPUT: ValueInfo(shape=["batch", self.shape.classes])})
-
-    @classmethod
-    def from_onnx(cls, model: onnx.ModelProto) -> StridedCnn:
-        """Return the network that `to_onnx` has written.
-
-        Raises:
-            InvalidInput: the model is another one.
-        """
-        if model.graph.name != _GRAPH:
-            raise InvalidInput("the model is not a network that can be pruned here")
-        arrays = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
-        convolutions = [node for node in model.graph.node if node.op_type == "Conv"]
-        strides = tuple(
-            int(attribute.ints[0])
-            for node in convolutions
-            for attribute in node.attribute
-            if attribute.name == "strides"
-        )
-        kernels = [arrays[f"conv{index}"] for index in range(len(convolutions))]
-        size = model.graph.input[0].type.tensor_type.shape.dim[2].dim_value
-        shape = Shape(
-            size=int(size),
-            channels=tuple(len(kernel) for kernel in kernels),
-            strides=strides,
-            classes=arrays["dense"].shape[1],
-        )
-        weights = {name: np.array(each) for name, each in arrays.items() if name.endswith("_bias")}
-        for index, kernel in enumerate(kernels):
-            weights[f"conv{index}"] = kernel.transpose(2, 3, 1, 0).reshape(-1, len(kernel)).copy()
-        weights["conv0"] *= np.float32(BRIGHTEST)
-        last = shape.last_size
-        dense = arrays["dense"].reshape(shape.channels[-1], last, last, shape.classes)
-        weights["dense"] = dense.transpose(1, 2, 0, 3).reshape(-1, shape.classes).copy()
-        return cls(shape, weights)
 
     # --- internals ------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
-"""Training, pruning and quantisation of families of variants, on small networks."""
+"""Training, pruning and quantisation of networks, in small sizes."""
 
 from __future__ import annotations
 
 import gzip
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import onnx
@@ -12,13 +12,13 @@ import onnxruntime
 import pytest
 from threadpoolctl import threadpool_limits
 
+from examples.training import families, fashion_mnist, layers
+from examples.training.strided_cnn import INPUT, Images, Shape, StridedCnn, Training
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.models.int8 import quantise
 from synergai.zoo import build as zoo
-from synergai.zoo.builders import families, fashion_mnist
-from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
-from synergai.zoo.builders.strided_cnn import INPUT, Images, Shape, StridedCnn, Training
+from synergai.zoo.builders.onnx_graph import write_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,23 +91,6 @@ def test_fine_tuning_recovers_accuracy(trained: StridedCnn) -> None:
     assert pruned.accuracy(test) > before
 
 
-def test_network_is_read_from_its_model(trained: StridedCnn) -> None:
-    read = StridedCnn.from_onnx(trained.to_onnx())
-    assert read.shape == SHAPE
-    assert all(np.allclose(read.weights[name], each) for name, each in trained.weights.items())
-
-
-def test_other_model_cannot_be_pruned() -> None:
-    with pytest.raises(InvalidInput, match="not a network that can be pruned"):
-        StridedCnn.from_onnx(a_model("Relu"))
-
-
-def a_model(operator: str) -> onnx.ModelProto:
-    graph = OnnxGraph("other", 11)
-    graph.node(operator, ["x"], "y")
-    return graph.model({"x": ValueInfo(shape=["n", 2])}, {"y": ValueInfo(shape=["n", 2])})
-
-
 def test_quantised_model_has_the_same_tensors_and_nearly_the_same_answers(
     trained: StridedCnn, tmp_path: Path
 ) -> None:
@@ -129,52 +112,11 @@ def test_quantised_model_has_the_same_tensors_and_nearly_the_same_answers(
         quantise(target, tmp_path / "again.onnx", [{}])
 
 
-def test_model_of_an_earlier_operator_set_is_quantised(tmp_path: Path) -> None:
-    graph = OnnxGraph("early", 11)
-    graph.weight("w", np.eye(2, dtype=np.float32))
-    graph.node("MatMul", ["x", "w"], "y")
-    model = graph.model({"x": ValueInfo(shape=["n", 2])}, {"y": ValueInfo(shape=["n", 2])})
-    write_model(tmp_path / "early.onnx", model)
-    samples = [{"x": np.array([[i, -i]], np.float32)} for i in range(3)]
-    quantise(tmp_path / "early.onnx", tmp_path / "int8.onnx", samples)
-    session = onnxruntime.InferenceSession(tmp_path / "int8.onnx")
-    [answer] = session.run(None, {"x": np.array([[1, 2]], np.float32)})
-    assert answer == pytest.approx(np.array([[1, 2]], np.float32), abs=0.05)
-
-
-@pytest.mark.parametrize("shape", [(2,), (1, 2), (1,), (1, 1)])
-def test_bias_of_any_shape_is_quantised(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    graph = OnnxGraph("biased", 11)
-    graph.node("Cast", ["x"], "f", to=onnx.TensorProto.FLOAT)
-    graph.weight("w", np.eye(2, dtype=np.float32))
-    graph.weight("b", np.full(shape, 3, np.float32))
-    graph.node("Gemm", ["f", "w", "b"], "y")
-    whole = ValueInfo(element=onnx.TensorProto.INT32, shape=["n", 2])
-    model = graph.model({"x": whole}, {"y": ValueInfo(shape=["n", 2])})
-    write_model(tmp_path / "biased.onnx", model)
-    samples = [{"x": np.array([[i, -i]], np.int32)} for i in range(8)]
-    quantise(tmp_path / "biased.onnx", tmp_path / "int8.onnx", samples)
-    session = onnxruntime.InferenceSession(tmp_path / "int8.onnx")
-    [answer] = session.run(None, {"x": np.array([[1, -2]], np.int32)})
-    assert answer == pytest.approx(np.array([[4, 1]], np.float32), abs=0.1)
-
-
-def test_model_that_cannot_gain_is_not_quantised(tmp_path: Path) -> None:
-    write_model(tmp_path / "relu.onnx", a_model("Relu"))
-    samples = [{"x": np.array([[1, 2]], np.float32)}]
-    with pytest.raises(InvalidInput, match="has no convolution or matrix product"):
-        quantise(tmp_path / "relu.onnx", tmp_path / "int8.onnx", samples)
-    with pytest.raises(InvalidInput, match="no samples to calibrate on"):
-        quantise(tmp_path / "relu.onnx", tmp_path / "int8.onnx", [])
-    (tmp_path / "junk.onnx").write_bytes(b"junk")
-    with pytest.raises(InvalidInput, match=r"junk\.onnx cannot be quantised"):
-        quantise(tmp_path / "junk.onnx", tmp_path / "int8.onnx", samples)
-
-
 def test_family_is_built_with_the_accuracy_of_each_variant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = families.Family(
+        title="bars",
         load=lambda: (bars(1500), bars(300, seed=2)),
         shape=SHAPE,
         training=Training(epochs=2),
@@ -182,24 +124,17 @@ def test_family_is_built_with_the_accuracy_of_each_variant(
         most_epochs=1,
         shares=(0.5,),
     )
-    monkeypatch.setattr(families, "FAMILIES", {"digits": small})
-    shares: list[float] = []
+    monkeypatch.setattr(families, "FAMILIES", {"bars": small})
+    families.build("bars", tmp_path)
 
-    definition = zoo.build("onnx_digits_family", tmp_path, shares.append)
-
+    definition = ModelDirectory(tmp_path).get("onnx_bars")
     names = [each.name for each in definition.variants]
     assert names == ["p100", "p100-int8", "p50", "p50-int8"]
     assert all((each.accuracy or 0) > 0.6 for each in definition.variants)
     for name in names:
         assert definition.of_variant(name).verified_digest() == definition.of_variant(name).sha256
     assert definition.accuracy == definition.variants[0].accuracy
-    assert shares == sorted(shares)
-    assert zoo.is_built("onnx_digits_family", tmp_path)
-
-    full = ModelDirectory(tmp_path).get("onnx_digits_family").file
-    recipe = zoo.find_recipe("onnx_digits_family")
-    pruned = recipe.load_pruner()(full, [0.25], lambda _: None, **recipe.options)
-    assert [(name, len(run(model, bars(9)))) for name, model in pruned] == [("p25", 9)]
+    assert zoo.is_built("onnx_bars", tmp_path)
 
 
 def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
@@ -236,3 +171,46 @@ def test_missing_data_set_is_named_with_how_to_get_it(
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NotFound, match="sudo apt-get install dataset-fashion-mnist"):
         fashion_mnist.fashion_mnist(tmp_path / "absent")
+
+
+def test_gradients_of_a_convolution_match_finite_differences() -> None:
+    generator = np.random.default_rng(0)
+    # In double precision, which the layers do not mind, so that differences can be small.
+    images, kernel, slope = (
+        cast("NDArray[np.float32]", generator.normal(size=size))
+        for size in ((2, 3, 4, 4), (5, 3, 3, 3), (2, 5, 4, 4))
+    )
+
+    def loss() -> float:
+        return float((layers.convolve(layers.windows(images), kernel) * slope).sum())
+
+    by_kernel, by_images = layers.convolve_gradients(layers.windows(images), kernel, slope)
+
+    for array, gradient in ((kernel, by_kernel), (images, by_images)):
+        for place in ((0, 0, 0, 0), (1, 2, 1, 2), (-1, -1, -1, -1)):
+            array[place] += 1e-4
+            above = loss()
+            array[place] -= 2e-4
+            below = loss()
+            array[place] += 1e-4
+            assert gradient[place] == pytest.approx((above - below) / 2e-4, rel=1e-4)
+
+
+def test_pooling_returns_the_maximum_and_routes_its_gradient() -> None:
+    images = np.array([[[[1, 5], [2, 3]]]], np.float32)
+
+    pooled, mask = layers.pool(images)
+
+    assert pooled.tolist() == [[[[5]]]]
+    back = layers.pool_gradient(mask, np.full((1, 1, 1, 1), 7, np.float32))
+    assert back.tolist() == [[[[0, 7], [0, 0]]]]
+
+
+def test_adam_converges_to_the_minimum() -> None:
+    weights = {"w": np.array([3.0, -2.0], np.float32)}
+    adam = layers.Adam(weights)
+
+    for _ in range(500):
+        adam.step({"w": 2 * weights["w"]}, 0.05)
+
+    assert np.abs(weights["w"]).max() < 0.01

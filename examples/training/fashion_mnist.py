@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from examples.training.strided_cnn import Images
 from synergai.errors import InvalidInput, NotFound
-from synergai.zoo.builders.strided_cnn import Images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
