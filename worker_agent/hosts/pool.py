@@ -31,7 +31,7 @@ from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.unusable import UnusableSessions, is_due_to_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -508,11 +508,20 @@ class HostPool:
             await host.unload_variant(session.configuration.variant)
 
     def _retire_host(self, host: HostProcess) -> None:
-        self._remove(host)
-        self._retiring[host] = asyncio.create_task(self._close_when_idle(host, host.retire()))
+        sessions = [session for session, each in self._hosts.items() if each is host]
+        for session in sessions:
+            del self._hosts[session]
+        idle = host.retire()
+        self._retiring[host] = asyncio.create_task(self._close_when_idle(host, idle, sessions))
 
-    async def _close_when_idle(self, host: HostProcess, idle: asyncio.Future[None]) -> None:
+    async def _close_when_idle(
+        self, host: HostProcess, idle: asyncio.Future[None], sessions: Iterable[Session]
+    ) -> None:
+        """Close a host after its last run, which needs its session until then."""
         await idle
+        for session in sessions:
+            if session not in self._hosts:
+                self._on_change(SessionChange(session, resident=False))
         await host.close()
         del self._retiring[host]
 

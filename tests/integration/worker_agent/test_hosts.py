@@ -434,8 +434,9 @@ async def test_retired_engine_completes_its_runs_and_is_reloaded(
     assert old.is_closed
     assert hosts.get_resident(TWICE) is None
     assert (await run_samples(old, 1)).fault is Fault.HOST_DIED
-    new = await hosts.load(TWICE)
+    assert changes.states() == [(TWICE, True)], "its last run still needs the session"
     assert (await running).outcome is Outcome.COMPLETED
+    new = await hosts.load(TWICE)
     assert (await run_samples(new, 1)).outcome is Outcome.COMPLETED
     assert new.pid != old.pid
     assert changes.states() == [(TWICE, True), (TWICE, False), (TWICE, True)]
