@@ -19,7 +19,7 @@ import highspy
 import numpy as np
 
 from synergai.errors import InternalError
-from synergai.scheduling.allowance import concave_hull
+from synergai.scheduling.variants.allowance import concave_hull
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from benchmarks.variants.load import Load
     from synergai.domain import EngineName, WorkerId
-    from synergai.scheduling.fronts import Front
-    from synergai.scheduling.margins import Query
+    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.margins import Query
 
     Allocation = dict[EngineName, int]
 

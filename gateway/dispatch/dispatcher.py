@@ -42,7 +42,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.loads import preload_limit_s
+from synergai.scheduling.state.loads import preload_limit_s
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:

@@ -23,11 +23,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.active_jobs import ActiveJobs
-from synergai.scheduling.completion import expected_completion
-from synergai.scheduling.crashes import Crashes
-from synergai.scheduling.decisions import Decisions
-from synergai.scheduling.estimator import Estimator
 from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentsRevoked,
@@ -48,29 +43,34 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.expiries import Expiries
-from synergai.scheduling.failures import Failures
-from synergai.scheduling.fleet import Fleet
-from synergai.scheduling.hedging import Hedging
-from synergai.scheduling.interleaving import Interleaver
-from synergai.scheduling.leases import Leases
-from synergai.scheduling.loads import Loads
-from synergai.scheduling.outliers import Outliers
 from synergai.scheduling.policy import POLICIES, View
-from synergai.scheduling.probes import Probes
-from synergai.scheduling.profile_changes import ProfileChanges
-from synergai.scheduling.ranges import Ranges
-from synergai.scheduling.releases import Releases
-from synergai.scheduling.reports import Reports
-from synergai.scheduling.residency import Residency
-from synergai.scheduling.resumption import Resumption
-from synergai.scheduling.retries import Retries
-from synergai.scheduling.sharing import CoreSharing
-from synergai.scheduling.sizes import SessionSizes
-from synergai.scheduling.state import JobRecord
-from synergai.scheduling.variants import Variants
-from synergai.scheduling.wait_queue import WaitQueue
-from synergai.scheduling.worker_changes import WorkerChanges
+from synergai.scheduling.queue.wait_queue import WaitQueue
+from synergai.scheduling.rules.active_jobs import ActiveJobs
+from synergai.scheduling.rules.completion import expected_completion
+from synergai.scheduling.rules.crashes import Crashes
+from synergai.scheduling.rules.decisions import Decisions
+from synergai.scheduling.rules.expiries import Expiries
+from synergai.scheduling.rules.failures import Failures
+from synergai.scheduling.rules.hedging import Hedging
+from synergai.scheduling.rules.interleaving import Interleaver
+from synergai.scheduling.rules.leases import Leases
+from synergai.scheduling.rules.outliers import Outliers
+from synergai.scheduling.rules.probes import Probes
+from synergai.scheduling.rules.profile_changes import ProfileChanges
+from synergai.scheduling.rules.releases import Releases
+from synergai.scheduling.rules.reports import Reports
+from synergai.scheduling.rules.residency import Residency
+from synergai.scheduling.rules.resumption import Resumption
+from synergai.scheduling.rules.retries import Retries
+from synergai.scheduling.rules.sharing import CoreSharing
+from synergai.scheduling.rules.worker_changes import WorkerChanges
+from synergai.scheduling.state.estimator import Estimator
+from synergai.scheduling.state.fleet import Fleet
+from synergai.scheduling.state.loads import Loads
+from synergai.scheduling.state.ranges import Ranges
+from synergai.scheduling.state.records import JobRecord
+from synergai.scheduling.state.sizes import SessionSizes
+from synergai.scheduling.variants.choice import Variants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, Job, JobId, Session, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state import WorkerRecord
+    from synergai.scheduling.state.records import WorkerRecord
 
 
 class SchedulerCore:

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from synergai.domain import Configuration, EngineName, WorkerId
-    from synergai.scheduling.estimate import Estimate
-    from synergai.scheduling.estimator import Estimator
-    from synergai.scheduling.fleet import Fleet
-    from synergai.scheduling.loads import Loads
-    from synergai.scheduling.queue import JobQueue
+    from synergai.scheduling.queue.job_queue import JobQueue
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
-    from synergai.scheduling.variants import Variants
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.estimator import Estimator
+    from synergai.scheduling.state.fleet import Fleet
+    from synergai.scheduling.state.loads import Loads
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.variants.choice import Variants
 
 
 class Assign(Struct, frozen=True):

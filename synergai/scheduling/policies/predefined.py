@@ -15,8 +15,8 @@ from synergai.scheduling.policy import Assign, Candidate, Decision, View, engine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.scheduling.estimate import Estimate
-    from synergai.scheduling.state import JobRecord, WorkerRecord
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.records import JobRecord, WorkerRecord
 
 
 class PredefinedConfigurations:

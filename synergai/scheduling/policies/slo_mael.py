@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.domain import JobId, WorkerId
-    from synergai.scheduling.estimate import Estimate
-    from synergai.scheduling.state import JobRecord, WorkerRecord
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.records import JobRecord, WorkerRecord
 
 MAX_MAPPINGS: Final = 1024
 """Bound on the mappings scored per window; further jobs go into the next window."""

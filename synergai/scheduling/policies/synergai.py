@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.lane import VECTORIZED_FROM
 from synergai.scheduling.policy import Assign, Candidate, Decision, View, engines_of
+from synergai.scheduling.queue.lane import VECTORIZED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.scheduling.state import JobRecord
+    from synergai.scheduling.state.records import JobRecord
 
 
 def acceptable(job: JobRecord, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -12,14 +12,14 @@ from benchmarks.variants.load import Load
 from benchmarks.variants.scenarios import SCENARIOS
 from benchmarks.variants.simulation import profile_entries, simulate
 from synergai.domain import EngineName, WorkerClass, WorkerId
-from synergai.scheduling.estimate import Estimate
-from synergai.scheduling.fronts import build_front
-from synergai.scheduling.margins import Query
+from synergai.scheduling.state.estimate import Estimate
+from synergai.scheduling.variants.fronts import build_front
+from synergai.scheduling.variants.margins import Query
 
 if TYPE_CHECKING:
-    from synergai.scheduling.fronts import Front
-    from synergai.scheduling.margins import Margins
-    from synergai.scheduling.state import WorkerRecord
+    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.variants.fronts import Front
+    from synergai.scheduling.variants.margins import Margins
 
 ONE, OTHER, CIFAR10 = map(EngineName, ("one", "other", "cifar10"))
 VARIANTS = {"large": (0.2, 0.9), "medium": (0.1, 0.8), "small": (0.02, 0.6)}

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synergai.scheduling.allowance import Demand, allowances, concave_hull
-from synergai.scheduling.credit import Credit
-from synergai.scheduling.pools import planned_share
+from synergai.scheduling.variants.allowance import Demand, allowances, concave_hull
+from synergai.scheduling.variants.credit import Credit
+from synergai.scheduling.variants.pools import planned_share
 
 points = st.lists(
     st.tuples(st.floats(0.001, 10.0), st.floats(0.01, 1.0)), min_size=1, max_size=8, unique=True

@@ -62,7 +62,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state import Phase
+from synergai.scheduling.state.records import Phase
 
 ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
 CLASSES = [WorkerClass("fast"), WorkerClass("slow"), WorkerClass("new")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from synergai.domain import Configuration, Fault, Outcome, Session, Variant, WorkerId
-from synergai.scheduling.crashes import FIRST_PAUSE_S
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
@@ -15,6 +14,7 @@ from synergai.scheduling.events import (
     Revoke,
     TimePassed,
 )
+from synergai.scheduling.rules.crashes import FIRST_PAUSE_S
 from tests.unit.scheduling.test_variants import FAMILY, VARIANTS, Fleet, variants_of
 
 

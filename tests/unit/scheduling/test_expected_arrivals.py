@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from synergai.scheduling.arrivals import ArrivalRate
+from synergai.scheduling.variants.arrivals import ArrivalRate
 
 
 def arrive(rate: ArrivalRate, per_s: float, since: float, until: float) -> None:

@@ -34,10 +34,10 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.scheduling.policy import POLICIES
+from synergai.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state import MAX_REQUESTS
+from synergai.scheduling.state.records import MAX_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from synergai.domain import EngineName, Job, JobId
-from synergai.scheduling.job_demand import JOB_SHARE, JobDemand
-from synergai.scheduling.ranges import Ranges
-from synergai.scheduling.state import JobRecord
+from synergai.scheduling.state.ranges import Ranges
+from synergai.scheduling.state.records import JobRecord
+from synergai.scheduling.variants.job_demand import JOB_SHARE, JobDemand
 
 QUERIES = 70
 

@@ -32,13 +32,13 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.lane import BLOCK, Entries
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.queue import JobQueue
-from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.queue.job_queue import JobQueue
+from synergai.scheduling.queue.lane import BLOCK, Entries
+from synergai.scheduling.queue.wait_queue import RERANKED_IN_A_ROW
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state import JobRecord
-from synergai.scheduling.wait_queue import RERANKED_IN_A_ROW
+from synergai.scheduling.state.ranges import Ranges
+from synergai.scheduling.state.records import JobRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

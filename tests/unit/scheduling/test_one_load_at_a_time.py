@@ -43,9 +43,9 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.loads import overdue_at
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.scheduling.state.loads import overdue_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

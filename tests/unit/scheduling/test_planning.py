@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.scheduling.policies.malleable.planner import Planner, Problem, Weights
-from synergai.scheduling.water_filling import water_fill
+from synergai.scheduling.policies.water_filling import water_fill
 
 ready_times = st.floats(0.0, 100.0)
 rates = st.floats(0.1, 50.0)

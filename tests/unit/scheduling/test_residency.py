@@ -35,12 +35,12 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.residency import PLANNED_EVERY_S, RECENT_S
+from synergai.scheduling.rules.residency import PLANNED_EVERY_S, RECENT_S
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
-from synergai.scheduling.state import WorkerRecord
+from synergai.scheduling.state.loads import UNKNOWN_S, overdue_at
+from synergai.scheduling.state.records import WorkerRecord
+from synergai.scheduling.state.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
 
 if TYPE_CHECKING:
     from synergai.scheduling.event_log import EventLog
@@ -208,7 +208,7 @@ def test_nothing_is_preloaded_if_that_is_off() -> None:
 def test_no_engine_is_left_out_where_there_are_more_than_one_plan_looks_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("synergai.scheduling.residency._SESSIONS", 2)
+    monkeypatch.setattr("synergai.scheduling.rules.residency._SESSIONS", 2)
     fleet = Fleet(3, preload=True)
     assert len(fleet.settle(1000)) == 3 * len([*VARIANTS, *PLAIN])
 
@@ -592,7 +592,7 @@ def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
 def test_a_worker_that_reports_ever_new_sessions_takes_up_no_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("synergai.scheduling.sizes.MOST", 3)
+    monkeypatch.setattr("synergai.scheduling.state.sizes.MOST", 3)
     sizes = SessionSizes()
     worker = Fleet.worker(0)
     record = WorkerRecord(worker, 0, set(), set())

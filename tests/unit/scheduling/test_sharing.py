@@ -38,7 +38,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state import MAX_REQUESTS
+from synergai.scheduling.state.records import MAX_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,7 +21,6 @@ from synergai.domain import (
 )
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.estimator import Estimator
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
@@ -30,14 +29,15 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.expiries import Expiries
-from synergai.scheduling.fleet import Fleet
-from synergai.scheduling.loads import Loads
-from synergai.scheduling.observation import Observation
-from synergai.scheduling.queue import JobQueue
-from synergai.scheduling.ranges import Ranges
+from synergai.scheduling.queue.job_queue import JobQueue
+from synergai.scheduling.rules.expiries import Expiries
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state import JobRecord, Lease
+from synergai.scheduling.state.estimator import Estimator
+from synergai.scheduling.state.fleet import Fleet
+from synergai.scheduling.state.loads import Loads
+from synergai.scheduling.state.observation import Observation
+from synergai.scheduling.state.ranges import Ranges
+from synergai.scheduling.state.records import JobRecord, Lease
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")
 CLASS = WorkerClass("class")

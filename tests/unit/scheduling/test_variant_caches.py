@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from synergai.domain import EngineName, Outcome
 from synergai.scheduling.events import AssignmentEnded
-from synergai.scheduling.front_cache import Fronts
-from synergai.scheduling.fronts import build_front
-from synergai.scheduling.pools import Family, Pools, _Pool
+from synergai.scheduling.variants.front_cache import Fronts
+from synergai.scheduling.variants.fronts import build_front
+from synergai.scheduling.variants.pools import Family, Pools, _Pool
 from tests.unit.scheduling.test_variants import FAMILY, Fleet
 
 if TYPE_CHECKING:
     from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.fronts import Front, Limit
-    from synergai.scheduling.margins import Query
-    from synergai.scheduling.state import WorkerRecord
+    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.variants.fronts import Front, Limit
+    from synergai.scheduling.variants.margins import Query
 
 FRESH_FOR_S = 0.02
 

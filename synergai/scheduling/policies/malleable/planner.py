@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from synergai.scheduling.water_filling import water_fill
+from synergai.scheduling.policies.water_filling import water_fill
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

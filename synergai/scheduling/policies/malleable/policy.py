@@ -24,7 +24,7 @@ from synergai.scheduling.policy import Assign, Candidate, Decision, View
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 MAX_JOBS: Final = 5
 """Number of waiting jobs planned at once; jobs behind them wait for a later event."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from synergai.scheduling.policies.malleable.snapshot import Snapshot
-    from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 _SEARCH_BUDGET: Final = 9
 """Approximate number of sequential water-filling steps per search."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from synergai.scheduling.policies.malleable.planner import Problem
-from synergai.scheduling.state import Phase
+from synergai.scheduling.state.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.scheduling.estimate import Estimate
     from synergai.scheduling.policy import View
-    from synergai.scheduling.state import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 _IMPORTANCE: Final = 8.0
 """Weight of a job relative to one of the next lower priority."""

@@ -1,0 +1,1 @@
+"""The waiting jobs in the policy's order."""

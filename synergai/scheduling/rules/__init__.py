@@ -1,0 +1,1 @@
+"""What applies under every policy."""

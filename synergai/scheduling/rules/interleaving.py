@@ -1,0 +1,350 @@
+"""Interleaving: requests with a waiting client run between two queries of a running job.
+
+A job may occupy a worker for hours, but it can be stopped after any query and resumed. A request
+that finds no free worker therefore stops the job, runs next, and the rest of the job is assigned
+again behind it. Three limits protect the job: its priority must not be higher, it must still meet
+its deadline, and it advances after a few requests at the latest.
+
+A long query, of a job or of a request, is aborted if a request can meet its deadline only so, or if
+it has just begun. Its work is lost, so a worker aborts no more than one query in advance, and in
+the long run loses a small share of the time of long queries (see `leases.LOST_SHARE`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from synergai.scheduling.policy import SIMILAR, engines_of
+from synergai.scheduling.state.records import ABORT_S, LONG_S, Phase
+from synergai.scheduling.variants.fronts import capacity_s
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from synergai.domain import EngineName
+    from synergai.scheduling.policy import View
+    from synergai.scheduling.queue.job_queue import JobQueue
+    from synergai.scheduling.rules.probes import Probes
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.estimator import Estimator
+    from synergai.scheduling.state.fleet import Fleet
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+
+MAX_INTERRUPTIONS: Final = 8
+"""Requests that run in a row before the interrupted job runs at least one query.
+
+More of them run if together they are shorter than this query.
+"""
+MAX_WORKERS: Final = 6
+"""Workers that are looked at to find out how long waiting requests take."""
+JUST_BEGUN: Final = 0.1
+"""A query is aborted for any request if that costs this share of what is left of it."""
+QUEUED_SHARE: Final = 0.8
+"""Share of the time to a deadline that the wait in the queue may use, which is known less well."""
+MARGIN: Final = 0.05
+"""Part of a job's remaining time that interruptions leave as a reserve for its deadline."""
+
+PROBE_S: Final = 10.0
+"""Time to allow a request whose engine is unprofiled, with loading it."""
+
+
+class Interruption(NamedTuple):
+    """A request, the worker that runs it next, and the job assignments that yield to it.
+
+    Attributes:
+        estimate: the request's cost; None if its engine is unprofiled there.
+        aborted: the assignment whose running query is aborted; None if the request waits for it.
+    """
+
+    request: JobRecord
+    worker: WorkerRecord
+    estimate: Estimate | None
+    yielding: tuple[Lease, ...]
+    aborted: Lease | None = None
+
+
+class _Aborted(NamedTuple):
+    """A query to abort, and how much sooner its worker turns to a request."""
+
+    lease: Lease
+    saved_s: float
+
+
+class Interleaver:
+    """Selects which waiting request interrupts which worker's job."""
+
+    def __init__(
+        self, queue: JobQueue, fleet: Fleet, view: View, estimator: Estimator, probes: Probes
+    ) -> None:
+        self._queue = queue
+        self._fleet = fleet
+        self._view = view
+        self._estimator = estimator
+        self._probes = probes
+
+    def before_policy(self) -> Iterator[Interruption]:
+        """Yield interruptions for the requests that no available worker serves.
+
+        The caller executes each one before it asks for the next.
+        """
+        while self._queue.requests and self._fleet.interruptible:
+            available = self._view.available()
+            found = self._first(
+                request
+                for request in self._queue.first_requests(self._view.now)
+                if not any(request.job.engine in worker.engines for worker in available)
+            )
+            if found is None:
+                return
+            yield found
+
+    def after_policy(self) -> Iterator[Interruption]:
+        """Yield interruptions for the requests that the policy left waiting.
+
+        It may have given the available workers to jobs, or hold a request for another worker.
+        """
+        while self._queue.requests:
+            available = {worker.index for worker in self._view.available()}
+            found = self._first(self._queue.first_requests(self._view.now), available)
+            if found is None:
+                return
+            yield found
+
+    def _first(
+        self, requests: Iterable[JobRecord], available: Collection[int] = ()
+    ) -> Interruption | None:
+        """Return the first request that is in time anywhere, where it is expected to end first.
+
+        Workers that would end it about equally soon take turns, so that requests delay all jobs
+        alike. A worker on which its engine is unprofiled is the last resort. A request that is
+        late everywhere runs if no other one is on its way there.
+        """
+        for request in requests:
+            left_s = request.job.deadline - self._view.now
+            known: list[tuple[float, Interruption]] = []
+            unprofiled: Interruption | None = None
+            for wait_s, option in self._options(request, available):
+                if option.estimate is not None:
+                    answer_s = wait_s + option.estimate.seconds(1, with_tensors=True)
+                    is_late = request.latest_start < self._view.now and not option.worker.requests
+                    if answer_s <= left_s or is_late:
+                        known.append((answer_s, option))
+                elif unprofiled is None:
+                    unprofiled = option
+            if known:
+                limit_s = SIMILAR * min(answer_s for answer_s, _ in known)
+                similar = [option for answer_s, option in known if answer_s <= limit_s]
+                return min(similar, key=_last_resort)
+            if unprofiled is not None:
+                return unprofiled
+        return None
+
+    def _options(
+        self, request: JobRecord, available: Collection[int]
+    ) -> Iterator[tuple[float, Interruption]]:
+        """Yield where a request may run next, and the seconds until that worker turns to it."""
+        for worker in self._view.serving(request.job.engine):
+            estimate = next(iter(self._estimator.for_job(request, worker)), None)
+            if estimate is None and self._estimator.to_measure(request, worker) is None:
+                continue  # no variant on it may be used for the request now
+            cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
+            if worker.index in available and estimate is not None:
+                wait_s = worker.free_at(self._view.now) - self._view.now
+                yield wait_s, Interruption(request, worker, estimate, ())
+            elif self._may_interrupt(worker, request, estimate, cost_s):
+                yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
+                wait_s = self._delay_s(worker)
+                aborted = self._aborted(request, worker, wait_s, cost_s)
+                if aborted is not None:
+                    wait_s -= aborted.saved_s
+                lease = None if aborted is None else aborted.lease
+                yield wait_s, Interruption(request, worker, estimate, yielding, lease)
+            elif worker.requests and worker.requests == len(worker.leases):
+                wait_s = worker.free_at(self._view.now) - self._view.now
+                aborted = self._aborted(request, worker, wait_s, cost_s)
+                if aborted is not None:
+                    option = Interruption(request, worker, estimate, (), aborted.lease)
+                    yield wait_s - aborted.saved_s, option
+
+    def expected_answer_s(self, request: JobRecord, *, interruptible: bool) -> float | None:
+        """Return the seconds after which some worker would answer a new request.
+
+        Setup is left out: a request is worth the attempt to load its engine.
+
+        Args:
+            request: the request, which does not wait yet.
+            interruptible: whether running work yields to requests.
+
+        Returns:
+            The least of all workers' remaining work and query time, behind the requests that wait
+            ahead of it. None if a worker is idle, or its work or the engine's speed is unknown.
+        """
+        now = self._view.now
+        soonest_s, overtakes = math.inf, False
+        workers: list[WorkerRecord] = []
+        for worker in self._view.serving(request.job.engine):
+            if worker.withdrawn:
+                continue
+            estimate = self._estimator.estimate(request.job.engine, worker)
+            if estimate is None or not worker.leases:
+                return None
+            workers.append(worker)
+            cost_s = estimate.per_query_s + estimate.transfer_s
+            yields = interruptible and len(worker.leases) > worker.requests
+            concurrent = worker.may_run_concurrently(estimate.session, estimate.per_query_s)
+            waits = False
+            if concurrent:
+                yields = False
+                wait_s = worker.ahead_s(estimate.session, estimate.per_query_s, now)
+            elif yields and self._jobs_may_yield(worker, request.job.priority, cost_s):
+                wait_s = self._delay_s(worker)
+            else:
+                yields = interruptible and len(worker.leases) == worker.requests
+                wait_s = worker.free_at(now) - now
+                waits = True
+            if not math.isfinite(wait_s):
+                return None
+            if yields and (aborted := self._aborted(request, worker, wait_s, cost_s)):
+                wait_s -= aborted.saved_s
+                waits = False
+            if wait_s + cost_s < soonest_s:
+                soonest_s, overtakes = wait_s + cost_s, not waits
+        if not workers:
+            return None
+        if self._queue.requests:
+            # A request that interrupts other work overtakes what waits for other engines.
+            engines = {request.job.engine} if overtakes else engines_of(workers)
+            soonest_s += self._queued_s(request, engines, workers) / QUEUED_SHARE
+        return soonest_s
+
+    def _queued_s(
+        self,
+        request: JobRecord,
+        engines: Collection[EngineName],
+        workers: Sequence[WorkerRecord],
+    ) -> float:
+        """Return how long workers take for the requests of some engines ahead of another one."""
+        busy_s = 0.0
+        for engine, count in self._queue.requests_ahead(request, engines):
+            costs = [
+                capacity_s(estimate, batched=True)
+                for worker in workers[:MAX_WORKERS]
+                if engine in worker.engines
+                and (estimate := self._estimator.estimate(engine, worker)) is not None
+            ]
+            query_s = min(costs, default=0.0)
+            if query_s < LONG_S or engine == request.job.engine:  # others may be aborted
+                busy_s += count * query_s
+        return busy_s / len(workers)
+
+    def _aborted(
+        self, request: JobRecord, worker: WorkerRecord, wait_s: float, cost_s: float
+    ) -> _Aborted | None:
+        """Return the query to abort for a request; None if the request is not worth it.
+
+        Args:
+            request: the request.
+            worker: a worker that computes something else.
+            wait_s: seconds until it turns to the request otherwise.
+            cost_s: seconds that the request takes on it.
+        """
+        head, now = worker.head, self._view.now
+        if head is None or head.estimate is None or head.aborted_at is not None:
+            return None
+        query_s = head.assignment.query_s
+        if query_s < LONG_S or worker.max_batch > 1 or head.job.removed:
+            return None
+        if head.assignment.engine in worker.unabortable or (
+            head.phase is Phase.SETUP and head.assignment.setup_s > 0.0
+        ):
+            return None
+        spent_s, left_s = head.query_spent_s(now), head.query_left_s(now)
+        saved_s = min(left_s, wait_s) - ABORT_S
+        if saved_s <= 0.0 or worker.lost_s + spent_s > query_s:
+            return None
+        deadline = request.job.deadline
+        answered_at = now + wait_s + cost_s
+        if deadline < math.inf:
+            if not answered_at - saved_s <= deadline < answered_at:
+                return None
+        elif spent_s + cost_s > JUST_BEGUN * left_s:
+            return None
+        others = head.remaining + head.job.pending.total - 1
+        ends_at = now + left_s + others * query_s
+        lost_s = ABORT_S + cost_s + spent_s
+        if head.job.is_request:  # only one that is longer in any variant, or they would take turns
+            fastest = next(iter(self._estimator.for_job(head.job, worker)), None)
+            if fastest is None or 2.0 * cost_s > fastest.per_query_s:
+                return None
+        makes_late = ends_at <= head.job.job.deadline < ends_at + lost_s
+        if makes_late or head.job.job.priority > request.job.priority:
+            return None
+        return _Aborted(head, saved_s)
+
+    def _may_interrupt(
+        self, worker: WorkerRecord, request: JobRecord, estimate: Estimate | None, cost_s: float
+    ) -> bool:
+        if worker.index not in self._fleet.interruptible:
+            return False
+        if estimate is None and self._probes.is_in_flight(
+            request.job.engine, worker.worker.worker_class
+        ):
+            return False
+        if worker.interruptions >= MAX_INTERRUPTIONS:
+            job_query_s = max(
+                [le.assignment.query_s for le in worker.leases.values() if not le.job.is_request]
+            )
+            if worker.interrupted_s >= job_query_s:
+                return False
+        return self._jobs_may_yield(worker, request.job.priority, cost_s)
+
+    def _jobs_may_yield(self, worker: WorkerRecord, priority: int, cost_s: float) -> bool:
+        """Return whether every job on the worker may yield to a request of this cost.
+
+        Whether it is a job's turn first does not count, which takes one query.
+        """
+        jobs: list[Lease] = []
+        delay_s = cost_s
+        for lease in worker.leases.values():
+            if lease.job.is_request:
+                delay_s += lease.expected_s
+            else:
+                jobs.append(lease)
+        return all(
+            lease.job.job.priority <= priority and self._stays_in_time(lease, delay_s)
+            for lease in jobs
+        )
+
+    def _stays_in_time(self, lease: Lease, delay_s: float) -> bool:
+        """Return whether a job that is expected to meet its deadline still does after a delay."""
+        deadline = lease.job.job.deadline
+        if deadline == math.inf:
+            return True
+        remaining = lease.remaining + lease.job.pending.total
+        remaining_s = remaining * lease.assignment.query_s
+        completes_at = self._view.now + remaining_s
+        if completes_at > deadline:
+            return True
+        return completes_at + delay_s + MARGIN * remaining_s <= deadline
+
+    def _delay_s(self, worker: WorkerRecord) -> float:
+        """Return the seconds until the worker turns to a request: one query, and other requests."""
+        now = self._view.now
+        delay_s = 0.0
+        for lease in worker.leases.values():
+            if lease.head_at is None:
+                # Jobs behind the head are stopped before their first query.
+                delay_s += lease.expected_s if lease.job.is_request else 0.0
+            elif lease.job.is_request or lease.stopping:
+                delay_s += max(0.0, worker.head_ends_at - now)
+            else:
+                delay_s += lease.query_left_s(now)
+                if lease.phase is Phase.SETUP:
+                    delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
+        return delay_s
+
+
+def _last_resort(option: Interruption) -> tuple[bool, float]:
+    """Order options: idle workers first, then those whose jobs were interrupted longest ago."""
+    return bool(option.yielding), option.worker.interrupted_at

@@ -1,0 +1,281 @@
+"""Probes: measuring unprofiled engines with a few real queries of a job.
+
+A waiting job is probed with as it is. Under a policy that moves running work, a running job is
+stopped once for each worker that could help it but has no profile of its engine: the job's next
+queries measure the engine there, and the policy then splits the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from synergai.profiles.dictionary import OBSERVED, PREDICTED, ProfileEntry
+from synergai.scheduling.state.records import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from synergai.domain import AssignmentId, EngineName, JobId, WorkerClass, WorkerId
+    from synergai.scheduling.events import Assignment
+    from synergai.scheduling.policy import View
+    from synergai.scheduling.queue.job_queue import JobQueue
+    from synergai.scheduling.state.estimator import Estimator
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+
+WORTH_S: Final = 2.0
+"""A job that the profiled workers complete sooner is not split for a probe."""
+SLOWER: Final = 10.0
+"""Nor is one that would wait for a probe on a worker that is this many times slower than they are,
+and takes twice as long to load the engine."""
+_SHORTEST_S: Final = 1e-9
+"""Less is a rounding error of instants, not a measurement."""
+_TRIED: Final = 64
+"""Waiting jobs among which one is searched that may measure its engine."""
+_SEARCHED: Final = 64
+"""Workers that are searched for a running job with which to probe another worker."""
+
+
+class Probes:
+    """Selects what to probe where; at most one probe per engine and worker class is in flight.
+
+    Args:
+        estimator: knows the profiles.
+        queries: number of queries of a probe.
+    """
+
+    def __init__(self, estimator: Estimator, queries: int) -> None:
+        self._estimator = estimator
+        self._queries = queries
+        self._unprofiled: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
+        self._unprofiled_counts: Counter[EngineName] = Counter()
+        # Engines of which some variants are profiled, and others are not.
+        self._partly: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
+        self._in_flight: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
+        self._changed: set[WorkerId] = set()
+        self._stopped_for: dict[JobId, set[WorkerId]] = {}
+
+    def are_needed(self, queue: JobQueue) -> bool:
+        """Return whether a queued job's engine is unprofiled on some worker, or a variant of it."""
+        unprofiled = self._unprofiled_counts.keys()
+        if unprofiled and not unprofiled.isdisjoint(queue.engines()):
+            return True
+        return bool(self._partly) and any(
+            not engines.isdisjoint(queue.engines()) for _, engines in self._partly.values()
+        )
+
+    def unprofiled(self, worker: WorkerRecord) -> set[EngineName]:
+        """Return the worker's engines that are not profiled on its class."""
+        _, engines = self._unprofiled.get(worker.id, (worker, set()))
+        return engines
+
+    def update_worker(self, worker: WorkerRecord) -> None:
+        """Recompute the unprofiled engines of a worker that joined or changed its engines."""
+        self.remove_worker(worker)
+        unprofiled = {e for e in worker.engines if not self._estimator.estimates(e, worker)}
+        if unprofiled:
+            self._unprofiled[worker.id] = (worker, unprofiled)
+            self._unprofiled_counts.update(unprofiled)
+            self._changed.add(worker.id)
+        partly = {engine for engine in worker.variants if self._is_partly_profiled(engine, worker)}
+        if partly:
+            self._partly[worker.id] = (worker, partly)
+
+    def _is_partly_profiled(self, engine: EngineName, worker: WorkerRecord) -> bool:
+        """Return whether some variants of an engine have a profile on a worker, and others not."""
+        profiled = {e.configuration.variant for e in self._estimator.estimates(engine, worker)}
+        known = {each.variant for each in worker.configurations(engine)}
+        return engine in worker.engines and bool(profiled) and not known <= profiled
+
+    def remove_worker(self, worker: WorkerRecord) -> None:
+        """Forget the worker."""
+        self._changed.discard(worker.id)
+        self._partly.pop(worker.id, None)
+        _, unprofiled = self._unprofiled.pop(worker.id, (worker, ()))
+        for engine in unprofiled:
+            self._unprofiled_counts[engine] -= 1
+            if not self._unprofiled_counts[engine]:
+                del self._unprofiled_counts[engine]
+
+    def job_removed(self, job_id: JobId) -> None:
+        """Forget a job that left the system."""
+        self._stopped_for.pop(job_id, None)
+
+    def refresh(self) -> None:
+        """Recompute the unprofiled engines of all workers after a profile change."""
+        found = {worker.id: worker for worker, _ in self._unprofiled.values()}
+        found |= {worker.id: worker for worker, _ in self._partly.values()}
+        for worker in found.values():
+            self.update_worker(worker)
+
+    def is_in_flight(self, engine: EngineName, worker_class: WorkerClass) -> bool:
+        """Return whether the engine is being probed on the class."""
+        return (engine, worker_class) in self._in_flight.values()
+
+    def started(self, assignment: Assignment, worker_class: WorkerClass) -> None:
+        """Record that a probe is in flight."""
+        self._in_flight[assignment.id] = (assignment.engine, worker_class)
+
+    def finished(self, assignment_id: AssignmentId) -> None:
+        """Record that an assignment, possibly a probe, has ended."""
+        self._in_flight.pop(assignment_id, None)
+
+    def for_unprofiled_engines(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes of engines without any profile, whose jobs the policy cannot place."""
+        for worker, engine in self._missing_pairs(view):
+            if not any(self._estimator.estimates(engine, one) for one in view.serving(engine)):
+                yield from self._candidates(view, worker, engine)
+        if self._partly:
+            yield from self._for_unprofiled_variants(view)
+
+    def _for_unprofiled_variants(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes of variants without a profile, with jobs that may use no other."""
+        waited_for = view.queue.engines()
+        for worker in view.available():
+            _, partly = self._partly.get(worker.id, (worker, frozenset()))
+            for engine in sorted(partly & waited_for):
+                if self.is_in_flight(engine, worker.worker.worker_class):
+                    continue
+                for job in islice(view.queue.in_order({engine}), _TRIED):
+                    if job.limit is None or self._estimator.to_measure(job, worker) is None:
+                        continue
+                    if any(self._estimator.allowed(job, one) for one in view.serving(engine)):
+                        continue
+                    if math.isfinite(worker.free_at(view.now)):
+                        yield job, worker
+                        break
+
+    def for_unplannable_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes with parts of jobs, for idle workers that no policy could give work to.
+
+        Afterwards the policy would assign the whole job to the profiled workers.
+        """
+        waited_for = view.queue.engines()
+        for worker, engine in self._missing_pairs(view):
+            unprofiled = self.unprofiled(worker)
+            if worker.leases or not waited_for.isdisjoint(worker.engines - unprofiled):
+                continue
+            for job, _ in self._candidates(view, worker, engine):
+                if not job.is_request and self._is_worth_splitting(view, job, job.assignable):
+                    yield job, worker
+
+    def in_running_jobs(self, view: View) -> Iterator[Lease]:
+        """Yield leases to stop, so that the rest of their jobs can probe an idle worker.
+
+        Looks at workers that have just become idle, joined or changed their engines. A job is
+        stopped at most once for each of them.
+        """
+        if not self._unprofiled:
+            return
+        for worker in view.available():
+            unprofiled = self.unprofiled(worker)
+            if worker.leases or not unprofiled:
+                continue
+            if worker.idle_since != view.now and worker.id not in self._changed:
+                continue
+            self._changed.discard(worker.id)
+            for lease in islice(view.running_jobs(), _SEARCHED):
+                engine = lease.assignment.engine
+                if engine not in unprofiled or lease.job.queued:
+                    continue
+                if self.is_in_flight(engine, worker.worker.worker_class):
+                    continue
+                if lease.phase is not Phase.RUNNING:
+                    # Stopping it now would waste its setup: look again when it runs.
+                    self._changed.add(worker.id)
+                    continue
+                stopped_for = self._stopped_for.setdefault(lease.job.job.id, set())
+                if worker.id not in stopped_for and self._is_worth_splitting(
+                    view, lease.job, lease.remaining
+                ):
+                    stopped_for.add(worker.id)
+                    yield lease
+                    break
+
+    def _is_worth_splitting(self, view: View, job: JobRecord, queries: int) -> bool:
+        """Return whether the profiled workers take long for so many of the job's queries.
+
+        A probe on a much slower worker must not delay the job.
+        """
+        estimates = [
+            (view.per_query_s(job, worker, estimate), estimate)
+            for worker in view.serving(job.job.engine)
+            if (estimate := self._estimator.estimate(job.job.engine, worker)) is not None
+        ]
+        if not estimates or queries <= self._queries:
+            return False
+        per_query_s, fastest = min(estimates, key=lambda each: each[0])
+        left_s = queries / sum(1.0 / each for each, _ in estimates)
+        probe_s = 2.0 * fastest.entry.t_pre_s + SLOWER * self._queries * per_query_s
+        return left_s >= max(WORTH_S, probe_s)
+
+    def for_idle_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        """Yield probes for workers that the policy left idle."""
+        for worker, engine in self._missing_pairs(view):
+            if not worker.leases:
+                yield from self._candidates(view, worker, engine)
+
+    def _missing_pairs(self, view: View) -> list[tuple[WorkerRecord, EngineName]]:
+        """Return available workers with an unprofiled engine that some job waits for."""
+        waited_for = view.queue.engines()
+        return [
+            (worker, engine)
+            for worker in view.available()
+            for engine in sorted(self.unprofiled(worker) & waited_for)
+        ]
+
+    def _candidates(
+        self, view: View, worker: WorkerRecord, engine: EngineName
+    ) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+        if self.is_in_flight(engine, worker.worker.worker_class):
+            return
+        if not math.isfinite(worker.free_at(view.now)):
+            return
+        for job in islice(view.queue.in_order({engine}), _TRIED):
+            if self._estimator.to_measure(job, worker) is not None:
+                yield job, worker
+                return
+
+    @staticmethod
+    def measured_profile(
+        lease: Lease, worker_class: WorkerClass, now: float
+    ) -> ProfileEntry | None:
+        """Return the profile measured by a finished probe; None if its duration is unknown."""
+        started = lease.first_query_at if lease.first_query_at is not None else lease.head_at
+        wall_s = now - started if started is not None else 0.0
+        seconds = lease.compute_s or wall_s
+        if seconds < _SHORTEST_S:
+            return None
+        return ProfileEntry(
+            engine=lease.assignment.engine,
+            worker_class=worker_class,
+            configuration=lease.assignment.configuration,
+            qps=lease.done / seconds,
+            model_load_s=lease.setup_s,
+            queries=lease.done,
+            label=OBSERVED,
+        )
+
+    def refined_profile(self, lease: Lease, now: float) -> ProfileEntry | None:
+        """Return a better profile if the lease's own rests on fewer queries in service.
+
+        A probe is short and includes an engine's first queries, so it gives only the order of
+        magnitude. A prediction is refined by as many queries as a probe has. Entries measured by
+        the profiler are never replaced.
+        """
+        if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
+            return None
+        entry = lease.estimate.entry
+        seconds = now - lease.first_query_at
+        if entry.label not in {OBSERVED, PREDICTED} or seconds <= 0:
+            return None
+        known = self._queries - 1 if entry.label == PREDICTED else entry.queries
+        if lease.done <= known:
+            return None
+        return replace(
+            entry, qps=lease.done / seconds, queries=lease.done, label=OBSERVED, error=0.0
+        )

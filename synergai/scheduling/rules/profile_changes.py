@@ -1,0 +1,167 @@
+"""Changes of profiles: those that jobs measure, and those that others add and remove.
+
+Each change is followed by what rests on it: cached estimates, observed paces, engines to probe, and
+the ranks of waiting jobs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from synergai.profiles.dictionary import PREDICTED
+from synergai.scheduling.events import Command, Learned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.domain import EngineName
+    from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+    from synergai.scheduling.policy import View
+    from synergai.scheduling.queue.wait_queue import WaitQueue
+    from synergai.scheduling.rules.leases import Leases
+    from synergai.scheduling.rules.probes import Probes
+    from synergai.scheduling.state.estimator import Estimator
+    from synergai.scheduling.state.fleet import Fleet
+    from synergai.scheduling.state.records import Lease, WorkerRecord
+
+
+class ProfileChanges:
+    """Applies changes of profiles.
+
+    Args:
+        dictionary: profiled engine speeds.
+        fleet: the workers.
+        estimator: derives costs from the profiles, and paces from what is observed.
+        probes: knows which engines are unprofiled, and what assignments measured.
+        leases: knows the jobs whose paces are kept.
+        wait_queue: the waiting jobs, ranked by these costs.
+        view: tells policies when more has become available to run on.
+        commands: receives a `Learned` for each profile that a job measured.
+    """
+
+    def __init__(
+        self,
+        dictionary: ConfigurationDictionary,
+        fleet: Fleet,
+        estimator: Estimator,
+        probes: Probes,
+        leases: Leases,
+        wait_queue: WaitQueue,
+        view: View,
+        commands: list[Command],
+    ) -> None:
+        self._dictionary = dictionary
+        self._fleet = fleet
+        self._estimator = estimator
+        self._probes = probes
+        self._leases = leases
+        self._wait_queue = wait_queue
+        self._view = view
+        self._commands = commands
+
+    def learn(self, lease: Lease, now: float) -> None:
+        """Store a profile measured in service if it is the first or better than the known one."""
+        worker = self._fleet.workers[lease.assignment.worker_id]
+        if lease.assignment.probe:
+            entry = self._probes.measured_profile(lease, worker.worker.worker_class, now)
+            self._view.extended_at = now
+        else:
+            entry = self._probes.refined_profile(lease, now) or self._estimator.settled_profile(
+                lease, worker
+            )
+        if entry is None or self._has_better(entry):
+            return
+        engine = entry.engine
+        jobs = self._leases.paced_jobs(engine)
+        self._estimator.reset_paces(engine, self._fleet.serving(engine), jobs)
+        self._dictionary.put(entry)
+        self._refresh([engine])
+        self._commands.append(Learned(entry))
+
+    def add(self, entries: Sequence[ProfileEntry]) -> None:
+        """Put entries into the dictionary; paces relative to a replaced one are void."""
+        for entry in entries:
+            known = self._dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
+            if known is not None and known.qps != entry.qps:
+                self._reset_paces(entry)
+            if known is not None:
+                self._remove_kept(known)
+            self._dictionary.put(entry)
+        engines = sorted({entry.engine for entry in entries})
+        for engine in engines:
+            for worker in self._fleet.serving(engine):
+                if engine in worker.variants:
+                    self._keep(engine, worker)
+        self._refresh(engines)
+
+    def keep(self, worker: WorkerRecord) -> None:
+        """Let profiles of a file count for the variant that it has become on a worker.
+
+        They were measured when the engine had this file only.
+        """
+        kept = [engine for engine in sorted(worker.variants) if self._keep(engine, worker)]
+        if kept:
+            self._refresh(kept)
+
+    def _keep(self, engine: EngineName, worker: WorkerRecord) -> bool:
+        """Put profiles of its variants' files into the dictionary; return whether there are any."""
+        row = self._dictionary.row(engine, worker.worker.worker_class)
+        names = {each.digest: each.name for each in worker.variants[engine] if each.digest}
+        kept = [
+            _as_variant(entry, name)
+            for entry in row.values()
+            if not entry.configuration.variant and (name := names.get(entry.digest))
+        ]
+        kept = [entry for entry in kept if entry.configuration not in row]
+        for entry in kept:
+            self._dictionary.put(entry)
+        return bool(kept)
+
+    def _remove_kept(self, entry: ProfileEntry) -> None:
+        """Remove what `_keep` has put for the profile of a file, which is removed or replaced."""
+        if entry.configuration.variant:
+            return
+        for kept in list(self._dictionary.row(entry.engine, entry.worker_class).values()):
+            variant = kept.configuration.variant
+            if variant and kept == _as_variant(entry, variant):
+                self._dictionary.remove(kept)
+
+    def remove(self, entries: Sequence[ProfileEntry]) -> None:
+        """Remove entries from the dictionary; an engine without any is measured again."""
+        for entry in entries:
+            self._reset_paces(entry)
+            self._dictionary.remove(entry)
+            self._remove_kept(entry)
+        self._refresh(sorted({entry.engine for entry in entries}))
+        for worker in self._fleet.workers.values():
+            self._probes.update_worker(worker)
+
+    def _has_better(self, entry: ProfileEntry) -> bool:
+        """Return whether the profiler measured what was only observed, while it was observed."""
+        row = self._dictionary.row(entry.engine, entry.worker_class)
+        known = row.get(entry.configuration)
+        return known is not None and known.label not in {entry.label, PREDICTED}
+
+    def _reset_paces(self, entry: ProfileEntry) -> None:
+        """Void the paces that were observed on the class of an entry, which is replaced."""
+        workers = self._fleet.serving(entry.engine)
+        self._estimator.reset_paces(
+            entry.engine,
+            [w for w in workers if w.worker.worker_class == entry.worker_class],
+            self._leases.paced_jobs(entry.engine),
+        )
+
+    def _refresh(self, engines: Sequence[EngineName]) -> None:
+        """Compute what rests on the profiles of `engines` again."""
+        for engine in engines:
+            self._estimator.invalidate_profile(engine, self._fleet.serving(engine))
+        self._probes.refresh()
+        for engine in engines:
+            self._wait_queue.rerank(engine)
+
+
+def _as_variant(entry: ProfileEntry, variant: str) -> ProfileEntry:
+    """Return the profile of a file as that of a variant."""
+    return replace(entry, configuration=replace(entry.configuration, variant=variant))

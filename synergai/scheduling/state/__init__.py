@@ -1,0 +1,1 @@
+"""What the core knows: jobs, workers and assignments, and what they cost."""

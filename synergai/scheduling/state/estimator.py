@@ -1,0 +1,432 @@
+"""Execution time estimates: profiled times corrected by observation.
+
+``T_estimated = T_pre + q / QPS`` (thesis, Eq. 6.2), with two refinements for resident sessions
+and drifting machines: only the outstanding part of T_pre is charged, and the profiled QPS is
+scaled by the worker's observed pace. A predicted entry counts with one standard error less, so that
+a measured one is not given up for a prediction that is no better for sure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from synergai.domain import Session, largest_configuration
+from synergai.profiles.dictionary import OBSERVED
+from synergai.scheduling.state.estimate import Estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from synergai.domain import Configuration, EngineName, WorkerId
+    from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+    from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.state.loads import Loads
+    from synergai.scheduling.state.observation import Observation
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
+    from synergai.scheduling.variants.fronts import Limit
+
+_MAX_LIMITS: Final = 64
+"""Floors and pinned variants of an engine whose fastest workers are remembered."""
+_NEAR: Final = 0.003
+"""Share of the time of a query by which estimates of variants may be out of date."""
+_TRANSFER_WEIGHT: Final = 0.08
+"""Weight of one observed transfer time in the exponential average."""
+
+
+class Estimator:
+    """Cached cost estimates per engine and worker, updated by observations.
+
+    Attributes:
+        now: the instant of the event.
+    """
+
+    def __init__(
+        self, dictionary: ConfigurationDictionary, loads: Loads, settings: SchedulingSettings
+    ) -> None:
+        self.now = -math.inf
+        self._dictionary = dictionary
+        self._loads = loads
+        self._settings = settings
+        self._pace: dict[tuple[WorkerId, EngineName], float] = {}
+        # Requests behind the paces of engines that were measured with a single one.
+        self._requests: Counter[tuple[WorkerId, EngineName]] = Counter()
+        # Also by whether the session was added to a host that had others of its engine.
+        self._setup: dict[tuple[WorkerId, EngineName, bool], float] = {}
+        self._transfer: dict[tuple[WorkerId, EngineName], float] = {}
+        self._switch: dict[WorkerId, float] = {}
+        self._fastest: dict[EngineName, list[Estimate]] = {}
+        # The same for jobs that may not use all variants.
+        self._fastest_limited: dict[EngineName, dict[Limit, list[Estimate]]] = {}
+
+    @property
+    def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
+        """Observed over profiled time per query, by worker and engine."""
+        return self._pace
+
+    # --- estimates ----------------------------------------------------------------------
+
+    def estimate(self, engine: EngineName, worker: WorkerRecord) -> Estimate | None:
+        """Return the cost of `engine` on `worker` in its fastest configuration (thesis, c*).
+
+        None if the engine is not profiled on the worker's class.
+        """
+        found = self.estimates(engine, worker)
+        return found[0] if found else None
+
+    def estimates(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        """Return the cost of `engine` on `worker` per profiled configuration, highest QPS first."""
+        try:
+            return worker.estimates[engine]
+        except KeyError:
+            found = worker.estimates[engine] = self._compute(engine, worker)
+            return found
+
+    def for_job(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        """Return the cost of a job's engine on `worker`, in variants that the job may use now.
+
+        While a variant of the engine is being loaded, these are the ones that the worker has
+        loaded.
+        """
+        found = self.allowed(job, worker)
+        engine = job.job.engine
+        if engine in self._loads.engines and found and self.waits_for_load(engine, worker):
+            return tuple([each for each in found if each.session in worker.sessions])
+        return found
+
+    def may_use(self, session: Session, worker: WorkerRecord) -> bool:
+        """Return whether an assignment may use `session` now: it is loaded, or may be."""
+        return (
+            not session.configuration.variant
+            or session in worker.sessions
+            or not worker.worker.keeps_sessions
+            or self._loads.may_begin(session.engine, worker.id, self.now)
+        )
+
+    def allowed(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        """Return the cost of a job's engine on `worker`, in variants that the job may use."""
+        found = self.estimates(job.job.engine, worker)
+        limit = job.limit
+        return found if limit is None else tuple(filter(limit.allows, found))
+
+    def to_measure(self, job: JobRecord, worker: WorkerRecord) -> Configuration | None:
+        """Return the configuration in which a job's queries would measure its engine on `worker`.
+
+        The largest one; with variants, the first that the job may use and that is not profiled, by
+        the accuracy that the engine's folder declares. None if there is none, or if it would have
+        to be loaded while another one is being loaded.
+        """
+        engine, limit = job.job.engine, job.limit
+        usable = worker.configurations(engine)
+        variants = worker.variants.get(engine)
+        if not variants:
+            may_use = limit is None or limit.admits(worker.file_variants.get(engine, ""), 0.0)
+            return largest_configuration(usable) if usable and may_use else None
+        profiled = {each.configuration.variant for each in self.estimates(engine, worker)}
+        for variant in variants:
+            if variant.name in profiled:
+                continue
+            if limit is None or limit.admits(variant.name, variant.accuracy):
+                found = [each for each in usable if each.variant == variant.name]
+                if found:
+                    largest = largest_configuration(found)
+                    return largest if self.may_use(Session(engine, largest), worker) else None
+        return None
+
+    def waits_for_load(self, engine: EngineName, worker: WorkerRecord) -> bool:
+        """Return whether a worker may load no variant, as one is being loaded."""
+        return (
+            engine in worker.variants
+            and worker.worker.keeps_sessions
+            and not self._loads.may_begin(engine, worker.id, self.now)
+        )
+
+    def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
+        """Return the least time in which any of `serving` could run the job's pending queries.
+
+        0 if the engine is profiled on none of them.
+        """
+        engine = job.job.engine
+        if job.limit is not None:
+            fastest = self._fastest_within(job.limit, job, serving)
+        elif (known := self._fastest.get(engine)) is not None:
+            fastest = known
+        else:
+            found = [e for worker in serving if (e := self.estimate(engine, worker)) is not None]
+            fastest = self._fastest[engine] = _pareto_front(found)
+        queries, with_tensors = job.pending.total, job.job.with_tensors
+        if len(fastest) == 1:
+            return fastest[0].seconds(queries, with_tensors=with_tensors)
+        return min((e.seconds(queries, with_tensors=with_tensors) for e in fastest), default=0.0)
+
+    def _fastest_within(
+        self, limit: Limit, job: JobRecord, serving: Sequence[WorkerRecord]
+    ) -> list[Estimate]:
+        known = self._fastest_limited.setdefault(job.job.engine, {})
+        fastest = known.get(limit)
+        if fastest is None:
+            if len(known) >= _MAX_LIMITS:
+                known.clear()
+            found = [e for worker in serving for e in self.allowed(job, worker)[:1]]
+            fastest = known[limit] = _pareto_front(found)
+        return fastest
+
+    def _compute(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
+        row = self._dictionary.row(engine, worker.worker.worker_class)
+        entries = [row[c] for c in worker.configurations(engine) if c in row]
+        entries.sort(key=lambda entry: -entry.planned_qps)
+        pace, transfer_s = self._pace_and_transfer_s(engine, worker)
+        declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
+        samples = self._dictionary.samples(engine, worker.worker.worker_class)
+        found: list[Estimate] = []
+        for entry in entries:
+            session = Session(engine, entry.configuration)
+            variant = entry.configuration.variant
+            measured = entry.is_accurate_on(samples)
+            found.append(
+                Estimate(
+                    entry.configuration,
+                    self._setup_s(entry, session, worker),
+                    pace / entry.planned_qps,
+                    transfer_s,
+                    entry.watts / entry.qps if entry.watts > 0 else math.inf,
+                    entry,
+                    session,
+                    entry.accuracy if measured else declared.get(variant, 0.0),
+                    worker.file_variants.get(engine, ""),
+                )
+            )
+        return tuple(found)
+
+    def _pace_and_transfer_s(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float]:
+        """Return the observed pace and the transfer seconds per query."""
+        key = worker.id, engine
+        return self._pace.get(key, 1.0), self._transfer.get(key, 0.0)
+
+    def _setup_s(self, entry: ProfileEntry, session: Session, worker: WorkerRecord) -> float:
+        """Return load time if the session is cold, plus switch time if the power mode changes."""
+        seconds = 0.0
+        mode = entry.configuration.power_mode
+        if mode and worker.power_mode is not None and worker.power_mode != mode:
+            seconds += self._switch.get(worker.id, self._settings.mode_switch_s)
+        if not self._resident(session, worker):
+            started = _shares_host(session, worker)
+            pace = self._setup.get((worker.id, entry.engine, started), 1.0)
+            seconds += _load_s(entry, started=started) * pace
+        return seconds
+
+    def load_s(self, session: Session, worker: WorkerRecord) -> float:
+        """Return the profiled time to load a session; 0 if it is not profiled."""
+        row = self._dictionary.row(session.engine, worker.worker.worker_class)
+        entry = row.get(session.configuration)
+        return 0.0 if entry is None else _load_s(entry, started=_shares_host(session, worker))
+
+    @staticmethod
+    def _resident(session: Session, worker: WorkerRecord) -> bool:
+        """Return whether the session will be resident after the worker's current assignments."""
+        if not worker.worker.keeps_sessions:
+            return False
+        return session in worker.sessions or any(
+            lease.assignment.engine == session.engine
+            and lease.assignment.configuration == session.configuration
+            for lease in worker.leases.values()
+        )
+
+    # --- observations -------------------------------------------------------------------
+
+    def observe_queries(self, lease: Lease, worker: WorkerRecord, observation: Observation) -> None:
+        """Update pace and transfer time from a lease's finished queries.
+
+        Call in the order in which the worker runs its leases. An observation weighs as much as its
+        queries were expected to take: if it weighed as much as they did take, slow ones would
+        weigh more than fast ones, and the pace would not be the mean. One assignment moves the
+        pace by at most `pace_trust`, however long it runs. A profile of a single request may be
+        that of a cold engine: the next one replaces it, and then the mean of all does. A lease
+        whose profile was replaced says nothing about the pace relative to the new one.
+        """
+        if lease.estimate is None:
+            return
+        engine_s, transfer_s = observation
+        entry = lease.estimate.entry
+        key = worker.id, entry.engine
+        if lease.done > 0 and engine_s > 0 and self.is_current(entry):
+            if lease.prior_pace is None:
+                lease.prior_pace = self._pace.get(key, 1.0)
+            profiled_s = lease.done / entry.qps
+            expected_s = profiled_s * lease.prior_pace
+            weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
+            weight = min(weight, self._settings.pace_trust)
+            if self._is_rough(entry) and lease.assignment.count == 1:
+                weight = max(weight, 1.0 / (1 + self._requests[key]))
+                self._requests[key] += 1
+            seen = engine_s / profiled_s
+            self._pace[key] = _blend(lease.prior_pace, seen, weight)
+        if transfer_s is not None:
+            seen = max(0.0, transfer_s)
+            self._transfer[key] = _blend(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
+        self._refresh(worker, entry.engine)
+
+    def _is_rough(self, entry: ProfileEntry) -> bool:
+        return entry.label == OBSERVED and entry.queries < self._settings.probe_queries
+
+    def settled_profile(self, lease: Lease, worker: WorkerRecord) -> ProfileEntry | None:
+        """Return the profile of enough requests in place of that of a few; None if not due."""
+        entry = None if lease.estimate is None else lease.estimate.entry
+        if entry is None or not self._is_rough(entry) or not self.is_current(entry):
+            return None
+        key = worker.id, entry.engine
+        if self._requests[key] < self._settings.probe_queries:
+            return None
+        return replace(entry, qps=entry.qps / self._pace[key], queries=self._requests[key])
+
+    def is_current(self, entry: ProfileEntry) -> bool:
+        """Return whether the dictionary has the QPS of `entry`, to which a pace is relative."""
+        row = self._dictionary.row(entry.engine, entry.worker_class)
+        known = row.get(entry.configuration)
+        return known is entry or (known is not None and known.qps == entry.qps)
+
+    def reset_paces(
+        self,
+        engine: EngineName,
+        workers: Collection[WorkerRecord],
+        jobs: Iterable[JobRecord],
+    ) -> None:
+        """Reset the observed paces of `engine`, as a profile that they relate to is replaced.
+
+        Args:
+            engine: the engine of the profile.
+            workers: those whose paces relate to it.
+            jobs: the engine's jobs, which have paces of their own on these workers.
+        """
+        for worker in workers:
+            self._pace.pop((worker.id, engine), None)
+            del self._requests[worker.id, engine]
+            for lease in worker.all_leases():
+                if lease.assignment.engine == engine:
+                    lease.prior_pace = None
+            self._invalidate(worker, engine)
+        for job in jobs:
+            if job.paces:
+                for worker in workers:
+                    job.paces.pop(worker.id, None)
+
+    def observe_setup(self, worker: WorkerRecord, entry: ProfileEntry, seconds: float) -> None:
+        """Update the setup time of an engine; new and old observations weigh the same."""
+        started = _shares_host(Session(entry.engine, entry.configuration), worker)
+        profiled_s = _load_s(entry, started=started)
+        if profiled_s <= 0 or seconds <= 0:
+            return
+        key = worker.id, entry.engine, started
+        self._setup[key] = _blend(self._setup.get(key, 1.0), seconds / profiled_s, 0.5)
+        self._invalidate(worker, entry.engine)
+
+    def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
+        """Update the power mode switch time of a worker.
+
+        The first observation replaces the configured default; each later one weighs as much as
+        the average before it.
+        """
+        if seconds > 0:
+            believed = self._switch.get(worker.id, seconds)
+            self._switch[worker.id] = _blend(believed, seconds, 0.5)
+
+    def _invalidate(self, worker: WorkerRecord, engine: EngineName) -> None:
+        before = worker.estimates.pop(engine, None)
+        worker.fronts.pop(engine, None)
+        self._invalidate_fastest(worker, engine, before)
+
+    def _refresh(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Update cached estimates after a change of pace or transfer time only.
+
+        Happens with every report; recomputing from the profile would cost more.
+        """
+        before = worker.estimates.get(engine)
+        if before is not None:
+            pace, transfer_s = self._pace_and_transfer_s(engine, worker)
+            if engine in worker.variants and before and _is_near(before[0], pace, transfer_s):
+                return  # there is an estimate for each variant, and most reports change little
+            worker.estimates[engine] = tuple([e.with_pace(pace, transfer_s) for e in before])
+        self._invalidate_fastest(worker, engine, before)
+
+    def _invalidate_fastest(
+        self, worker: WorkerRecord, engine: EngineName, before: tuple[Estimate, ...] | None
+    ) -> None:
+        """Drop the cached Pareto front if the worker's change may affect it."""
+        if self._fastest_limited:
+            self._fastest_limited.pop(engine, None)
+        fastest = self._fastest.get(engine)
+        if fastest is None:
+            return
+        # In a large fleet few workers are on the front; the others may drift freely.
+        if before and any(one is before[0] for one in fastest):
+            del self._fastest[engine]
+            return
+        now = self.estimate(engine, worker) if engine in worker.engines else None
+        if now is not None and not any(one.dominates(now) for one in fastest):
+            del self._fastest[engine]
+
+    def invalidate_engine(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Drop cached estimates after `engine` was loaded or unloaded on the worker."""
+        self._invalidate(worker, engine)
+
+    def invalidate_worker(self, worker: WorkerRecord) -> None:
+        """Drop cached estimates after the worker joined, left, or changed its mode or engines."""
+        worker.estimates.clear()
+        worker.fronts.clear()
+        for engine in worker.engines:
+            self._fastest.pop(engine, None)
+            self._fastest_limited.pop(engine, None)
+
+    def invalidate_profile(self, engine: EngineName, workers: Sequence[WorkerRecord]) -> None:
+        """Drop cached estimates after the dictionary's entries for `engine` changed."""
+        for worker in workers:
+            self._invalidate(worker, engine)
+
+
+def _is_near(estimate: Estimate, pace: float, transfer_s: float) -> bool:
+    """Return whether an estimate is as good as one at another pace and transfer time."""
+    per_query_s = estimate.per_query_s
+    near_s = _NEAR * per_query_s
+    return (
+        abs(pace / estimate.entry.planned_qps - per_query_s) <= near_s
+        and abs(transfer_s - estimate.transfer_s) <= near_s
+    )
+
+
+def _pareto_front(found: list[Estimate]) -> list[Estimate]:
+    """Return the estimates that no other estimate dominates."""
+    if len(found) == 1:
+        return found
+    found.sort(key=lambda e: (e.setup_s, e.per_query_s))
+    kept: list[Estimate] = []
+    compute_s = total_s = math.inf
+    for e in found:
+        if e.per_query_s < compute_s or e.per_query_s + e.transfer_s < total_s:
+            kept.append(e)
+            compute_s = min(compute_s, e.per_query_s)
+            total_s = min(total_s, e.per_query_s + e.transfer_s)
+    return kept
+
+
+def _load_s(entry: ProfileEntry, *, started: bool) -> float:
+    """Return the profiled time of a load; variants share a host, and the samples in it."""
+    return entry.model_load_s if started else entry.t_pre_s
+
+
+def _shares_host(session: Session, worker: WorkerRecord) -> bool:
+    """Return whether another variant is loaded that runs in the same host."""
+    if not session.configuration.variant:
+        return False
+    host = session.configuration.base
+    return any(
+        each.engine == session.engine and each.configuration.base == host and each != session
+        for each in worker.sessions
+    )
+
+
+def _blend(believed: float, seen: float, weight: float) -> float:
+    """Return the exponential average after one more observation."""
+    return believed + weight * (seen - believed)

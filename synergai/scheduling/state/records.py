@@ -1,0 +1,591 @@
+"""Mutable records of jobs, workers and leases, owned by the core."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from synergai.domain import Session
+from synergai.scheduling.variants.fronts import Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from synergai.domain import (
+        AssignmentId,
+        Configuration,
+        EngineName,
+        Job,
+        Variant,
+        WorkerId,
+    )
+    from synergai.scheduling.events import Assignment, Worker
+    from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.ranges import Ranges
+    from synergai.scheduling.variants.fronts import Front
+
+Level: TypeAlias = tuple[int, bool]
+"""Sorts before the rank: the negated priority, then whether the tenant is over its share."""
+
+
+class HasLevel(Protocol):
+    """Lane of queued jobs with the same priority and tenant."""
+
+    level: Level
+
+
+MAX_REQUESTS: Final = 4
+"""Requests in flight on an interrupted worker, or concurrent ones in one session; others wait in
+the queue, in its order."""
+BRIEF_S: Final = 0.002
+BRIEF_SHARE: Final = 0.25
+"""A query is brief up to this time, or up to this share of the time of the query that runs at the
+head: even if both need all cores, that one hardly notices. All brief queries that run concurrently
+with another query take no longer than that query, or than this time."""
+JOB_REPORT_S: Final = 0.05
+"""Time between reports on a job, in which more than one query may run."""
+MAX_BRIEF: Final = 4
+"""Sessions per core that run brief queries concurrently with other work."""
+LONG_S: Final = 0.2
+"""Duration from which on queries count as long: what is left of them matters to requests."""
+ABORT_S: Final = 0.05
+"""Time after which a worker has aborted the query that it computes."""
+
+
+class Phase(enum.Enum):
+    """Progress of a lease on its worker.
+
+    BEHIND ──▶ SETUP ──▶ RUNNING: it waits behind other leases, becomes their head, and
+    reports that its first query runs. Single queries do not report that and stay in SETUP. The
+    report can overtake the end of the lease ahead, so BEHIND ──▶ RUNNING is possible. A stop can
+    be commanded, and the lease be released, in every phase.
+    """
+
+    BEHIND = enum.auto()
+    SETUP = enum.auto()
+    RUNNING = enum.auto()
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """An assignment in flight, from dispatch to release; see `Phase` for its life cycle.
+
+    Attributes:
+        assignment: what was dispatched.
+        job: the job it belongs to.
+        estimate: the expected cost; None for a probe.
+        expected_s: expected duration without the work ahead of it; infinite if unknown.
+        assigned_at: when it was assigned.
+        prior_pace: the worker's pace before this lease's first report.
+        done: number of recorded queries.
+        head_at: when it became the worker's head; None while it waits behind others.
+        first_query_at: when its setup ended, if reported.
+        reported_at: when it last reported progress or its start.
+        compute_s: reported time inside the engine so far.
+        setup_s: reported duration of its setup.
+        stopping: a stop was commanded.
+        yielding: it was stopped for a request.
+        aborted_at: when its running query was told to abort; None if it was not.
+        batch_size: number of queries computed together with its single query, itself included.
+        session: the session on its worker while it runs.
+    """
+
+    assignment: Assignment
+    job: JobRecord
+    estimate: Estimate | None
+    expected_s: float
+    assigned_at: float
+    prior_pace: float | None = None
+    done: int = 0
+    head_at: float | None = None
+    first_query_at: float | None = None
+    reported_at: float | None = None
+    compute_s: float = 0.0
+    setup_s: float = 0.0
+    stopping: bool = False
+    yielding: bool = False
+    aborted_at: float | None = None
+    batch_size: int = 1
+    session: Session = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.estimate is not None:
+            self.session = self.estimate.session
+        else:
+            self.session = Session(self.assignment.engine, self.assignment.configuration)
+
+    @property
+    def remaining(self) -> int:
+        """Queries not recorded yet."""
+        return self.assignment.count - self.done
+
+    @property
+    def phase(self) -> Phase:
+        """Its progress on the worker."""
+        if self.first_query_at is not None:
+            return Phase.RUNNING
+        return Phase.SETUP if self.is_head else Phase.BEHIND
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it waits for no other lease of its worker."""
+        return self.head_at is not None
+
+    def query_left_s(self, now: float) -> float:
+        """Return how long the query that it runs is expected to take; all of a short one."""
+        query_s = self.assignment.query_s
+        if query_s < LONG_S:
+            return query_s
+        return query_s - self.query_spent_s(now)
+
+    def query_spent_s(self, now: float) -> float:
+        """Return for how long it has run its current query, as far as is known."""
+        began = self.reported_at
+        if began is None:
+            began = now if self.head_at is None else self.head_at + self.assignment.setup_s
+        spent_s, query_s = max(0.0, now - began), self.assignment.query_s
+        return min(spent_s, query_s) if self.remaining == 1 else spent_s % query_s
+
+    def become_head(self, now: float) -> None:
+        """Enter SETUP: no other lease of the worker is ahead."""
+        self.head_at = now
+
+    def start(self, setup_s: float, now: float) -> None:
+        """Enter RUNNING: the first query began after `setup_s` seconds of setup."""
+        self.first_query_at = self.reported_at = now
+        self.setup_s = setup_s
+
+    def stop(self) -> None:
+        """Expect no more work from it until its worker reports the end."""
+        self.stopping = True
+        self.expected_s = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class JobRecord:
+    """A job from its arrival until it is finished, failed, rejected, expired or cancelled.
+
+    Each of its queries is recorded, leased or pending; while some pending ones are ready and it
+    does not pause before a retry, it is queued. Once removed, it is never queued again, and its
+    leases in flight are stopping.
+
+    Attributes:
+        job: the job as accepted.
+        sequence: order of arrival.
+        pending: queries that are neither recorded nor leased.
+        ready: queries below this number can run.
+        done: number of recorded queries.
+        faults: number of failed assignments without progress in between.
+        done_at_fault: number of recorded queries at the last fault.
+        fault_covers: last of its assignments that were in flight at that fault.
+        held_until: end of its pause before the next retry; None if it does not pause.
+        latest_start: when the fastest worker must start the pending queries to meet the deadline.
+        rank: the policy's order key; lower goes first.
+        queued_rank: the rank by which it was queued.
+        lane: where it is queued; None while it is not queued.
+        leases: its assignments in flight.
+        paces: observed over profiled seconds of this job, by worker.
+        planned_at: when the last plan that included it completes it; None if there was none.
+        removed: it has left the system; results of its leases are discarded.
+        copy_of: the late request that it repeats; see `hedging`.
+        hedged: it is a request of which a copy was sent.
+        is_request: it is a single request whose client waits for the answer.
+        limit: which variants of its engine it may use; None for all.
+    """
+
+    job: Job
+    sequence: int
+    pending: Ranges
+    ready: int
+    done: int = 0
+    faults: int = 0
+    done_at_fault: int = -1
+    fault_covers: int = -1
+    held_until: float | None = None
+    latest_start: float = math.inf
+    rank: float = 0.0
+    queued_rank: float = 0.0
+    lane: HasLevel | None = None
+    leases: dict[AssignmentId, Lease] = field(default_factory=dict)
+    paces: dict[WorkerId, float] = field(default_factory=dict)
+    planned_at: float | None = None
+    removed: bool = False
+    copy_of: JobRecord | None = None
+    hedged: bool = False
+    is_request: bool = field(init=False)
+    limit: Limit | None = None
+
+    def __post_init__(self) -> None:
+        job = self.job
+        self.is_request = job.perishable and job.queries == 1
+        if job.variant or job.min_accuracy:
+            self.limit = Limit(job.variant, job.min_accuracy)
+
+    @property
+    def remaining(self) -> int:
+        """Queries not recorded yet."""
+        return self.job.queries - self.done
+
+    @property
+    def assignable(self) -> int:
+        """Queries that can be assigned now."""
+        return 0 if self.held_until is not None else self.pending.available(self.ready)
+
+    @property
+    def queued(self) -> bool:
+        """Whether it is in the job queue."""
+        return self.lane is not None
+
+    @property
+    def level(self) -> Level | None:
+        """Its level in the job queue; None while it is not queued."""
+        return None if self.lane is None else self.lane.level
+
+    @property
+    def over_share(self) -> bool:
+        """Whether it is queued behind others of its priority, its tenant being over its share."""
+        return self.lane is not None and self.lane.level[1]
+
+
+@dataclass(slots=True, eq=False)
+class WorkerRecord:
+    """A worker from joining to leaving the fleet.
+
+    It is idle without leases and busy otherwise. A busy worker may be available as well, as work
+    is prefetched. A draining worker becomes idle and stays so until it leaves.
+
+    Attributes:
+        worker: the worker as it joined.
+        index: order of joining; breaks ties.
+        engines: what it can run.
+        sessions: the sessions in its memory.
+        unusable: engines with the configurations that it cannot run them in.
+        variants: the variants that it has of each engine with variants.
+        file_variants: the variant of other workers that its single file of an engine is.
+        session_bytes: memory of sessions, as it reported it.
+        used_at: when the last assignment of a session ended.
+        full_until: until when it counts as full, as it refused to preload.
+        most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
+        paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
+        power_mode: the mode after its current assignments; None if unknown.
+        prefetch_s: see `SchedulingSettings`.
+        draining: it accepts no new assignments.
+        leases: its assignments in execution order, without the concurrent ones.
+        concurrent: its assignments that run concurrently, in execution order by session.
+        brief_s: expected duration of the brief requests that ran concurrently with its head since
+            this began or last reported progress.
+        head_ends_at: expected end of the first lease.
+        behind_head_s: expected duration of all other leases.
+        idle_since: when it last became idle.
+        max_batch: largest batch its leases can form; 1 unless all are for one session with batches.
+        available_at: from when on it accepts an assignment; -inf: already, inf: only an event
+            can make it available.
+        last_job: the job of its latest assignment.
+        requests: how many of its `leases` are requests'.
+        yielding: how many of its leases were stopped for a request.
+        interruptions: requests that interrupted its jobs since one of these made progress.
+        interrupted_s: expected duration of these requests.
+        lost_s: work on aborted queries that later ones have not made up for.
+        unabortable: engines whose queries went on although they were told to abort.
+        interrupted_at: when a request last interrupted its jobs.
+        estimates: cached engine costs.
+        fronts: cached variants that are worth using, by engine and who may use them.
+        spreads: margin that is kept for deviations from estimates, by engine with variants.
+        heard_at: when one of its leases last showed a sign of progress.
+        silences_s: longest recent time between two such signs, by engine.
+        lateness: multiple of its estimate after which a request is late here, by engine.
+        ejected_until: end of its pause as an outlier; None if it is not ejected.
+        on_trial: it was ejected, and has not completed a query since.
+        ejections: how often it was ejected since it last completed a query.
+    """
+
+    worker: Worker
+    index: int
+    engines: set[EngineName]
+    sessions: set[Session]
+    unusable: set[Session] = field(default_factory=set)
+    variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
+    file_variants: dict[EngineName, str] = field(default_factory=dict)
+    session_bytes: dict[Session, int] = field(default_factory=dict)
+    used_at: dict[Session, float] = field(default_factory=dict)
+    full_until: float = -math.inf
+    most_sessions: float = math.inf
+    paused: dict[Session, float] = field(default_factory=dict)
+    power_mode: str | None = None
+    prefetch_s: float = 0.0
+    draining: bool = False
+    leases: dict[AssignmentId, Lease] = field(default_factory=dict)
+    concurrent: dict[Session, dict[AssignmentId, Lease]] = field(default_factory=dict)
+    brief_s: float = 0.0
+    head_ends_at: float = 0.0
+    behind_head_s: float = 0.0
+    idle_since: float = 0.0
+    max_batch: int = 1
+    available_at: float = math.inf
+    last_job: JobRecord | None = None
+    requests: int = 0
+    interruptions: int = 0
+    interrupted_s: float = 0.0
+    lost_s: float = 0.0
+    unabortable: set[EngineName] = field(default_factory=set)
+    interrupted_at: float = -math.inf
+    yielding: int = 0
+    estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
+    fronts: dict[EngineName, dict[tuple[Limit | None, bool], Front]] = field(default_factory=dict)
+    spreads: dict[EngineName, float] = field(default_factory=dict)
+    heard_at: float = -math.inf
+    silences_s: dict[EngineName, float] = field(default_factory=dict)
+    lateness: dict[EngineName, float] = field(default_factory=dict)
+    ejected_until: float | None = None
+    on_trial: bool = False
+    ejections: int = 0
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether it gets no new assignments: it drains, or is ejected as an outlier."""
+        return self.draining or self.ejected_until is not None
+
+    @property
+    def id(self) -> WorkerId:
+        """The worker's id."""
+        return self.worker.id
+
+    def configurations(self, engine: EngineName) -> list[Configuration]:
+        """Return the configurations that it can run `engine` in."""
+        every: Iterable[Configuration] = self.worker.configurations
+        if variants := self.variants.get(engine):
+            every = [replace(each, variant=one.name) for each in every for one in variants]
+        if self.unusable:
+            every = [each for each in every if Session(engine, each) not in self.unusable]
+        if self.paused:
+            used = [each for each in every if Session(engine, each) not in self.paused]
+            every = used or every
+        return list(every)
+
+    def has_other_variants(self, session: Session, *, paused: bool) -> bool:
+        """Return whether it can run the engine of a session in another variant.
+
+        Args:
+            session: the session.
+            paused: whether variants that pause count.
+        """
+        variant = session.configuration.variant
+        without = self.unusable if paused else self.unusable | self.paused.keys()
+        return bool(variant) and any(
+            Session(session.engine, replace(configuration, variant=other.name)) not in without
+            for configuration in self.worker.configurations
+            for other in self.variants.get(session.engine, ())
+            if other.name != variant
+        )
+
+    @property
+    def head(self) -> Lease | None:
+        """The first of its `leases`, which it runs now; None if there are none."""
+        return next(iter(self.leases.values()), None)
+
+    def all_leases(self) -> list[Lease]:
+        """Return all of its assignments."""
+        concurrent = [lease for leases in self.concurrent.values() for lease in leases.values()]
+        return [*self.leases.values(), *concurrent]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no assignments."""
+        return not self.leases and not self.concurrent
+
+    @property
+    def is_interruptible(self) -> bool:
+        """Whether it runs a job, not a probe, and takes another request between two queries."""
+        return (
+            self.requests < min(len(self.leases), MAX_REQUESTS)
+            and not self.withdrawn
+            and not self.on_trial
+            and all(lease.estimate is not None for lease in self.leases.values())
+        )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is busy, and further requests may run concurrently with that."""
+        return bool(self.leases and self.worker.cores and not self.withdrawn and not self.on_trial)
+
+    def may_run_concurrently(self, session: Session, query_s: float) -> bool:
+        """Return whether requests in `session` may run concurrently with its `leases` at all.
+
+        The session is loaded. Nothing is computed while the head's is being loaded, or the cores
+        suffice for the threads of both, or the request is brief. A switch of the power mode comes
+        with a load, so sessions of another mode have to wait. So do engines with variants: a
+        request would get the one that fits next to the head, not the one that its time pays for.
+        """
+        head = self.head
+        if head is None or not self.is_shared or session not in self.sessions:
+            return False
+        ours, theirs = session.configuration, head.session.configuration
+        if session == head.session or ours.power_mode != theirs.power_mode:
+            return False
+        if head.phase is Phase.SETUP and head.session not in self.sessions:
+            return True
+        if head.estimate is None or ours.variant:  # it is being measured, or another may be chosen
+            return False
+        if ours.execution_provider and ours.execution_provider == theirs.execution_provider:
+            return False
+        return is_brief(query_s, head) or ours.threads + theirs.threads <= self.worker.cores
+
+    def runs_concurrently(self, session: Session, query_s: float) -> bool:
+        """Return whether a further request in `session` runs concurrently with its `leases` now."""
+        if not self.may_run_concurrently(session, query_s):
+            return False
+        head = self.head
+        if head is not None and head.session in self.sessions and is_brief(query_s, head):
+            least_s = BRIEF_S if head.job.is_request else JOB_REPORT_S
+            if self.brief_s >= max(least_s, head.assignment.query_s):
+                return False
+        if (others := self.concurrent.get(session)) is not None:
+            return len(others) < MAX_REQUESTS and len(others) * query_s <= self.prefetch_s
+        if head is None or is_brief(query_s, head):
+            return len(self.concurrent) < MAX_BRIEF * self.worker.cores
+        long = [
+            each.configuration.threads
+            for each, leases in self.concurrent.items()
+            if not is_brief(next(iter(leases.values())).assignment.query_s, head)
+        ]
+        threads = session.configuration.threads + head.session.configuration.threads
+        return not long or threads + sum(long) <= self.worker.cores
+
+    def ahead_s(self, session: Session, query_s: float, now: float) -> float:
+        """Return the expected seconds until it turns to a further request in `session`."""
+        if not self.may_run_concurrently(session, query_s):
+            return self.free_at(now) - now
+        return sum(lease.expected_s for lease in self.concurrent.get(session, {}).values())
+
+    def free_at(self, now: float) -> float:
+        """Return when all of its assignments are expected to be over.
+
+        An abort that it has not answered is expected to take as long again: it may be hung.
+        """
+        if not self.leases:
+            return now
+        head = self.head
+        unanswered_s = 0.0 if head is None or head.aborted_at is None else now - head.aborted_at
+        return max(self.head_ends_at, now) + unanswered_s + self.behind_head_s
+
+    def ends_at(self, lease: Lease, now: float) -> float:
+        """Return when one of its assignments is expected to be over."""
+        if lease.assignment.concurrent:
+            return now + sum(each.expected_s for each in self.concurrent[lease.session].values())
+        at = max(self.head_ends_at, now)
+        for each in self.leases.values():
+            if not each.is_head:
+                at += each.expected_s
+            if each is lease:
+                break
+        return at
+
+    def is_set_up_for(self, job: JobRecord, now: float) -> bool:
+        """Return whether `job` would continue here without a pause, and so without setup."""
+        return self.last_job is job and (bool(self.leases) or self.idle_since == now)
+
+    def joins_batch(self, session: Session) -> bool:
+        """Return whether the next assignment for `session` would join the batch being gathered."""
+        return self.max_batch > 1 and self.head is not None and self.head.session == session
+
+    def next_available_at(self, settings: SchedulingSettings) -> float:
+        """Return from when on it accepts an assignment: idle, or within the prefetch time of it.
+
+        Time alone brings a worker no closer to idle than the work behind its head, so it may be
+        that only an event makes it available. With batches, the next one is accepted while one
+        is computed.
+        """
+        if self.yielding:
+            # What yields returns to the queue first: another job must not take its place.
+            return math.inf
+        if self.withdrawn or len(self.leases) >= (1 if self.on_trial else settings.prefetch_count):
+            return math.inf
+        if not self.leases:
+            return -math.inf
+        if self.max_batch > 1 and len(self.leases) < 2 * self.max_batch:
+            return -math.inf
+        if self.behind_head_s > settings.prefetch_s:
+            return math.inf
+        return self.head_ends_at + self.behind_head_s - settings.prefetch_s
+
+    def append(self, lease: Lease, now: float) -> None:
+        """Add `lease` behind its other work, or concurrently."""
+        if lease.assignment.concurrent:
+            others = self.concurrent.setdefault(lease.session, {})
+            if not others:
+                lease.become_head(now)
+            others[lease.assignment.id] = lease
+            if self.head is not None and is_brief(lease.assignment.query_s, self.head):
+                self.brief_s += lease.expected_s
+            return
+        times = lease.assignment.batch_times
+        if self.leases:
+            self.behind_head_s += lease.expected_s
+            if times is None or not self.joins_batch(lease.session):
+                self.max_batch = 1
+        else:
+            self.max_batch = 1 if times is None else times.max_rows
+            self.brief_s = 0.0
+            lease.become_head(now)
+            self.head_ends_at = now + lease.expected_s
+        self.last_job = lease.job
+        self.requests += lease.job.is_request
+        self.leases[lease.assignment.id] = lease
+
+    def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
+        """Count no more work for `lease`, but its current query if it yields to a request."""
+        lease.stop()
+        if lease.assignment.concurrent:
+            return
+        self.yielding += for_request and not lease.yielding
+        lease.yielding |= for_request
+        if lease.is_head:
+            left_s = lease.query_left_s(now) if for_request else 0.0
+            if lease.aborted_at is not None:
+                left_s = min(left_s, ABORT_S)
+            self.head_ends_at = min(self.head_ends_at, now + left_s)
+        else:
+            self._sum_behind_head()
+
+    def remove(self, lease: Lease, now: float) -> None:
+        """Remove `lease` at any position; the next one becomes the head."""
+        if lease.assignment.concurrent:
+            others = self.concurrent[lease.session]
+            del others[lease.assignment.id]
+            if not others:
+                del self.concurrent[lease.session]
+            elif lease.is_head:
+                next(iter(others.values())).become_head(now)
+            return
+        del self.leases[lease.assignment.id]
+        self.requests -= lease.job.is_request
+        self.yielding -= lease.yielding
+        if not self.leases:
+            self.idle_since = now
+            self.max_batch = 1
+        elif lease.is_head and (head := self.head) is not None:
+            self.brief_s = 0.0
+            head.become_head(now)
+            self.head_ends_at = now + head.expected_s
+            if head.first_query_at is not None:  # which was reported before the end of this one
+                queries_s = head.expected_s - head.assignment.setup_s
+                self.head_ends_at = max(now, head.first_query_at + queries_s)
+        self._sum_behind_head()
+
+    def _sum_behind_head(self) -> None:
+        if len(self.leases) < 2:
+            self.behind_head_s = 0.0
+            return
+        # Summed from scratch: rounding errors of differences would accumulate.
+        seconds = [lease.expected_s for lease in self.leases.values()]
+        self.behind_head_s = sum(seconds[1:])
+
+
+def is_brief(query_s: float, head: Lease) -> bool:
+    """Return whether a query is too short to matter to what runs at the head of a worker."""
+    return query_s <= max(BRIEF_S, BRIEF_SHARE * head.assignment.query_s)

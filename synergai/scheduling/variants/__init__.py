@@ -1,0 +1,1 @@
+"""Choice among the variants of an engine."""

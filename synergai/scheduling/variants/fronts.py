@@ -1,0 +1,132 @@
+"""The variants of an engine that are worth using on a worker."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from synergai.scheduling.variants.allowance import concave_hull
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.scheduling.state.estimate import Estimate
+
+
+class Limit(NamedTuple):
+    """Limits on the variants that a job may use.
+
+    Attributes:
+        variant: the only one; empty for any.
+        min_accuracy: lowest accuracy.
+    """
+
+    variant: str
+    min_accuracy: float
+
+    def allows(self, estimate: Estimate) -> bool:
+        """Return whether the job may use the variant of an estimate."""
+        variant = estimate.configuration.variant or estimate.file_variant
+        return self.admits(variant, estimate.accuracy)
+
+    def admits(self, variant: str, accuracy: float) -> bool:
+        """Return whether the job may use a variant with an accuracy."""
+        return self.variant in ("", variant) and accuracy >= self.min_accuracy
+
+
+class Front(Struct):
+    """Variants that no mixture of others beats, from the fastest to the most accurate.
+
+    Attributes:
+        places: number of each one's estimate among those of its engine on the worker.
+        costs: worker time per query by variant, in times of the engine's fastest variant.
+        values: accuracy by variant, relative to that of the engine's best; 0 if it is not known. If
+            none is known, that of the reference counts as 1.
+        batched: whether its queries are computed in batches if that is faster.
+        built_at: when it was built.
+        estimates: the engine's estimates on the worker, as last seen.
+        fastest_s: worker time per query of the engine's fastest variant, by these.
+    """
+
+    places: tuple[int, ...]
+    costs: tuple[float, ...]
+    values: tuple[float, ...]
+    batched: bool
+    built_at: float
+    estimates: Sequence[Estimate]
+    fastest_s: float
+
+    @property
+    def slowest(self) -> Estimate:
+        """The most accurate variant."""
+        return self.estimates[self.places[-1]]
+
+    def follow(self, estimates: Sequence[Estimate]) -> None:
+        """Take over estimates of which only the pace and the transfer time have changed."""
+        self.estimates = estimates
+        self.fastest_s = capacity_s(estimates[self.places[0]], batched=self.batched) / self.costs[0]
+
+
+def build_front(
+    estimates: Sequence[Estimate],
+    limit: Limit | None,
+    now: float,
+    *,
+    batched: bool,
+    reference: str = "",
+) -> Front | None:
+    """Return the front of an engine on a worker; None if it may use no variant there.
+
+    A variant of unknown accuracy is used only if it is the fastest. A slower one whose accuracy is
+    higher by less than the standard error of the difference is no better for sure, and left out.
+    If no accuracy is known, the reference counts as the only accurate variant.
+
+    Args:
+        estimates: the engine's estimates on the worker, fastest first.
+        limit: which variants may be used; None for all.
+        now: the instant.
+        batched: whether queries come with tensors, and are computed in batches if that is faster.
+        reference: the engine's first variant, which the others were made from.
+    """
+    places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
+    if not places:
+        return None
+    seconds = [capacity_s(each, batched=batched) for each in estimates]
+    fastest_s = min(seconds)
+    accuracies = [each.accuracy for each in estimates]
+    if not any(accuracies):
+        accuracies = [float(each.configuration.variant == reference) for each in estimates]
+    errors = [each.entry.accuracy_error for each in estimates]
+    places.sort(key=lambda place: seconds[place])
+    kept: list[int] = []
+    for place in places:
+        if kept:
+            gain = accuracies[place] - accuracies[kept[-1]]
+            if gain <= math.hypot(errors[place], errors[kept[-1]]):
+                continue
+        kept.append(place)
+    hull = concave_hull([(seconds[place], accuracies[place]) for place in kept])
+    best = max(max(accuracies), 1e-9)
+    return Front(
+        tuple([kept[number] for number in hull]),
+        tuple([seconds[kept[number]] / fastest_s for number in hull]),
+        tuple([accuracies[kept[number]] / best for number in hull]),
+        batched,
+        now,
+        estimates,
+        fastest_s,
+    )
+
+
+def capacity_s(estimate: Estimate, *, batched: bool) -> float:
+    """Return the worker time that a query takes when many wait."""
+    if not batched:
+        return estimate.per_query_s
+    alone_s = estimate.per_query_s + estimate.transfer_s
+    times = estimate.entry.batch_times
+    if times is None:
+        return alone_s
+    pace = estimate.per_query_s * estimate.entry.planned_qps
+    return min(alone_s, pace * times.by_size[-1] / times.max_rows)
