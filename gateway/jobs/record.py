@@ -24,7 +24,7 @@ class JobRecord:
         dispatched_at: time of the first dispatch.
         estimated_s: seconds from the first dispatch to completion, as estimated then.
         estimated_low_s, estimated_high_s: interval that holds 90 % of actual times; see
-            `EstimateInterval`.
+            `EstimateErrors`.
         executions: recorded queries per assignment or worker; the ranges do not overlap.
         reason: why it failed, was rejected or expired.
     """

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.jobs.estimate_interval import WINDOW, EstimateInterval
+from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
 from gateway.jobs.own_inputs_job import OwnInputsJob
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
@@ -100,12 +100,12 @@ class SubmittedJobs:
         self._unfinished: dict[JobId, SubmittedJob] = {}
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
         self.progress_rate = ProgressRate()
-        self._interval = EstimateInterval()
+        self._errors = EstimateErrors()
 
     async def restore(self) -> int:
         """Resume the unfinished jobs in the journal; return their number."""
         for ended in reversed(await self._journal.ended_jobs([JobState.SUCCEEDED], WINDOW)):
-            self._interval.add(ended.estimated_s, ended.actual_s)
+            self._errors.add(ended.estimated_s, ended.actual_s)
         unfinished = await self._journal.unfinished_jobs()
         for record in unfinished:
             try:
@@ -277,7 +277,8 @@ class SubmittedJobs:
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)
-        self._interval.add(tracker.record.estimated_s, tracker.record.actual_s)
+        record = tracker.record
+        self._errors.add(record.estimated_s, record.actual_s, tracker.queries_s)
         if isinstance(job, OwnInputsJob):
             self._close_later(self._close_data(job))
 
@@ -342,7 +343,7 @@ class SubmittedJobs:
         return record.status(self._unix_now())
 
     def _tracker(self, record: JobRecord) -> JobTracker:
-        return JobTracker(record, self._clock, self._dispatcher.expected_completion, self._interval)
+        return JobTracker(record, self._clock, self._dispatcher.expected_completion, self._errors)
 
     def _check_capacity(self, spec: JobSpec) -> None:
         self._admission.check_open()

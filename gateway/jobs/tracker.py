@@ -13,7 +13,7 @@ from synergai.domain import JobState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
-    from gateway.jobs.estimate_interval import EstimateInterval
+    from gateway.jobs.estimate_errors import EstimateErrors
     from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.progress_rate import ProgressRate
     from gateway.jobs.record import JobRecord
@@ -30,12 +30,13 @@ class JobTracker:
         record: initial record.
         clock: the gateway's clock.
         expected: returns when the job is expected to complete, in monotonic seconds, if known.
-        interval: gives the estimate its interval; None for a job whose client sets the pace.
+        errors: of earlier estimates; None for a job whose client sets the pace.
 
     Attributes:
         id: id of the job.
         spec: specification of the job.
         clock: the gateway's clock.
+        queries_s: part of the estimate that its queries take; None without an estimate.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class JobTracker:
         record: JobRecord,
         clock: Clock,
         expected: Callable[[JobId, float], float | None],
-        interval: EstimateInterval | None = None,
+        errors: EstimateErrors | None = None,
     ) -> None:
         self.id = record.id
         self.spec = record.spec
@@ -52,7 +53,8 @@ class JobTracker:
         self._executions_stale = False
         self._executions = Executions(record.executions)
         self._expected = expected
-        self._interval = interval
+        self._errors = errors
+        self.queries_s: float | None = None
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -94,9 +96,10 @@ class JobTracker:
             and not assignment.probe
             and (completes_at := self._expected(self.id, now)) is not None
         ):
-            estimated_s = self.clock.to_unix(completes_at) - dispatched_at
-            if self._interval is not None:
-                low_s, high_s = self._interval.around(estimated_s)
+            estimated_s = self.queries_s = self.clock.to_unix(completes_at) - dispatched_at
+            if self._errors is not None:
+                estimated_s += self._errors.fixed_s
+                low_s, high_s = self._errors.around(estimated_s)
         changed = (dispatched_at, estimated_s) != (record.dispatched_at, record.estimated_s)
         if changed or record.state is JobState.QUEUED:
             self._change(

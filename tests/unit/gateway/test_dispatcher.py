@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gateway.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import StopAssignment
-from gateway.jobs.estimate_interval import LEAST, PRIOR
+from gateway.jobs.estimate_errors import LEAST, PRIOR
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Cancelled,

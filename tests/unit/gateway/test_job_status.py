@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.jobs.estimate_interval import PRIOR, EstimateInterval
+from gateway.jobs.estimate_errors import PRIOR, PRIOR_FIXED_S, EstimateErrors
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.record import JobRecord
@@ -119,13 +119,14 @@ def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:
 def test_estimate_waits_until_the_completion_can_be_expected() -> None:
     clock = Clock()
     expected: list[float | None] = [None, 112.0, 150.0]
-    tracker = JobTracker(a_record(), clock, lambda _job, _now: expected.pop(0), EstimateInterval())
+    tracker = JobTracker(a_record(), clock, lambda _job, _now: expected.pop(0), EstimateErrors())
     assert tracker.record_dispatch(an_assignment(10), 100.0)
     assert tracker.record.estimated_s is None
     assert tracker.record_dispatch(an_assignment(6), 103.0)
     assert tracker.record.estimated_s == pytest.approx(12.0)
     interval = (tracker.record.estimated_low_s, tracker.record.estimated_high_s)
-    assert interval == pytest.approx(tuple(12.0 * ratio for ratio in PRIOR))
+    low, high = PRIOR
+    assert interval == pytest.approx((12.0 * low, 12.0 * high + PRIOR_FIXED_S))
     assert not tracker.record_dispatch(an_assignment(4), 104.0)
     assert interval == (tracker.record.estimated_low_s, tracker.record.estimated_high_s)
 

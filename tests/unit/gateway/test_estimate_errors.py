@@ -1,0 +1,128 @@
+"""What completed jobs teach about further estimates."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.jobs.estimate_errors import (
+    LEAST,
+    LEAST_SHORT,
+    PRIOR,
+    PRIOR_FIXED_S,
+    WINDOW,
+    EstimateErrors,
+    Interval,
+)
+
+LOW, HIGH = PRIOR
+
+
+def learned(*ratios: float) -> EstimateErrors:
+    errors = EstimateErrors()
+    for ratio in ratios:
+        errors.add(10.0, 10.0 * ratio)
+    return errors
+
+
+def prior(estimated_s: float) -> Interval:
+    return Interval(estimated_s * LOW, estimated_s * HIGH + PRIOR_FIXED_S)
+
+
+def test_prior_holds_until_enough_similar_jobs_have_completed() -> None:
+    assert learned().around(10.0) == prior(10.0)
+    assert learned(*[1.0] * (LEAST - 1)).around(10.0) == prior(10.0)
+    assert learned(*[1.0] * LEAST).around(10.0) == (10.0, 10.0)
+
+
+def test_similar_jobs_outside_of_the_prior_widen_it() -> None:
+    assert learned(0.25, 1.0, 4.0).around(10.0) == (2.5, 40.0)
+
+
+def test_jobs_of_another_length_teach_nothing_about_a_job() -> None:
+    assert learned(*[0.01, 100.0] * LEAST).around(40.0) == prior(40.0)
+    assert learned(*[0.01, 100.0] * LEAST).around(2.0) == prior(2.0)
+
+
+def test_jobs_without_an_estimate_or_completion_teach_nothing() -> None:
+    errors = EstimateErrors()
+    for _ in range(LEAST):
+        errors.add(None, 9.0, None)
+        errors.add(0.0, 9.0, 0.0)
+        errors.add(0.01, None, 0.01)
+    assert errors.around(1.0) == prior(1.0)
+    assert errors.fixed_s == 0.0
+
+
+def test_interval_follows_the_last_jobs() -> None:
+    assert learned(*[1.0] * WINDOW, *[3.0] * WINDOW).around(10.0) == pytest.approx((30.0, 30.0))
+
+
+def test_fixed_time_is_what_short_jobs_take_longer_at_the_median() -> None:
+    errors = EstimateErrors()
+    for _ in range(WINDOW):
+        errors.add(20.0, 31.0, 20.0)
+    for number in range(LEAST_SHORT):
+        assert errors.fixed_s == 0.0
+        errors.add(0.002, 0.012 + number * 0.001, 0.002)
+    assert errors.fixed_s == pytest.approx(0.012)
+    for _ in range(LEAST):  # which are estimated with it
+        errors.add(0.014, 0.014, 0.002)
+    assert errors.fixed_s == pytest.approx(0.012)
+
+
+def test_fixed_time_is_never_negative() -> None:
+    errors = EstimateErrors()
+    for _ in range(LEAST_SHORT):
+        errors.add(0.02, 0.01, 0.02)
+    assert errors.fixed_s == 0.0
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.floats(0.5, 2.0), st.floats(0.02, 0.6), st.integers(0, 1 << 32), st.sampled_from([19, 200])
+)
+def test_interval_holds_nine_of_ten_further_jobs(
+    median: float, deviation: float, seed: int, completed: int
+) -> None:
+    """The mean over gateways: that of a single one varies with the jobs it has learned from."""
+    draw = random.Random(seed)
+
+    def ratio() -> float:
+        return median * math.exp(deviation * draw.gauss(0, 1))
+
+    held = 0
+    for _ in range(200):
+        low, high = learned(*(ratio() for _ in range(completed))).around(10.0)
+        held += sum(low <= 10.0 * ratio() <= high for _ in range(20))
+    assert 0.85 <= held / 4000 <= 0.95
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_interval_holds_nine_of_ten_jobs_of_every_length_in_a_mixture(seed: int) -> None:
+    """Fixed costs of tens of milliseconds dominate short jobs, those of the machine long ones."""
+    draw = random.Random(seed)
+    errors = EstimateErrors()
+    held = dict.fromkeys(range(-3, 3), 0)
+    jobs = dict.fromkeys(held, 0)
+    widths = []
+    for number in range(3000):
+        decade = draw.randrange(-3, 3)
+        queries_s = 10 ** (decade + draw.random())
+        actual_s = queries_s * math.exp(0.15 * draw.gauss(0, 1))
+        actual_s += 0.02 * math.exp(0.5 * draw.gauss(0, 1))
+        estimated_s = queries_s + errors.fixed_s
+        low, high = errors.around(estimated_s)
+        errors.add(estimated_s, actual_s, queries_s)
+        if number >= WINDOW:
+            jobs[decade] += 1
+            held[decade] += low <= actual_s <= high
+            if decade >= 0:
+                widths.append(high / low)
+    assert all(0.85 <= held[decade] / jobs[decade] <= 0.98 for decade in jobs)
+    assert statistics.median(widths) < 2.2  # exactly known, it would be 1.6
