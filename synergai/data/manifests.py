@@ -55,12 +55,13 @@ def read_manifest(path: str) -> Iterator[ManifestEntry]:
             for number, listed, name in read(path, lines):
                 if "\0" in listed:
                     raise InvalidInput(f"{path}: a path has a zero byte; is it a manifest?")
-                yield ManifestEntry(_resolve(listed, path), name or listed, number)
+                yield ManifestEntry(resolve(listed, path), name or listed, number)
         except csv.Error as error:
             raise InvalidInput(f"{path}: {error}") from None
 
 
-def _resolve(listed: str, manifest: str) -> str:
+def resolve(listed: str, manifest: str) -> str:
+    """Return the path or URL that a manifest lists, ready to be opened."""
     if is_url(listed) or Path(listed).is_absolute():
         return listed
     if is_url(manifest):

@@ -2,7 +2,7 @@
 
 The columns of a CSV file, or the keys of the lines of a JSON-lines file, are called like the
 engine's inputs. For an engine with a single input, a line may have its values alone: the cells of
-CSV, with or without a header, or a JSON number or list. Any other file is a manifest.
+CSV, with or without a header, or a JSON number or list. A file that lists others is a manifest.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from synergai.data.columns import in_shape
-from synergai.data.locations import open_file, suffix_of
-from synergai.data.manifests import PATH_KEYS
+from synergai.data.locations import is_url, open_file, suffix_of
+from synergai.data.manifests import PATH_KEYS, resolve
+from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,24 +40,46 @@ def has_values(path: str, engine: Engine, *, takes_files: bool) -> bool:
         takes_files: whether the engine takes encoded files; a number may then be one's name.
 
     Raises:
+        InvalidInput: it is neither.
         OSError: it cannot be read.
     """
     names = [spec.name for spec in engine.inputs]
     alone = len(names) == 1 and not takes_files
     with _open(path) as lines:
         if suffix_of(path) == ".jsonl":
-            value = _parse(next(filter(str.strip, lines), ""))
-            if isinstance(value, dict):
-                return all(name in value for name in names)
-            return alone and isinstance(value, list | int | float)
-        try:
-            rows = list(islice(filter(None, csv.reader(lines)), 2))
-        except csv.Error:
-            return False
-    header = _header(rows)
-    if set(names) <= set(header):
+            first = next(filter(str.strip, lines), "").strip()
+            value = _parse(first)
+            values = isinstance(value, list | int | float)
+            keys: Sequence[str] = list(value) if isinstance(value, dict) else ()
+            listed = isinstance(value, str)
+        else:
+            try:
+                rows = list(islice(filter(None, csv.reader(lines)), 2))
+            except csv.Error:
+                return False
+            first = ",".join(rows[0]) if rows else ""
+            values = any(map(_is_number, rows))
+            keys = _header(rows)
+            listed = not rows or any(_exists(row[0], path) for row in rows)
+    if set(names) <= set(keys):
         return True
-    return alone and not set(PATH_KEYS) & set(map(str.lower, header)) and any(map(_is_number, rows))
+    if set(PATH_KEYS) & set(map(str.lower, keys)):
+        return False
+    if values and alone:
+        return True
+    if not listed:
+        numbers = ", or numbers alone" if alone else ""
+        raise InvalidInput(
+            f"{path}: its first line, {first[:80]!r}, has neither a path nor values; a list of "
+            f"files has a column 'path', and rows for engine {engine.name!r} have the columns "
+            f"{', '.join(map(repr, names))}{numbers}"
+        )
+    return False
+
+
+def _exists(listed: str, manifest: str) -> bool:
+    path = resolve(listed.strip(), manifest)
+    return is_url(path) or os.path.lexists(path)
 
 
 class TextRows:

@@ -343,7 +343,7 @@ def test_missing_file_names_the_manifest_and_its_line(name: str, text: str, tmp_
 
 @pytest.mark.parametrize(
     ("name", "text", "line"),
-    [("l.jsonl", '"a"\n{', 2), ("l.jsonl", "[1]", 1), ("l.csv", "x,path\n1,a.jpg\n2\n", 3)],
+    [("l.jsonl", '"a"\n{', 2), ("l.jsonl", '"a"\n[1]', 2), ("l.csv", "x,path\n1,a.jpg\n2\n", 3)],
 )
 def test_malformed_manifest_is_refused_with_the_line(
     name: str, text: str, line: int, tmp_path: Path

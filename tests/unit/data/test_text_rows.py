@@ -106,3 +106,34 @@ def test_value_that_is_no_number_is_refused_alone(tmp_path: Path, name: str, con
     assert read(tmp_path / name, TRIPLE, start=2) == []
     with pytest.raises(InvalidInput):
         read(tmp_path / name, TRIPLE, start=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "inputs", "reason"),
+    [
+        (
+            "a.csv",
+            "id,height,kind\na7,1.5,red\n",
+            TRIPLE,
+            "'id,height,kind'.*'x', or numbers alone",
+        ),
+        ("a.csv", "id,height,kind\n7,1.5,2\n", PAIR, "the columns 'a', 'b'$"),
+        ("a.csv", "text\nred wine\n", TEXT, "a column 'path'.*the columns 't'$"),
+        ("a.jsonl", '{"id": 7, "y": [1, 2, 3]}\n', TRIPLE, "'x', or numbers alone"),
+        ("a.jsonl", "[1, 2]\n", PAIR, "the columns 'a', 'b'$"),
+    ],
+)
+def test_file_that_is_neither_a_list_nor_rows_for_the_engine_is_refused_by_its_columns(
+    tmp_path: Path, name: str, content: str, inputs: tuple[TensorSpec, ...], reason: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidInput, match=reason):
+        read(tmp_path / name, inputs)
+
+
+def test_list_whose_first_file_is_missing_is_a_manifest_still(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.ones((1, 3), np.float32))
+    (tmp_path / "a.csv").write_text("missing.npy,1\nrows.npy,2\n")
+    missing, row = read(tmp_path / "a.csv", TRIPLE)
+    assert "no such file (line 1 of manifest" in missing
+    assert row == {"x": [[1, 1, 1]]}
