@@ -2,7 +2,7 @@
 
 Run with ``python -m benchmarks.search``: one table of all strategies on the reconstructed profile
 of the thesis and on synthetic fleets, the default one on other families of surfaces, and an engine
-that is new in a profiled fleet. ``--write docs/guide/profiling.md`` replaces the tables there.
+that is new in a profiled fleet. ``--write docs/experiments.md`` replaces the tables there.
 """
 
 from __future__ import annotations
