@@ -21,6 +21,6 @@ class JournalDamaged(JournalBroken):
         super().__init__(
             f"the journal {path} is damaged: {fault}. Nothing was changed. Run 'synergai journal "
             "check' for details, and 'synergai journal restore FILE' with a backup; "
-            "docs/guide/journal.md has the other ways out"
+            "docs/guide/operate.md has the other ways out"
         )
         self.fault = fault
