@@ -30,19 +30,17 @@ from gateway.http.shared_memory import shared_memory_routes
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
-from gateway.servicers.inference_backend import EXTENSIONS, GatewayBackend
+from gateway.servicers.inference import InferenceServicer
+from gateway.servicers.inference_calls import InferenceCalls
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.shared_memory import SharedMemoryServicer
 from gateway.servicers.store import StoreServicer
+from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from gateway.servicers.version_policies import VersionPolicyCalls
 from gateway.wiring import build_app
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
-from synergai.protocol.oip_server.calls import server_metadata
-from synergai.protocol.oip_server.models import ModelServicer
-from synergai.protocol.oip_server.servicer import InferenceServicer
-from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from synergai.protocol.tls import server_context, server_credentials
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
@@ -176,7 +174,7 @@ class Gateway:
                 f"this port is for agents; {_port_hint(self.address, 'clients')}",
             ),
         )
-        backend = GatewayBackend(
+        calls = InferenceCalls(
             app.inference,
             app.held,
             app.versions,
@@ -184,16 +182,15 @@ class Gateway:
             app.metrics,
             app.model_control,
             app.regions,
+            app.clock,
         )
-        inference = InferenceServicer(backend, "synergai", EXTENSIONS, unread=app.unread)
-        models = ModelServicer(backend, app.clock)
+        inference = InferenceServicer(calls, app.unread)
         client_handlers = (
             inference.handler(),
-            models.handler(),
             SharedMemoryServicer(app.regions).handler(),
             *self._client_handlers(),
         )
-        http = HttpServer(self._http_app(backend), app.unread, self._http_tls())
+        http = HttpServer(self._http_app(calls), app.unread, self._http_tls())
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):
@@ -255,22 +252,21 @@ class Gateway:
         stack.push_async_callback(work_sockets.close)
         return port
 
-    def _http_app(self, backend: GatewayBackend) -> HttpApp:
+    def _http_app(self, calls: InferenceCalls) -> HttpApp:
         """Return the application of the HTTP port."""
         app, config = self.app, self._config
-        metadata = server_metadata("synergai", EXTENSIONS)
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
-            *RestCalls(backend, app.clock, metadata, bodies).routes(),
+            *RestCalls(calls, bodies).routes(),
             *shared_memory_routes(app.regions, bodies),
             *monitoring_routes(
                 app.metrics.render,
-                backend.is_ready,
+                calls.is_ready,
                 lambda: app.journal.accepting,
                 lambda: app.store.fault,
                 lambda: (each.difference for each in app.catalogue.conflicts),
             ),
-            *page_routes(backend, metadata),
+            *page_routes(calls),
         ]
         if app.authenticator is not None:
             guard(routes, app.authenticator, app.quotas)

@@ -13,7 +13,6 @@ from msgspec import Struct
 from gateway.access.engines import READERS
 from gateway.access.roles import ANY, Role
 from synergai.errors import PermissionDenied, Unauthenticated
-from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 
 if TYPE_CHECKING:
     from gateway.access.caller import Caller
@@ -104,7 +103,9 @@ METHODS: Final = {
     "/synergai.v1.Store/List": _INSPECT,
     "/synergai.v1.Fleet/GetVersionPolicy": _OBSERVE,
     "/synergai.v1.Fleet/SetVersionPolicy": _OPERATE,
-    **dict.fromkeys(UNSUPPORTED_METHODS, KNOWN),
+    **{f"{_OIP}/CudaSharedMemory{each}": KNOWN for each in ("Status", "Register", "Unregister")},
+    f"{_OIP}/TraceSetting": KNOWN,
+    f"{_OIP}/LogSettings": KNOWN,
 }
 """Calls of the clients' port."""
 

@@ -11,17 +11,14 @@ from urllib.parse import quote
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from synergai.protocol.oip_server import calls
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
-    from synergai.oip.inference_pb2 import ServerMetadataResponse
+    from gateway.servicers.inference_calls import InferenceCalls
     from synergai.oip.repository_pb2 import RepositoryIndexResponse
-    from synergai.protocol.oip_server.backend import InferenceBackend
 
 _SECURITY: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
@@ -30,25 +27,20 @@ _SECURITY: Final = {
 }
 
 
-def page_routes(backend: InferenceBackend, metadata: ServerMetadataResponse) -> Sequence[BaseRoute]:
-    """Return the routes of the index page and the OpenAPI document.
-
-    Args:
-        backend: the engines.
-        metadata: the server's metadata.
-    """
+def page_routes(calls: InferenceCalls) -> Sequence[BaseRoute]:
+    """Return the routes of the index page and the OpenAPI document."""
 
     async def index(_request: Request) -> Response:
-        models = calls.repository_index(backend, only_ready=False).models
+        models = calls.index(only_ready=False).models
         page = Template(_read("index.html")).substitute(
-            version=escape(metadata.version),
-            state="serving" if backend.is_ready() else "not serving",
+            version=escape(calls.metadata.version),
+            state="serving" if calls.is_ready() else "not serving",
             engines=engine_rows(models),
         )
         return HTMLResponse(page, headers=_SECURITY)
 
     async def openapi(_request: Request) -> Response:
-        document = _read("openapi.json").replace('"VERSION"', f'"{metadata.version}"', 1)
+        document = _read("openapi.json").replace('"VERSION"', f'"{calls.metadata.version}"', 1)
         return Response(document, media_type="application/json")
 
     return [Route("/", index), Route("/openapi.json", openapi)]

@@ -14,24 +14,21 @@ from starlette.routing import Route
 from gateway.http.app import cancelled_on_disconnect
 from gateway.http.errors import json_response
 from gateway.http.guard import peer_of
+from gateway.requests.parameters import TENANT_METADATA, checked_tenant
 from synergai.errors import DeadlineExceeded, InvalidInput, NotSupported
 from synergai.protocol.local_peers import bind_peer
 from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import write_response
-from synergai.protocol.oip_server import calls
-from synergai.protocol.oip_server.parameters import TENANT_METADATA, checked_tenant
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.routing import BaseRoute
 
     from gateway.http.bodies import Bodies
-    from synergai.oip.inference_pb2 import ServerMetadataResponse
-    from synergai.protocol.oip_server.backend import InferenceBackend
-    from synergai.runtime.clock import Clock
+    from gateway.servicers.inference_calls import InferenceCalls
 
 TIMEOUT_HEADER: Final = "synergai-timeout-ms"
 """Header with the milliseconds within which a call must complete, counted from its arrival."""
@@ -69,22 +66,12 @@ class RestCalls:
     """The calls of the protocol.
 
     Args:
-        backend: engines and requests.
-        clock: clock of the engines' statistics.
-        metadata: the server's metadata.
+        calls: answers them.
         bodies: reads request bodies.
     """
 
-    def __init__(
-        self,
-        backend: InferenceBackend,
-        clock: Clock,
-        metadata: ServerMetadataResponse,
-        bodies: Bodies,
-    ) -> None:
-        self._backend = backend
-        self._clock = clock
-        self._metadata = message_to_json(metadata)
+    def __init__(self, calls: InferenceCalls, bodies: Bodies) -> None:
+        self._calls = calls
         self._bodies = bodies
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -123,34 +110,33 @@ class RestCalls:
 
     async def server_ready(self, _request: Request) -> Response:
         """Report whether requests are accepted."""
-        ready = self._backend.is_ready()
+        ready = self._calls.is_ready()
         return json_response({"ready": ready}, 200 if ready else 503)
 
     async def server_metadata(self, _request: Request) -> Response:
         """Return name, version and extensions."""
-        return json_response(self._metadata)
+        return json_response(message_to_json(self._calls.metadata))
 
     async def model_ready(self, request: Request) -> Response:
         """Report that the engine is in service; fail with the reason if it is not."""
         name, version = _name_and_version(request)
-        self._backend.find_engine(name, version)
+        self._calls.find_engine(name, version)
         return json_response({"name": name, "ready": True})
 
     async def model_metadata(self, request: Request) -> Response:
         """Return an engine's inputs and outputs."""
         name, version = _name_and_version(request)
-        metadata = await calls.model_metadata(self._backend, name, version, _timeout_s(request))
+        metadata = await self._calls.model_metadata(name, version, _timeout_s(request))
         return json_response(message_to_json(metadata))
 
     async def model_config(self, request: Request) -> Response:
         """Return an engine's configuration in Triton's format."""
-        config = calls.model_config(self._backend, *_name_and_version(request))
+        config = self._calls.model_config(*_name_and_version(request))
         return json_response(message_to_json(config))
 
     async def model_statistics(self, request: Request) -> Response:
         """Return the statistics of one engine, or of all in service."""
-        name, version = _name_and_version(request)
-        found = calls.model_statistics(self._backend, self._clock, name, version)
+        found = self._calls.statistics(*_name_and_version(request))
         return json_response(message_to_json(found))
 
     async def infer(self, request: Request) -> Response:
@@ -165,7 +151,7 @@ class RestCalls:
             if timeout_s is not None:
                 timeout_s -= asyncio.get_running_loop().time() - begun_at
             async with cancelled_on_disconnect(request):
-                answer = await calls.infer(self._backend, raw, timeout_s, tenant)
+                answer = await self._calls.infer(raw, timeout_s, tenant)
         response = write_response(answer, form)
         if response.json_bytes is None:
             return Response(response.body, media_type="application/json")
@@ -179,27 +165,27 @@ class RestCalls:
         """Return every known engine, or those in service, with its state."""
         async with self._bodies.receive(request) as body:
             asked = decode_json(_index_decoder, body or b"{}", "a request for the index")
-        index = calls.repository_index(self._backend, only_ready=asked.ready)
+        index = self._calls.index(only_ready=asked.ready)
         return json_response([message_to_json(model) for model in index.models])
 
     async def load(self, request: Request) -> Response:
         """Load an engine and put it in service."""
         timeout_s = _timeout_s(request)
-        await self._check_control(request)
+        parameters = await self._control_parameters(request)
         async with cancelled_on_disconnect(request):
-            await self._backend.load(request.path_params["name"], timeout_s)
+            await self._calls.load(request.path_params["name"], parameters, timeout_s)
         return json_response({})
 
     async def unload(self, request: Request) -> Response:
         """Take an engine out of service, and unload it once idle."""
-        await self._check_control(request)
-        await self._backend.unload(request.path_params["name"])
+        parameters = await self._control_parameters(request)
+        await self._calls.unload(request.path_params["name"], parameters)
         return json_response({})
 
-    async def _check_control(self, request: Request) -> None:
+    async def _control_parameters(self, request: Request) -> Iterable[str]:
         async with self._bodies.receive(request) as body:
             asked = decode_json(_control_decoder, body or b"{}", "a request to load or unload")
-        calls.check_control_parameters(asked.parameters)
+        return asked.parameters
 
 
 def _name_and_version(request: Request) -> tuple[str, str]:

@@ -13,8 +13,8 @@ from gateway.monitoring.collectors import (
     gauge,
     histogram,
 )
+from gateway.monitoring.statistics import EngineStatistics
 from synergai.domain import MAX_VARIANTS
-from synergai.protocol.oip_server.statistics import EngineStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.access.roles import Role
 from gateway.dispatch.job_handler import job_error
@@ -35,6 +35,17 @@ if TYPE_CHECKING:
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
     from synergai.scheduling.events import Assignment
+
+
+class PendingRequest(Protocol):
+    """An accepted request."""
+
+    @property
+    def result(self) -> asyncio.Future[Buffer]:
+        """The serialised ``ModelInferResponse``, or a `SynergaiError`."""
+
+    def abandon(self) -> None:
+        """Cancel the request, because its client is gone or has cancelled it."""
 
 
 class Request:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from gateway.requests.parameters import int_parameter
 from gateway.requests.shared_memory import Span
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.local_peers import check_local
-from synergai.protocol.oip_server.parameters import int_parameter
 from synergai.protocol.request_codec import (
     REGION,
     RequestHeader,
@@ -24,8 +24,8 @@ from synergai.protocol.request_codec import (
 from synergai.protocol.rpc import RawRequest
 
 if TYPE_CHECKING:
+    from gateway.requests.inference import PendingRequest
     from gateway.requests.shared_memory import SharedMemoryRegions
-    from synergai.protocol.oip_server.backend import PendingRequest
     from synergai.protocol.request_codec import Buffer
 
 _OFFSET: Final = "shared_memory_offset"

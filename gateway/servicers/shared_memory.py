@@ -9,10 +9,10 @@ from msgspec.structs import asdict
 
 from gateway.access.caller import current_caller
 from gateway.requests.shared_memory import Region
+from gateway.servicers.inference import SERVICE
 from synergai.oip import shared_memory_pb2 as pb
 from synergai.protocol import rpc
 from synergai.protocol.local_peers import bind_peer, check_local
-from synergai.protocol.oip_server.servicer import SERVICE
 
 if TYPE_CHECKING:
     from gateway.requests.shared_memory import SharedMemoryRegions

@@ -23,12 +23,12 @@ from starlette.routing import Route
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.server import SERVICES, Gateway
-from gateway.servicers.inference_backend import GatewayBackend
+from gateway.servicers.inference_calls import InferenceCalls
+from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.domain import EngineName, JobSpec
 from synergai.models.manifest import Manifest, ManifestFile
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
-from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 from synergai.protocol.tls import ClientTls
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
 from tests.authorities import Authority, Issuer
@@ -298,7 +298,7 @@ _INFER = (
 def served_routes(gateway: Gateway) -> set[str]:
     """Return method and path of all routes of the HTTP port."""
     app = gateway.app
-    backend = GatewayBackend(
+    calls = InferenceCalls(
         app.inference,
         app.held,
         app.versions,
@@ -306,10 +306,11 @@ def served_routes(gateway: Gateway) -> set[str]:
         app.metrics,
         app.model_control,
         app.regions,
+        app.clock,
     )
     return {
         f"{method} {route.path}"
-        for route in gateway._http_app(backend)._router.routes
+        for route in gateway._http_app(calls)._router.routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }

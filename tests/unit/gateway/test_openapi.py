@@ -15,12 +15,10 @@ from gateway.http.pages import page_routes
 from gateway.http.rest import UNSUPPORTED, RestCalls
 from gateway.http.shared_memory import shared_memory_routes
 from gateway.requests.shared_memory import SharedMemoryRegions
-from synergai.protocol.oip_server.calls import server_metadata
 from synergai.protocol.validation import DATATYPES
-from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from synergai.protocol.oip_server.backend import InferenceBackend
+    from gateway.servicers.inference_calls import InferenceCalls
 
 DOCUMENT: dict[str, Any] = json.loads(files("gateway.http").joinpath("openapi.json").read_text())
 
@@ -30,13 +28,12 @@ async def render() -> bytes:
 
 
 def routes() -> list[Route]:
-    backend = cast("InferenceBackend", None)
-    metadata = server_metadata("synergai")
+    calls = cast("InferenceCalls", None)
     every = [
-        *RestCalls(backend, Clock(), metadata, Bodies(1, 1)).routes(),
+        *RestCalls(calls, Bodies(1, 1)).routes(),
         *shared_memory_routes(SharedMemoryRegions(1), Bodies(1, 1)),
         *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
-        *page_routes(backend, metadata),
+        *page_routes(calls),
     ]
     return [route for route in every if isinstance(route, Route)]
 

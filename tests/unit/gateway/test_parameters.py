@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.requests.parameters import RequestOptions, parse_options
+from gateway.requests.parameters import RequestOptions, parse_options, tenant_from_metadata
 from synergai.errors import InvalidInput, NotSupported
 from synergai.oip.inference_pb2 import InferParameter
-from synergai.protocol.oip_server.parameters import tenant_from_metadata
 
 
 def parameters(**values: float | str) -> dict[str, InferParameter]:

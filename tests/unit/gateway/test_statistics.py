@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import ProtocolViolation
+from gateway.servicers.engine_messages import engine_config, engine_statistics
 from synergai.domain import TensorSpec
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.oip_server.messages import engine_config, engine_statistics
 
 if TYPE_CHECKING:
+    from gateway.monitoring.statistics import EngineStatistics
     from synergai.domain import Engine
-    from synergai.protocol.oip_server.statistics import EngineStatistics
     from tests.unit.gateway.conftest import GatewayHarness
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.worker import CompletedQueries
 from gateway.monitoring.engine_metrics import EngineMetrics
+from gateway.servicers.inference_calls import of_variant, with_variants
 from synergai.client.requests import job_spec
 from synergai.domain import (
     MAX_VARIANTS,
@@ -25,7 +26,6 @@ from synergai.errors import InvalidInput, VersionNotFound
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.converters import job_spec_from_proto
-from synergai.protocol.oip_server.variants import of_variant, with_variants
 from synergai.v1 import jobs_pb2
 from tests.malformed_versions import MALFORMED_VERSIONS
 from tests.unit.gateway.conftest import ECHO, GatewayHarness, make_worker
@@ -251,7 +251,7 @@ def test_floor_is_checked_against_the_variant_that_a_single_file_is(engine: Engi
 
 
 def test_versions_are_listed_each_before_its_variants(family: Engine) -> None:
-    listed = with_variants([("1", ()), ("2", family.variants)])
+    listed = with_variants([("1", ()), ("2", [each.name for each in family.variants])])
     assert listed == ["1", "2", "2.full", "2.int8", "2.p25"]
     assert of_variant(family, "int8").version == "1.int8"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import pytest
 
+from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
-from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

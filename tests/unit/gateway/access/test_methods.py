@@ -11,8 +11,8 @@ from gateway.access.caller import Caller
 from gateway.access.engines import READERS
 from gateway.access.methods import KNOWN, METHODS, PUBLIC, ROUTES, Needs, check_call
 from gateway.access.roles import ANONYMOUS, Grant, Role
+from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.errors import PermissionDenied, Unauthenticated
-from synergai.protocol.oip_server.unimplemented import UNSUPPORTED_METHODS
 
 NOBODY = Caller("nobody", "nobody", ())
 

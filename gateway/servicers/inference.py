@@ -1,4 +1,4 @@
-"""The protocol's core calls and Triton's stream."""
+"""``inference.GRPCInferenceService``: the Open Inference Protocol, KServe's and Triton's."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
+from gateway.requests.parameters import tenant_from_metadata, window_from_metadata
+from gateway.servicers.inference_stream import InferenceStream
 from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
 from synergai.oip import inference_pb2 as oip
+from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
 from synergai.protocol.local_peers import bind_peer
-from synergai.protocol.oip_server import calls
-from synergai.protocol.oip_server.parameters import tenant_from_metadata, window_from_metadata
-from synergai.protocol.oip_server.stream import InferenceStream
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.protocol.unread import COUNTED_BYTES, UnreadResponses
+from synergai.protocol.unread import COUNTED_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
-    from synergai.protocol.oip_server.backend import InferenceBackend
+    from gateway.servicers.inference_calls import InferenceCalls
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import Context, Malformed, RawRequest
+    from synergai.protocol.unread import UnreadResponses
 
 SERVICE: Final = "inference.GRPCInferenceService"
 STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
@@ -30,31 +31,12 @@ STREAM_ERROR_METADATA: Final = ("triton_grpc_error", "true")
 
 
 class InferenceServicer:
-    """Serves the inference calls of ``inference.GRPCInferenceService``.
+    """Serves ``inference.GRPCInferenceService``, shared memory aside."""
 
-    Args:
-        backend: engines and requests.
-        name: name of the server.
-        extensions: extensions beside those of every server.
-        ordered_streams: send a stream's responses in the order of its requests.
-        unread: counts the responses that clients have not read yet; by default, those of this
-            server alone.
-    """
-
-    def __init__(
-        self,
-        backend: InferenceBackend,
-        name: str,
-        extensions: Sequence[str] = (),
-        *,
-        ordered_streams: bool = False,
-        unread: UnreadResponses | None = None,
-    ) -> None:
-        self._backend = backend
-        self._unread = UnreadResponses() if unread is None else unread
-        self._calls = rpc.SlowCalls()
-        self._metadata = calls.server_metadata(name, extensions)
-        self._ordered_streams = ordered_streams
+    def __init__(self, calls: InferenceCalls, unread: UnreadResponses) -> None:
+        self._calls = calls
+        self._unread = unread
+        self._slow_calls = rpc.SlowCalls()
         self._streams: set[InferenceStream] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -68,6 +50,17 @@ class InferenceServicer:
                 "ModelReady": rpc.unary(self.model_ready, oip.ModelReadyRequest),
                 "ServerMetadata": rpc.unary(self.server_metadata, oip.ServerMetadataRequest),
                 "ModelMetadata": rpc.unary(self.model_metadata, oip.ModelMetadataRequest),
+                "ModelConfig": rpc.unary(self.config, model_config_pb2.ModelConfigRequest),
+                "ModelStatistics": rpc.unary(
+                    self.statistics, statistics_pb2.ModelStatisticsRequest
+                ),
+                "RepositoryIndex": rpc.unary(self.index, repository_pb2.RepositoryIndexRequest),
+                "RepositoryModelLoad": rpc.unary(
+                    self.load, repository_pb2.RepositoryModelLoadRequest
+                ),
+                "RepositoryModelUnload": rpc.unary(
+                    self.unload, repository_pb2.RepositoryModelUnloadRequest
+                ),
                 "ModelInfer": rpc.raw_unary(self.model_infer, read, oip.ModelInferRequest),
                 "ModelStreamInfer": rpc.raw_written_stream(
                     self.model_stream_infer, read, oip.ModelInferRequest
@@ -85,7 +78,7 @@ class InferenceServicer:
         self, _request: oip.ServerReadyRequest, _context: Context
     ) -> oip.ServerReadyResponse:
         """Report whether requests are accepted."""
-        return oip.ServerReadyResponse(ready=self._backend.is_ready())
+        return oip.ServerReadyResponse(ready=self._calls.is_ready())
 
     async def model_ready(
         self, request: oip.ModelReadyRequest, _context: Context
@@ -95,7 +88,7 @@ class InferenceServicer:
         A malformed version is an error, as for every other call.
         """
         try:
-            self._backend.find_engine(request.name, request.version)
+            self._calls.find_engine(request.name, request.version)
         except (InvalidInput, Unauthenticated, PermissionDenied):
             raise
         except SynergaiError:
@@ -106,21 +99,56 @@ class InferenceServicer:
         self, _request: oip.ServerMetadataRequest, _context: Context
     ) -> oip.ServerMetadataResponse:
         """Return name, version and extensions."""
-        return self._metadata
+        return self._calls.metadata
 
     async def model_metadata(
         self, request: oip.ModelMetadataRequest, context: Context
     ) -> oip.ModelMetadataResponse:
         """Return an engine's inputs and outputs."""
         budget_s = context.time_remaining()
-        return await calls.model_metadata(self._backend, request.name, request.version, budget_s)
+        return await self._calls.model_metadata(request.name, request.version, budget_s)
+
+    async def config(
+        self, request: model_config_pb2.ModelConfigRequest, _context: Context
+    ) -> model_config_pb2.ModelConfigResponse:
+        """Return an engine's configuration in Triton's format."""
+        config = self._calls.model_config(request.name, request.version)
+        return model_config_pb2.ModelConfigResponse(config=config)
+
+    async def statistics(
+        self, request: statistics_pb2.ModelStatisticsRequest, _context: Context
+    ) -> statistics_pb2.ModelStatisticsResponse:
+        """Return the statistics of one engine, or of all in service."""
+        return self._calls.statistics(request.name, request.version)
+
+    async def index(
+        self, request: repository_pb2.RepositoryIndexRequest, _context: Context
+    ) -> repository_pb2.RepositoryIndexResponse:
+        """Return every known engine with its state."""
+        return self._calls.index(only_ready=request.ready)
+
+    async def load(
+        self, request: repository_pb2.RepositoryModelLoadRequest, context: Context
+    ) -> repository_pb2.RepositoryModelLoadResponse:
+        """Load an engine and put it in service."""
+        name = request.model_name or request.repository_name  # Triton's field, KServe's
+        await self._calls.load(name, request.parameters, context.time_remaining())
+        return repository_pb2.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
+
+    async def unload(
+        self, request: repository_pb2.RepositoryModelUnloadRequest, _context: Context
+    ) -> repository_pb2.RepositoryModelUnloadResponse:
+        """Take an engine out of service, and unload it once idle."""
+        name = request.model_name or request.repository_name
+        await self._calls.unload(name, request.parameters)
+        return repository_pb2.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
         bind_peer(context.peer)
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
         budget_s = context.time_remaining()
-        response = bytes(await calls.infer(self._backend, request, budget_s, tenant))
+        response = bytes(await self._calls.infer(request, budget_s, tenant))
         if len(response) >= COUNTED_BYTES:
             rpc.count_unread(self._unread, context, len(response))
         return response
@@ -134,15 +162,14 @@ class InferenceServicer:
         bind_peer(context.peer)
         metadata = context.invocation_metadata() or ()
         stream = InferenceStream(
-            self._backend,
+            self._calls,
             context.time_remaining(),
             tenant_from_metadata(metadata),
             window=window_from_metadata(metadata),
             end_on_error=STREAM_ERROR_METADATA in metadata,
-            ordered=self._ordered_streams,
             unread=self._unread,
         )
-        stream.on_disconnected = await self._calls.ending(context)
+        stream.on_disconnected = await self._slow_calls.ending(context)
         self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)

@@ -10,8 +10,8 @@ from synergai.versions import split_variant, split_version
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.monitoring.statistics import Duration, EngineStatistics
     from synergai.domain import Engine, TensorSpec
-    from synergai.protocol.oip_server.statistics import Duration, EngineStatistics
     from synergai.runtime.clock import Clock
 
 _STRING: Final = "BYTES"

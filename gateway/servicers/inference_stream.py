@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
+from gateway.requests.parameters import bool_parameter
 from synergai.errors import Cancelled, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
-from synergai.protocol.oip_server.parameters import bool_parameter
 from synergai.protocol.oip_stream import is_cancel_request
 from synergai.protocol.request_codec import wrap_stream_response
 from synergai.protocol.status import stream_error
@@ -18,13 +17,11 @@ from synergai.runtime.send_queue import SendQueue
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from synergai.protocol.oip_server.backend import InferenceBackend, PendingRequest
+    from gateway.requests.inference import PendingRequest
+    from gateway.servicers.inference_calls import InferenceCalls
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import Malformed, RawRequest
     from synergai.protocol.unread import UnreadResponses
-
-    Slot: TypeAlias = list[bytes] | None
-    """Place of a response in the order of requests: empty until it is ready; None if unordered."""
 
 MAX_UNREAD_BYTES: Final = 64 << 20
 """Bytes of unread responses beyond which a stream is not read: the backend bounds requests in
@@ -40,13 +37,12 @@ class InferenceStream:
     """The requests of one stream, and their responses.
 
     Args:
-        backend: runs the requests.
+        calls: runs the requests.
         budget_s: seconds until the call's deadline; None if it has none.
         tenant: tenant of requests whose parameters name none.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
-        ordered: send responses in the order of their requests, not of their completion.
         unread: counts the responses that clients have not read yet.
 
     Attributes:
@@ -57,23 +53,21 @@ class InferenceStream:
 
     def __init__(
         self,
-        backend: InferenceBackend,
+        calls: InferenceCalls,
         budget_s: float | None,
         tenant: str,
         *,
         window: int,
         end_on_error: bool,
-        ordered: bool = False,
         unread: UnreadResponses,
     ) -> None:
-        self._backend = backend
+        self._calls = calls
         self._unread = unread.open(self._disconnect)
         self._started_at = asyncio.get_running_loop().time()
         self._budget_s = budget_s
         self._tenant = tenant
         self._window = window
         self._end_on_error = end_on_error
-        self._slots: deque[list[bytes]] | None = deque() if ordered else None
         self._running: set[PendingRequest] = set()
         self._by_id: dict[str, PendingRequest] = {}
         self._in_flight = self._unread_bytes = 0
@@ -96,13 +90,12 @@ class InferenceStream:
             if not self._unread.has_room:
                 await self._unread.wait_for_room()
             self._in_flight += 1
-            slot = self._new_slot()
             if isinstance(raw, rpc.Malformed):
-                self._fail(slot, "", raw.error())
-            elif (refusal := self._begin(slot, raw)) is not None:
+                self._fail("", raw.error())
+            elif (refusal := self._begin(raw)) is not None:
                 await rpc.delay_refusal(refusal)  # of the next one: flow control slows the client
 
-    def _begin(self, slot: Slot, raw: RawRequest[RequestHeader]) -> SynergaiError | None:
+    def _begin(self, raw: RawRequest[RequestHeader]) -> SynergaiError | None:
         """Start a request; return why it was refused, if it was."""
         message = raw.parsed.message
         request_id = message.id
@@ -112,12 +105,12 @@ class InferenceStream:
                 and FINAL_PARAMETER in message.parameters
                 and bool_parameter(message.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
             )
-            request = self._backend.begin(raw, self._budget_left(), self._tenant)
+            request = self._calls.begin(raw, self._budget_left(), self._tenant)
         except SynergaiError as error:
-            self._fail(slot, request_id, error)
+            self._fail(request_id, error)
             return error
         except Exception:  # noqa: BLE001 - a bug hit by one message must not end the stream
-            self._fail(slot, request_id, rpc.log_internal_error("ModelStreamInfer"))
+            self._fail(request_id, rpc.log_internal_error("ModelStreamInfer"))
             return None
         self._running.add(request)
         self._by_id[request_id] = request
@@ -131,18 +124,18 @@ class InferenceStream:
             if result.cancelled() or result.exception() is not None:
                 self._unread.received(engine, expected, 0)
             if result.cancelled():
-                self._fail(slot, request_id, Cancelled("the request was cancelled"))
+                self._fail(request_id, Cancelled("the request was cancelled"))
                 return
             error = result.exception()
             if error is None:
                 final = _FINAL_RESPONSE if wants_final else b""
                 response = wrap_stream_response(result.result(), final)
                 self._unread.received(engine, expected, len(response))
-                self._put(slot, response)
+                self._put(response)
             elif isinstance(error, SynergaiError):
-                self._fail(slot, request_id, error)
+                self._fail(request_id, error)
             else:
-                self._fail(slot, request_id, rpc.log_internal_error("ModelStreamInfer", error))
+                self._fail(request_id, rpc.log_internal_error("ModelStreamInfer", error))
 
         request.result.add_done_callback(done)
         return None
@@ -153,34 +146,21 @@ class InferenceStream:
         if request is not None:
             request.abandon()
 
-    def _fail(self, slot: Slot, request_id: str, error: SynergaiError) -> None:
+    def _fail(self, request_id: str, error: SynergaiError) -> None:
         """Send a request's error, or end the stream with it."""
         if self.responses.closed:
             return
         if not self._end_on_error:
             response = stream_error(error, request_id).SerializeToString()
             self._unread.add(len(response))
-            self._put(slot, response)
+            self._put(response)
         elif self.failure is None:
             self.failure = error
             self.responses.close()  # once the buffered responses are sent
 
-    def _new_slot(self) -> Slot:
-        if self._slots is None:
-            return None
-        slot: list[bytes] = []
-        self._slots.append(slot)
-        return slot
-
-    def _put(self, slot: Slot, response: bytes) -> None:
-        """Send a response, or keep it until those of all earlier requests are sent."""
+    def _put(self, response: bytes) -> None:
         self._unread_bytes += len(response)
-        if slot is None or self._slots is None:
-            self.responses.put(response)
-            return
-        slot.append(response)
-        while self._slots and self._slots[0]:
-            self.responses.put(self._slots.popleft()[0])
+        self.responses.put(response)
 
     async def next_to_send(self) -> bytes | None:
         """Wait for the next response to send; None once there are no more."""
@@ -217,8 +197,6 @@ class InferenceStream:
         self.abandon()
         self.responses.get_batch_nowait()
         self._sending.clear()
-        if self._slots is not None:
-            self._slots.clear()
         self.on_disconnected(error)
 
     def stop(self) -> None:

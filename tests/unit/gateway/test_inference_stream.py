@@ -1,4 +1,4 @@
-"""A stream of inference requests, with responses in order of completion or of requests."""
+"""A stream of inference requests, with responses in order of completion."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from gateway.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_from_metadata
+from gateway.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.oip_server.parameters import (
-    MAX_WINDOW,
-    STREAM_WINDOW,
-    window_from_metadata,
-)
-from synergai.protocol.oip_server.stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.protocol.request_codec import parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
@@ -24,7 +20,7 @@ from synergai.protocol.unread import UnreadResponses
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from synergai.protocol.oip_server.backend import InferenceBackend
+    from gateway.servicers.inference_calls import InferenceCalls
     from synergai.protocol.request_codec import RequestHeader
 
 
@@ -43,8 +39,8 @@ class FakeRequest:
         self.result.set_result(response.SerializeToString())
 
 
-class FakeBackend:
-    """Backend that starts requests and never completes them.
+class FakeCalls:
+    """Calls that start requests and never complete them.
 
     It has no engine ``nothing``, and the quota for ``flooded`` is used up.
     """
@@ -73,17 +69,16 @@ def requests(*ids: str) -> list[oip.ModelInferRequest]:
 
 
 class Streaming:
-    """A stream under test, with its backend."""
+    """A stream under test, with its calls."""
 
-    def __init__(self, window: int, *, ordered: bool = False) -> None:
-        self.backend = FakeBackend()
+    def __init__(self, window: int) -> None:
+        self.calls = FakeCalls()
         self.stream = InferenceStream(
-            cast("InferenceBackend", self.backend),
+            cast("InferenceCalls", self.calls),
             None,
             "",
             window=window,
             end_on_error=False,
-            ordered=ordered,
             unread=UnreadResponses(),
         )
 
@@ -104,7 +99,7 @@ class Streaming:
 
     @property
     def begun(self) -> list[str]:
-        return [each.id for each in self.backend.requests]
+        return [each.id for each in self.calls.requests]
 
     async def sent(self) -> list[tuple[str, str]]:
         """Return id and status of the ready responses; the status of a success is empty."""
@@ -149,7 +144,7 @@ async def test_full_window_pauses_reading_until_a_response_is_sent() -> None:
     streaming = Streaming(window=2)
     async with streaming.reading(requests("a", "b", "c")):
         assert streaming.begun == ["a", "b"]
-        streaming.backend.requests[0].complete()
+        streaming.calls.requests[0].complete()
         await settle()
         assert streaming.begun == ["a", "b"], "a ready response keeps its place until it is sent"
         assert await streaming.sent() == [("a", "")]
@@ -162,7 +157,7 @@ async def test_unread_response_bytes_pause_reading() -> None:
     async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await settle()
-        streaming.backend.requests[0].complete(MAX_UNREAD_BYTES)
+        streaming.calls.requests[0].complete(MAX_UNREAD_BYTES)
         await settle()
         yield a_message(*requests("b"))
 
@@ -197,7 +192,7 @@ async def test_cancellation_of_completed_request_is_ignored() -> None:
     async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
         yield a_message(*requests("a"))
         await begun.wait()
-        streaming.backend.requests[0].complete()
+        streaming.calls.requests[0].complete()
         yield a_message(cancel_request("a"))
 
     reader = asyncio.create_task(streaming.stream.read(arriving()))
@@ -210,7 +205,7 @@ async def test_cancellation_of_completed_request_is_ignored() -> None:
 async def test_cancellation_applies_to_the_latest_request_with_the_id() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "a"), cancel_request("a")]):
-        first, second = streaming.backend.requests
+        first, second = streaming.calls.requests
         assert (first.result.done(), second.result.cancelled()) == (False, True)
         assert await streaming.sent() == [("a", "CANCELLED")]
 
@@ -219,7 +214,7 @@ async def test_stream_ends_once_all_responses_are_sent() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "b"), cancel_request("b")]):
         assert not streaming.stream.responses.closed
-        streaming.backend.requests[0].complete()
+        streaming.calls.requests[0].complete()
         assert sorted(await streaming.sent()) == [("a", ""), ("b", "CANCELLED")]
         assert streaming.stream.responses.closed
 
@@ -239,9 +234,8 @@ def test_malformed_window_is_rejected(said: str) -> None:
         window_from_metadata([(WINDOW_METADATA, said)])
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-async def test_rejected_request_is_named_and_cannot_be_cancelled(ordered: bool) -> None:
-    streaming = Streaming(window=4, ordered=ordered)
+async def test_rejected_request_is_named_and_cannot_be_cancelled() -> None:
+    streaming = Streaming(window=4)
     rejected = oip.ModelInferRequest(id="a", model_name="nothing")
     async with streaming.reading([cancel_request("a"), rejected, cancel_request("a")]):
         assert await streaming.sent() == [("a", "NOT_FOUND")]
@@ -251,17 +245,4 @@ async def test_abandoned_stream_cancels_its_requests() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading(requests("a", "b")):
         streaming.stream.abandon()
-        assert [each.result.cancelled() for each in streaming.backend.requests] == [True, True]
-
-
-async def test_ordered_stream_holds_responses_back_until_earlier_ones_are_sent() -> None:
-    streaming = Streaming(window=4, ordered=True)
-    rejected = oip.ModelInferRequest(id="c", model_name="nothing")
-    async with streaming.reading([*requests("a", "b"), rejected, *requests("d")]):
-        first, second, last = streaming.backend.requests
-        last.complete()
-        second.complete()
-        assert await streaming.sent() == []
-        first.complete()
-        assert await streaming.sent() == [("a", ""), ("b", ""), ("c", "NOT_FOUND"), ("d", "")]
-        assert streaming.stream.responses.closed
+        assert [each.result.cancelled() for each in streaming.calls.requests] == [True, True]

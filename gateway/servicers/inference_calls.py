@@ -1,0 +1,304 @@
+"""The calls of the Open Inference Protocol, independent of their transport, for the caller."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version as package_version
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from gateway.access.caller import current_caller
+from gateway.access.engines import READERS, visible_engines
+from gateway.access.roles import Role
+from gateway.audit.calls import REFUSALS, record_refusal
+from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
+from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
+from synergai.errors import EnginePending, NotSupported, SynergaiError
+from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
+from synergai.protocol.request_codec import names_regions
+from synergai.versions import (
+    parse_version,
+    split_variant,
+    split_version,
+    versioned,
+    versioned_variant,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gateway.admission.limits import Admission
+    from gateway.fleet.versions import Versions
+    from gateway.hub.model_control import ModelControl
+    from gateway.monitoring.metrics import Metrics
+    from gateway.requests.held import HeldRequests
+    from gateway.requests.inference import Inference, PendingRequest
+    from gateway.requests.shared_memory import SharedMemoryRegions
+    from synergai.domain import Engine, EngineName
+    from synergai.protocol.request_codec import Buffer, RequestHeader
+    from synergai.protocol.rpc import RawRequest
+    from synergai.runtime.clock import Clock
+
+_EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "model_stream_infer",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+    "synergai_cancel",
+    "synergai_min_accuracy",
+    "synergai_tenant",
+    "synergai_timings",
+    "synergai_window",
+    "system_shared_memory",
+)
+_READY: Final = "READY"
+_IGNORED_PARAMETERS: Final = frozenset({"unload_dependents"})
+"""Parameters of model control without effect: no engine consists of others."""
+
+
+def server_metadata() -> inference_pb2.ServerMetadataResponse:
+    """Return name, version and extensions of the server."""
+    return inference_pb2.ServerMetadataResponse(
+        name="synergai", version=package_version("synergai"), extensions=_EXTENSIONS
+    )
+
+
+class InferenceCalls:
+    """The calls, which gRPC servicers and REST routes convert.
+
+    All that concern an engine raise `Unauthenticated` or `PermissionDenied` if the caller may not
+    make them, and for an engine the errors of `Versions.find`.
+
+    Attributes:
+        metadata: name, version and extensions of the server.
+    """
+
+    def __init__(
+        self,
+        inference: Inference,
+        held: HeldRequests,
+        versions: Versions,
+        admission: Admission,
+        metrics: Metrics,
+        model_control: ModelControl,
+        regions: SharedMemoryRegions,
+        clock: Clock,
+    ) -> None:
+        self.metadata = server_metadata()
+        self._inference = inference
+        self._held = held
+        self._versions = versions
+        self._catalogue = versions.catalogue
+        self._admission = admission
+        self._metrics = metrics
+        self._model_control = model_control
+        self._regions = regions
+        self._clock = clock
+
+    def is_ready(self) -> bool:
+        """Return whether requests are accepted."""
+        return self._admission.open
+
+    # --- inference ------------------------------------------------------------------------------
+
+    async def infer(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+    ) -> Buffer:
+        """Run one request and return the serialised ``ModelInferResponse``; cancelling cancels it.
+
+        Args:
+            raw: the request.
+            budget_s: seconds until the call's deadline; None if it has none.
+            tenant: the tenant, if the request's parameters name none.
+
+        Raises:
+            SynergaiError: the request is rejected or fails.
+        """
+        pending = self.begin(raw, budget_s, tenant)
+        try:
+            return await pending.result
+        except asyncio.CancelledError:
+            pending.abandon()
+            raise
+
+    def begin(
+        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+    ) -> PendingRequest:
+        """Accept a request, and start it or hold it while its engine is being inspected.
+
+        For arguments and errors, see `infer`.
+        """
+        caller, tensors = current_caller(), None
+        request: PendingRequest
+        try:
+            if names_regions(raw.parsed):
+                tensors = SharedTensors(self._regions, caller.tenant, raw)
+                raw = tensors.request
+            try:
+                request = self._inference.begin(caller, raw, budget_s, tenant)
+            except EnginePending:
+                request = self._held.hold(caller, raw, budget_s, tenant)
+        except REFUSALS as error:
+            record_refusal(error, raw.parsed.message.model_name)
+            raise
+        return request if tensors is None else SharedMemoryRequest(request, tensors)
+
+    # --- engines --------------------------------------------------------------------------------
+
+    def find_engine(self, name: str, version: str) -> Engine:
+        """Return a version of an engine in service, or a variant of it.
+
+        Args:
+            name: name of the engine.
+            version: the version, and maybe a variant of it, such as ``2.int8``; empty for the one
+                that requests without a version get.
+        """
+        current_caller().check(*READERS, engine=name)
+        engine = self._versions.find(name, version)
+        return of_variant(engine, parse_version(version)[1]) if "." in version else engine
+
+    async def model_metadata(
+        self, name: str, version: str, budget_s: float | None
+    ) -> inference_pb2.ModelMetadataResponse:
+        """Return an engine's inputs and outputs, once it has been inspected.
+
+        Raises:
+            DeadlineExceeded: the budget ran out.
+        """
+        current_caller().check(*READERS, engine=name)
+        await self._versions.wait_inspected(name, version, budget_s)
+        return engine_metadata(self.find_engine(name, version), self.versions_of(name))
+
+    def model_config(self, name: str, version: str) -> model_config_pb2.ModelConfig:
+        """Return an engine's configuration in Triton's format."""
+        return engine_config(self.find_engine(name, version))
+
+    def statistics(self, name: str, version: str) -> statistics_pb2.ModelStatisticsResponse:
+        """Return the statistics of an engine's versions, or of all engines if `name` is empty.
+
+        Those of a version include those of its variants, which follow it.
+
+        Args:
+            name: name of the engine; empty for all in service.
+            version: the version; empty for all in service.
+        """
+        if not name:
+            visible = visible_engines(current_caller(), self._catalogue.in_service())
+            names = dict.fromkeys(split_version(each)[0] for each in visible)
+            found = [(name, version) for name in names for version in self.versions_of(name)]
+        elif version:
+            found = [(name, version)]
+        else:  # the empty version is not found, and raises the reason
+            found = [(name, each) for each in self.versions_of(name) or ("",)]
+        models = []
+        for engine in [self.find_engine(*each) for each in found]:
+            metrics = self._metrics.engine(engine.name)
+            variant = split_variant(engine.version)[1]
+            statistics = metrics.variant(variant).statistics if variant else metrics.statistics
+            models.append(engine_statistics(engine, statistics, self._clock))
+        return statistics_pb2.ModelStatisticsResponse(model_stats=models)
+
+    def index(self, *, only_ready: bool) -> repository_pb2.RepositoryIndexResponse:
+        """Return every known engine, or those in service, with its state."""
+        known = visible_engines(current_caller(), self._catalogue.known_engines())
+        models = map(self._index_entry, known)
+        return repository_pb2.RepositoryIndexResponse(
+            models=[model for model in models if model.state == _READY or not only_ready]
+        )
+
+    def versions_of(self, name: str) -> Sequence[str]:
+        """Return the versions of an engine that accept requests, each before its variants."""
+        return with_variants(
+            (version, [each.name for each in self._catalogue.variants_of(versioned(name, version))])
+            for version in self._versions.in_service(name)
+        )
+
+    def _index_entry(self, engine: EngineName) -> repository_pb2.RepositoryIndexResponse.ModelIndex:
+        name, version = split_version(engine)
+        state, reason = _READY, ""
+        try:
+            found = self.find_engine(name, version)
+            reason = found.unverified and f"unverified: {found.unverified}"
+        except SynergaiError as error:
+            state, reason = self._state_out_of_service(engine), str(error)
+        return repository_pb2.RepositoryIndexResponse.ModelIndex(
+            name=name, version=version, state=state, reason=reason
+        )
+
+    def _state_out_of_service(self, name: EngineName) -> str:
+        if self._model_control.is_loading(name):
+            return "LOADING"
+        if name in self._catalogue.unloaded and self._model_control.is_resident(name):
+            return "UNLOADING"
+        return "UNAVAILABLE"
+
+    # --- model control --------------------------------------------------------------------------
+
+    async def load(self, name: str, parameters: Iterable[str], budget_s: float | None) -> None:
+        """Load an engine ``NAME``, or a version ``NAME/N``, and put it in service.
+
+        Args:
+            name: the engine.
+            parameters: names of the call's parameters.
+            budget_s: seconds within which it must be loaded; None for no limit.
+
+        Raises:
+            SynergaiError: it cannot be loaded within the budget.
+        """
+        _check_control_parameters(parameters)
+        current_caller().check(Role.OPERATE, engine=name)
+        await self._model_control.load_any(self._versions.selected(name), budget_s)
+
+    async def unload(self, name: str, parameters: Iterable[str]) -> None:
+        """Take an engine ``NAME``, or ``NAME/N``, out of service, and unload it once idle.
+
+        Args:
+            name: the engine.
+            parameters: names of the call's parameters.
+
+        Raises:
+            NotFound: there is no such engine.
+        """
+        _check_control_parameters(parameters)
+        current_caller().check(Role.OPERATE, engine=name)
+        for engine in self._versions.selected(name):
+            await self._model_control.unload(engine)
+
+
+def with_variants(versions: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """Return versions with the names of their variants, such as ``2`` and then ``2.int8``."""
+    return [
+        versioned_variant(version, name)
+        for version, variants in versions
+        for name in ("", *variants)
+    ]
+
+
+def of_variant(engine: Engine, variant: str) -> Engine:
+    """Return the description of an engine with only one of its variants, which it has."""
+    [found] = [each for each in engine.variants if each.name == variant]
+    return replace(
+        engine,
+        version=versioned_variant(engine.version, variant),
+        digest=found.digest,
+        variants=(found,),
+    )
+
+
+def _check_control_parameters(parameters: Iterable[str]) -> None:
+    """Refuse parameters that would change the engine.
+
+    Raises:
+        NotSupported: there is one.
+    """
+    for parameter in parameters:
+        if parameter not in _IGNORED_PARAMETERS:
+            raise NotSupported(
+                f"the parameter {parameter!r} is not supported: engines are defined in the "
+                "workers' model directories; add or change them there"
+            )

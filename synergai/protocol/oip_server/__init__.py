@@ -1,1 +1,0 @@
-"""Server of the Open Inference Protocol, shared by gateway and agent."""
