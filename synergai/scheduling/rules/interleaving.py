@@ -192,11 +192,11 @@ class Interleaver:
             workers.append(worker)
             cost_s = estimate.per_query_s + estimate.transfer_s
             yields = interruptible and len(worker.leases) > worker.requests
-            concurrent = worker.may_run_concurrently(estimate.session, estimate.per_query_s)
+            concurrent = worker.may_run_concurrently(estimate.session, cost_s)
             waits = False
             if concurrent:
                 yields = False
-                wait_s = worker.ahead_s(estimate.session, estimate.per_query_s, now)
+                wait_s = worker.ahead_s(estimate.session, cost_s, now)
             elif yields and self._jobs_may_yield(worker, request.job.priority, cost_s):
                 wait_s = self._delay_s(worker)
             else:

@@ -53,7 +53,8 @@ class CoreSharing:
                 estimate = next(iter(self._estimator.for_job(request, worker)), None)
                 if estimate is None or (head := worker.head) is None:
                     continue
-                session, query_s = estimate.session, estimate.per_query_s
+                session = estimate.session
+                query_s = self._view.per_query_s(request, worker, estimate)
                 place = worker.index, is_brief(query_s, head)
                 if place in awaited:
                     continue

@@ -132,6 +132,33 @@ def test_requests_run_side_by_side_if_the_cores_suffice_for_their_threads() -> N
     assert other.concurrent
 
 
+def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_behind_a_job() -> (
+    None
+):
+    core = make_core(cores=4, prefetch_s=0.06)
+    job = Job(id=JobId("job"), engine=LONG, queries=10**9, arrival=0.0)
+    [running] = dispatched(core.handle(JobArrived(job, ready=10**9), 0.0))
+    core.handle(AssignmentStarted(running.id, 0.0), 0.0)
+    for number in range(10):  # the time that its tensors take is learned
+        [request] = send(core, str(number), OTHER, float(number))
+        assert request.concurrent
+        ended = AssignmentEnded(request.id, 1, Outcome.COMPLETED, compute_s=QUERY_S[OTHER])
+        core.handle(ended, number + 2 * QUERY_S[OTHER])
+    send(core, "first", OTHER, 20.0)
+    second = Job(
+        id=JobId("second"),
+        engine=OTHER,
+        queries=1,
+        arrival=20.0,
+        perishable=True,
+        with_tensors=True,
+    )
+    commands = core.handle(JobArrived(second, ready=1), 20.001)
+    [request] = dispatched(commands)
+    assert not request.concurrent
+    assert Stop(running.id, BOX, abort=False) in commands
+
+
 @every_policy
 def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
     core = make_core(policy=policy)
