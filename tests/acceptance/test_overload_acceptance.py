@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.acceptance.scripts import run_script
 
 
-def test_goodput_holds_at_ten_times_the_capacity_and_rejections_are_immediate() -> None:
-    run_script("overload.py", "--seconds", "20")
+@pytest.mark.parametrize("policy", ["malleable", "edf"])
+def test_few_more_requests_than_must_miss_their_deadlines_under_overload(policy: str) -> None:
+    run_script("overload.py", "--seconds", "20", "--policy", policy)
