@@ -79,7 +79,10 @@ def test_a_dispatch_of_an_expired_request_is_an_error(at: dict[str, float], tmp_
 @pytest.mark.parametrize(
     ("figures", "fault"),
     [
-        ({"goodput": 80.0}, "goodput is 80.0/s, 80.8% of the reachable 99.0/s"),
+        (
+            {"goodput": 46.0},
+            "54.0% of the requests were not answered in time, although 50.0% had to be",
+        ),
         ({"rejection_s": {"99.0": 0.06}}, "rejections take 0.060 s"),
         ({"failed": 3, "first_failure": "no worker"}, "requests failed: no worker"),
         ({"valid": False}, "were sent late"),
@@ -87,17 +90,26 @@ def test_a_dispatch_of_an_expired_request_is_an_error(at: dict[str, float], tmp_
 )
 def test_each_error_of_a_load_is_found(figures: LoadReport, fault: str, tmp_path: Path) -> None:
     log = a_log(tmp_path / "log", dispatched_at=0.5)
-    points = [overload.LoadPoint(1, report()), overload.LoadPoint(10, report(**figures))]
+    points = [
+        overload.LoadPoint(1, report(), 0.0),
+        overload.LoadPoint(10, report(**figures), 0.02),
+    ]
     [found] = overload.find_errors(points, log)
     assert found.startswith("at 10 times the capacity")
     assert fault in found
+
+
+def test_requests_that_the_queue_has_no_time_for_are_unavoidable() -> None:
+    assert overload.unavoidable(20.0, 10.0, workers=1) == 0.0
+    assert overload.unavoidable(80.0, 100.0, workers=1) == pytest.approx(0.5, abs=0.02)
+    assert overload.unavoidable(80.0, 100.0, workers=2) < 0.1
 
 
 def test_overload_is_served_up_to_the_capacity_without_expired_dispatches(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     overload.write_engine(tmp_path)
     with LocalFleet(tmp_path / "run") as fleet:
-        overload.start(fleet, tmp_path, log, workers=1)
+        overload.start(fleet, tmp_path, log, workers=1, policy="malleable")
         found = overload.load(fleet.address, "--rate", str(2 / overload.QUERY_S), "--duration", "2")
     assert overload.dispatched_expired(log) == []
     assert found["rejected"] > 0
