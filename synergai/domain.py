@@ -288,6 +288,9 @@ class Session(Struct, frozen=True, order=True, cache_hash=True):
     engine: EngineName
     configuration: Configuration
 
+    def __str__(self) -> str:
+        return f"{self.engine} with {self.configuration}"
+
 
 class UnusableSession(Struct, frozen=True, order=True):
     """Engine that a worker cannot run in one of its configurations, and why.

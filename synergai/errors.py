@@ -110,10 +110,10 @@ class Conflict(SynergaiError):
 class IdempotencyConflict(Conflict):
     """The idempotency key was already used with another engine, other inputs or other options."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, differing: Sequence[str]) -> None:
         super().__init__(
-            f"idempotency key {key!r} was already used with another engine, other inputs or other "
-            "options; use a new key"
+            f"idempotency key {key!r} was already used for a job with other values of "
+            f"{', '.join(differing)}; use a new key"
         )
         self.key = key
 

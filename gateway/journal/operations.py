@@ -6,7 +6,6 @@ nothing.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -31,22 +30,22 @@ Row: TypeAlias = tuple[Any, ...]
 """Row of a STRICT table: each column has the type of the schema."""
 
 
-def digest(spec: JobSpec, terms: SubmissionTerms) -> bytes:
-    """Return a hash that is equal for equal submissions only."""
-    # The number of an upload's inputs may be left out, and says nothing.
-    queries = 0 if spec.upload_id else spec.queries
-    qos: object = spec.qos if terms.by is None else terms.by
-    # Parts that earlier releases did not have come last, and only if given: digests stay valid.
-    parts: tuple[object, ...] = (spec.engine, queries, qos, spec.priority, spec.tenant)
-    if spec.version:
-        parts += (("version", spec.version),)
-    if spec.upload_id:
-        parts += (("upload", spec.upload_id, spec.max_failures),)
-    if spec.variant or spec.min_accuracy:
-        parts += (("variant", spec.variant, spec.min_accuracy),)
-    if terms.inputs is not None:
-        parts += (("inputs", terms.inputs),)
-    return hashlib.sha256(repr(parts).encode()).digest()
+def submission(spec: JobSpec, terms: SubmissionTerms) -> dict[str, object]:
+    """Return what has to be the same under a key, by the names of the options."""
+    given: dict[str, object] = {
+        "engine": spec.engine,
+        "version": spec.version,
+        # The number of an upload's inputs may be left out, and says nothing.
+        "queries": 0 if spec.upload_id else spec.queries,
+        "inputs or outputs": (spec.upload_id, terms.inputs),
+        "qos": spec.qos if terms.by is None else None,
+        "by": terms.by,
+        "priority": spec.priority,
+        "max_failures": spec.max_failures,
+        "variant": spec.variant,
+        "min_accuracy": spec.min_accuracy,
+    }
+    return msgspec.json.decode(msgspec.json.encode(given), type=dict[str, object])
 
 
 def no_op(_connection: apsw.Connection) -> None:
@@ -61,14 +60,16 @@ def find_accepted(
 ) -> JobId | None:
     """Return the job accepted under an idempotency key; see `Journal.find_accepted`."""
     known = connection.execute(
-        "SELECT digest, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
+        "SELECT submission, jobs.id FROM keys JOIN jobs ON jobs.sequence = keys.job "
         "WHERE keys.tenant = ? AND key = ?",
         (spec.tenant, key),
     ).fetchone()
     if known is None:
         return None
-    if known[0] != digest(spec, terms):
-        raise IdempotencyConflict(key)
+    before = msgspec.json.decode(known[0], type=dict[str, object])
+    now = submission(spec, terms)
+    if differing := [name for name in now if now[name] != before[name]]:
+        raise IdempotencyConflict(key, differing)
     return JobId(known[1])
 
 
@@ -107,8 +108,13 @@ def accept(
     )
     if key:
         connection.execute(
-            "INSERT INTO keys (tenant, key, digest, job) VALUES (?, ?, ?, ?)",
-            (spec.tenant, key, digest(asked, terms), connection.last_insert_rowid()),
+            "INSERT INTO keys (tenant, key, submission, job) VALUES (?, ?, ?, ?)",
+            (
+                spec.tenant,
+                key,
+                msgspec.json.encode(submission(asked, terms)).decode(),
+                connection.last_insert_rowid(),
+            ),
         )
     return record.id
 

@@ -60,10 +60,10 @@ CREATE INDEX jobs_by_owner ON jobs (engine, tenant, sequence, state) WHERE state
 CREATE UNIQUE INDEX jobs_by_upload ON jobs (tenant, upload) WHERE upload <> '';
 
 CREATE TABLE keys (
-  tenant TEXT NOT NULL,
-  key    TEXT NOT NULL,
-  digest BLOB NOT NULL,
-  job    INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
+  tenant     TEXT NOT NULL,
+  key        TEXT NOT NULL,
+  submission TEXT NOT NULL,
+  job        INTEGER NOT NULL REFERENCES jobs ON DELETE CASCADE,
   PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_by_job ON keys (job);

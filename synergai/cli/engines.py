@@ -193,6 +193,7 @@ def inspect(
     from synergai.versions import parse_version, split_version, versioned
 
     path, version, variants, versions = Path(engine), "", list[str](), list[str]()
+    fault = ""
     if not (path.suffix and path.exists()) and not is_saved_model(path):
         (name, version), variant = split_version(engine), ""
         if version[:1].isdigit():
@@ -210,13 +211,18 @@ def inspect(
         versions = [split_version(each.name)[1] for each in known if each.name != definition.name]
         if definition.fault:
             raise EngineUnusable(f"engine {engine!r}: {definition.fault}")
-        path = definition.of_variant(variant).file
+        model = definition.of_variant(variant)
+        path = model.file
+        try:
+            model.verified_digest()
+        except EngineUnusable as error:
+            fault = str(error)
         variants = [each.name for each in definition.variants]
     description = describe(path)
     if as_json:
         facts = to_jsonable(description)
         if version:
-            facts |= {"version": version, "other_versions": versions}
+            facts |= {"version": version, "other_versions": versions, "fault": fault}
         print_json({"file": str(path), **facts.pop("contents"), **facts})
         return
     others = f" (others: {', '.join(versions)})" if versions else ""
@@ -240,6 +246,7 @@ def inspect(
                 if contents.external_data
                 else "in the file",
             ),
+            *((("not used", fault),) if fault else ()),
         )
     )
 

@@ -87,7 +87,7 @@ def submit(
         typer.Option(
             "--qos",
             metavar="DURATION",
-            help="Time to completion, in seconds or as 90s, 30m or 2h. Default: no deadline.",
+            help="Time to completion: seconds, or 250ms, 90s, 30m or 2h. Default: no deadline.",
         ),
     ] = None,
     by: Annotated[

@@ -77,7 +77,7 @@ async def submit_inputs(
         upload = Upload(channel, upload_id, read, patience=patience, on_progress=on_progress)
         receipt = await upload.run()
     except (Conflict, EngineUnusable) as error:  # a job uses the upload, and there are more inputs
-        raise IdempotencyConflict(idempotency_key) from error
+        raise IdempotencyConflict(idempotency_key, ["inputs or outputs"]) from error
     finally:
         if isinstance(source, Inventory) and source is not inputs:
             source.close()

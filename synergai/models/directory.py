@@ -178,9 +178,9 @@ class EngineDefinition:
             ) from error
         if self.sha256 and found != self.sha256:
             raise EngineUnusable(
-                f"engine {self.name!r}: {self.file.name} has the sha256 {found}, but "
-                f"{DEFINITION_FILE} asks for {self.sha256}; restore the former file, or install "
-                f"another one with {self._replace_command()!r}"
+                f"engine {self.name!r}: {self.file.name} is not the file that {DEFINITION_FILE} "
+                f"asks for; restore the former file, or install another one with "
+                f"{self._replace_command()!r} (its sha256 is {found}, not {self.sha256})"
             )
         return found
 

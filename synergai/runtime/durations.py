@@ -28,5 +28,5 @@ def parse_duration(text: str) -> float:
         return float(bare)
     except ValueError:
         raise InvalidInput(
-            f"{text!r} is not a duration: write seconds, or one such as 90s, 30m, 2h or 1h30m"
+            f"{text!r} is not a duration: write seconds, or one such as 250ms, 90s, 30m or 1h30m"
         ) from None

@@ -5,10 +5,10 @@ No model is opened for it: an engine that is present may still fail to load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from synergai.errors import InvalidInput
+from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import size_bytes
@@ -72,7 +72,7 @@ class EngineListing:
 
 def list_engines(models: Path) -> list[EngineListing]:
     """Return all engines in `models`, which need not exist, and all of the zoo, sorted by name."""
-    found = ModelDirectory(models).engines() if models.is_dir() else []
+    found = [_checked(each) for each in ModelDirectory(models).engines()] if models.is_dir() else []
     names = {definition.name for definition in found}
     unverified = find_unverified([definition for definition in found if not definition.fault])
     rows = [
@@ -111,6 +111,19 @@ def list_present(
         preprocess=definition.preprocess,
         postprocess=definition.postprocess,
     )
+
+
+def _checked(definition: EngineDefinition) -> EngineDefinition:
+    """Return a definition with a fault if none of its files is the one that it asks for."""
+    models = [definition.of_variant(each.name) for each in definition.variants] or [definition]
+    fault = ""
+    for model in models:
+        try:
+            if not model.sha256 or model.verified_digest():
+                return definition
+        except EngineUnusable as error:
+            fault = fault or str(error).removeprefix(f"engine {definition.name!r}: ")
+    return replace(definition, fault=fault)
 
 
 def _list_unbuilt(recipe: Recipe) -> EngineListing:

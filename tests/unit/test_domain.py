@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai import errors
-from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec
+from synergai.domain import MAX_PRIORITY, Configuration, EngineName, JobSpec, Session
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.protocol import status
@@ -24,6 +24,13 @@ from synergai.versions import (
 from tests.malformed_versions import MALFORMED_VERSIONS
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+
+
+def test_session_reads_as_its_engine_and_configuration() -> None:
+    assert (
+        str(Session(EngineName("echo"), Configuration(2, "MAXN")))
+        == "echo with threads=2,mode=MAXN"
+    )
 
 
 @given(st.builds(Configuration, st.integers(0, 1024), names, *[names | st.just("")] * 2))

@@ -363,7 +363,7 @@ class HostPool:
             raise
         except SynergaiError as failure:
             error = self._blame(session, failure)
-            _log.warning("cannot load %s with %s: %s", session.engine, session.configuration, error)
+            _log.warning("cannot load %s: %s", session, error)
             self._on_change(SessionChange(session, resident=False, error=error))
             raise error from failure
         if preload is None or preload.needed:
@@ -375,16 +375,9 @@ class HostPool:
         if preload is not None and not preload.needed and not self._fits(0):
             await self._evict_session(session, host)
             raise GivenUp(f"it takes {grown >> 20:,} MB, which are not free", no_room=True)
-        _log.info(
-            "loaded %s with %s in %.2f s", session.engine, session.configuration, ready.setup_s
-        )
+        _log.info("loaded %s in %.2f s", session, ready.setup_s)
         if ready.elsewhere:
-            _log.info(
-                "%s with %s: %.0f %% of the nodes run elsewhere",
-                session.engine,
-                session.configuration,
-                100.0 * ready.elsewhere,
-            )
+            _log.info("%s: %.0f %% of the nodes run elsewhere", session, 100.0 * ready.elsewhere)
         times = None if host.was_suspended and shared is None else ready
         self._on_change(SessionChange(session, resident=True, ready=times, size=grown))
         await self._evict(0, keep=session)

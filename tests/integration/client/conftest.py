@@ -295,7 +295,7 @@ class FakeGateway:
             job.state, job.reason = jobs_pb2.JOB_STATE_REJECTED, "no worker would be done in time"
         known = self.jobs.setdefault(job.id, job)
         if known.spec != request.spec:
-            raise IdempotencyConflict(request.idempotency_key)
+            raise IdempotencyConflict(request.idempotency_key, ["engine"])
         return known
 
     def _job(self, job_id: str) -> jobs_pb2.Job:

@@ -24,7 +24,7 @@ from synergai.protocol.status import (
     [
         (errors.InvalidInput("x"), 400, None),
         (errors.EngineNotFound("x"), 404, None),
-        (errors.IdempotencyConflict("x"), 409, None),
+        (errors.IdempotencyConflict("x", ["engine"]), 409, None),
         (errors.EngineUnloaded("x"), 409, None),
         (errors.DeadlineExceeded("x"), 504, None),
         (errors.Cancelled("x"), 499, None),

@@ -62,6 +62,22 @@ def test_present_and_unusable_engines_are_listed_without_the_published_accuracy_
     assert [row.name for row in list_engines(tmp_path)] == sorted(found)
 
 
+def test_file_that_was_replaced_in_place_is_a_fault_where_the_user_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    zoo.build("onnx_identity", tmp_path)
+    with (tmp_path / "onnx_identity" / "model.onnx").open("ab") as file:
+        file.write(b"\x3a\x00")  # an empty part of the graph
+
+    shown = rows(tmp_path)["onnx_identity"]
+
+    assert shown.state == "unusable"
+    assert shown.fault.startswith("model.onnx is not the file that engine.toml asks for")
+    with pytest.raises(SystemExit):
+        cli.main(["engines", "inspect", "onnx_identity", "--models", str(tmp_path)])
+    assert "not used" in capsys.readouterr().out
+
+
 def test_names_are_not_truncated_on_a_terminal_of_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
