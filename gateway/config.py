@@ -36,7 +36,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     store: str
     store_budget: int
     store_rate: int
-    store_rate_busy: int
     dictionary: Path | None
     scheduling: SchedulingSettings
     heartbeat_s: float
@@ -44,7 +43,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_requests: int
     max_request_bytes: int
     max_response_bytes: int
-    max_connection_calls: int
     max_jobs: int
     kept_jobs: int
     uploads_kept_s: float

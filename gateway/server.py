@@ -148,8 +148,7 @@ class Gateway:
             self._client_interceptors(),
             rpc.server_options(
                 config.max_client_bytes,
-                config.max_connection_calls,
-                connections.clients,
+                max_connections=connections.clients,
             ),
             connections.clients,
         )

@@ -13,7 +13,6 @@ from synergai.errors import InvalidInput
 from synergai.protocol.limits import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_MAX_UNREAD_BYTES,
-    MAX_CALLS_PER_CONNECTION,
 )
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.settings import (
@@ -100,11 +99,10 @@ class _Scheduling(Settings):
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
     preload: bool = field_of(SchedulingOptions, "preload")
     infeasible: Literal["defer", "reject"] = field_of(SchedulingOptions, "infeasible")
-    pace_half_life_s: Duration = field_of(SchedulingOptions, "pace_half_life_s")
-    reassess_s: Duration = field_of(SchedulingOptions, "reassess_s")
+    pace_half_life_s: Duration = SchedulingSettings().pace_half_life_s
+    reassess_s: Duration = SchedulingSettings().reassess_s
+    mode_switch_s: Duration = SchedulingSettings().mode_switch_s
     fair_burst_s: Duration = field_of(SchedulingOptions, "fair_burst_s")
-    fair_half_life_s: Duration = field_of(SchedulingOptions, "fair_half_life_s")
-    mode_switch_s: Duration = field_of(SchedulingOptions, "mode_switch_s")
     stuck_s: Duration = field_of(SchedulingOptions, "stuck_s")
     hedge_share: Annotated[float, BeforeValidator(parse_share)] = field_of(
         SchedulingOptions, "hedge_share"
@@ -140,13 +138,6 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         description="Limit of the bytes of responses that clients have not read yet; beyond it, "
         "the slowest client is disconnected.",
     )
-    max_connection_calls: int = Field(
-        default=MAX_CALLS_PER_CONNECTION,
-        ge=16,
-        le=65_536,
-        description="Limit of open gRPC calls per client connection; a stream is one call. The "
-        "higher it is, the longer a client that opens and resets calls can delay others.",
-    )
     max_jobs: int = Field(default=100_000, ge=1, description="Limit of unfinished jobs.")
     kept_jobs: int = Field(
         default=100_000, ge=0, description="Ended jobs kept in the journal; older ones are deleted."
@@ -159,11 +150,6 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         ge=0,
         description="Bytes per second of all uploads to the store and all fetches of agents "
         "together; 0 for no limit.",
-    )
-    store_rate_busy: Size = Field(
-        default=6 * _MIB,
-        ge=0,
-        description="The same while requests or jobs run; 0 for no other limit.",
     )
     uploads_kept_s: Duration = Field(
         default=86_400.0,
@@ -241,7 +227,7 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
     def to_config(self) -> GatewayConfig:
         """Return the configuration of a gateway with these settings."""
         fields = [name for name in GatewayConfig.__struct_fields__ if name != "scheduling"]
-        options = {name: getattr(self, name) for name in SchedulingOptions.__struct_fields__}
+        options = {name: getattr(self, name) for name in _Scheduling.model_fields}
         return GatewayConfig(
             **{name: getattr(self, name) for name in fields},
             scheduling=SchedulingSettings(**options),

@@ -43,7 +43,7 @@ from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from gateway.requests.shared_memory import SharedMemoryRegions
 from gateway.store.files import open_files
-from gateway.store.pacer import Pacer
+from gateway.store.pacer import BUSY_BYTES_PER_S, Pacer
 from gateway.store.store import EngineStore
 from synergai.profiles.service import ProfileService
 from synergai.protocol.unread import UnreadResponses
@@ -152,7 +152,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     stack.push_async_callback(rules.close)
     versions.stored = store.versions_of
     store.follow(versions.on_stored_changed)
-    pacer = Pacer(config.store_rate, config.store_rate_busy, lambda: dispatcher.busy, clock.now)
+    pacer = Pacer(config.store_rate, BUSY_BYTES_PER_S, lambda: dispatcher.busy, clock.now)
     placements = Placements(store, connections, rules, pacer)
     intake = ReportIntake(dispatcher, clock, [metrics])
     work_streams = WorkStreams(

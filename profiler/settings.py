@@ -47,10 +47,7 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     modes: tuple[str, ...] = Field(
         default=(), description="Power modes to measure in; default: all that need no reboot."
     )
-    root: Path = Field(
-        default=Path("/"),
-        description="Root of the power interface's files, such as an emulated board's.",
-    )
+    root: Path = Path("/")  # of the files of power control, such as an emulated board's
     worker_class: Annotated[str, AfterValidator(_worker_class)] = Field(
         default_factory=default_worker_class,
         description="Worker class of this machine.",

@@ -54,12 +54,6 @@ class WorkerSettings(Settings):
     models: Path = Field(
         default=Path("models"), description="Model directory, with one folder per engine."
     )
-    models_look_s: Duration = Field(
-        default=5.0,
-        gt=0,
-        description="Interval in seconds between two checks of the engines' files for changes; "
-        "new folders are found within a second, and removed ones within three.",
-    )
     worker_id: Annotated[str, AfterValidator(lambda name: validate_name(name, "worker id"))] = (
         Field(
             default_factory=_default_worker_id, description="Unique id of this worker in the fleet."
@@ -117,10 +111,8 @@ class WorkerSettings(Settings):
         default=(),
         description="Power modes of configurations; all that need no reboot if empty.",
     )
-    root: Path = Field(
-        default=Path("/"),
-        description="Root directory of the power control files, such as that of an emulated board.",
-    )
+    root: Path = Path("/")  # of the files of power control, such as an emulated board's
+    models_look_s: Duration = 5.0  # interval between two checks of the engines' files
     hang_timeout_s: Duration = Field(
         default=30.0,
         gt=0,

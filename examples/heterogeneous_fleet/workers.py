@@ -106,11 +106,9 @@ def profile(models: Path, run: Path) -> Path:
 def start(fleet: LocalFleet, models: Path, dictionary: Path) -> None:
     """Start the gateway with the energy objective, and the three agents."""
     fleet.start_gateway(
-        [
-            *("--dictionary", str(dictionary), "--objective", "energy", "--heartbeat-s", "0.2"),
-            # Initial estimate of a switch's duration, until one has been observed.
-            *("--mode-switch-s", "0.5"),
-        ]
+        ["--dictionary", str(dictionary), "--objective", "energy", "--heartbeat-s", "0.2"],
+        # Initial estimate of a switch's duration, until one has been observed.
+        prefix=["env", "SYNERGAI_GATEWAY_MODE_SWITCH_S=0.5"],
     )
     for worker in WORKERS:
         fleet.start_agent(

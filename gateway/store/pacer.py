@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+BUSY_BYTES_PER_S: Final = 6 << 20
+"""Rate of transfers while the fleet is busy."""
 _BURST_S: Final = 0.05
 """Time that transfers may be ahead, which makes up for timers that fire late."""
 _TURN_BYTES: Final = 256 << 10

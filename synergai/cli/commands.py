@@ -76,16 +76,16 @@ def settings_command(
     Returns:
         The command, which raises `InvalidSettings` as ``Settings.load`` does.
     """
-    flags = _flags(model)
+    fields, flags = _documented(model), _flags(model)
 
     def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
         if ctx.invoked_subcommand is not None:
             return
-        values = {name: options[name] for name in model.model_fields if options[name] is not None}
+        values = {name: options[name] for name in fields if options[name] is not None}
         values |= {name: False for name in flags if options[_negated_name(name)]}
         run(model.load(values, config))
 
-    parameters = [_parameter(model, name, field) for name, field in model.model_fields.items()]
+    parameters = [_parameter(model, name, field) for name, field in fields.items()]
     parameters += [_negated_flag(model, name) for name in flags]
     # Arguments first, as in the usage line, which follows the order of the signature.
     parameters.sort(key=lambda parameter: not isinstance(parameter.default, _ARGUMENT))
@@ -99,6 +99,11 @@ def settings_command(
     return command
 
 
+def _documented(model: type[Settings]) -> dict[str, FieldInfo]:
+    """Return the fields of `model` that are options."""
+    return {name: field for name, field in model.model_fields.items() if field.description}
+
+
 _CONTEXT = inspect.Parameter(
     "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
 )
@@ -107,7 +112,7 @@ _CONTEXT = inspect.Parameter(
 def _command_help(model: type[Settings], run: Callable[[SettingsT], None]) -> str:
     paragraphs = [inspect.getdoc(run) or ""]
     # One sentence for all: naming each option's variable would leave no room for its help.
-    options = [name for name, field in model.model_fields.items() if not _is_argument(field)]
+    options = [name for name, field in _documented(model).items() if not _is_argument(field)]
     paragraphs.append(
         "Every option can also be set by an environment variable: "
         f"--{model.option_name(options[0])} by {model.env_var(options[0])}, and so on."
@@ -167,7 +172,7 @@ def _is_flag(field: FieldInfo) -> bool:
 
 
 def _flags(model: type[Settings]) -> list[str]:
-    return [name for name, field in model.model_fields.items() if _is_flag(field)]
+    return [name for name, field in _documented(model).items() if _is_flag(field)]
 
 
 def _negated_name(flag: str) -> str:

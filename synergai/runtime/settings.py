@@ -12,6 +12,9 @@ and the key ``listen`` of the file given with ``--config``. The command line tak
 the environment, the environment over the file, and the file over the default. Field types may
 be strings, numbers, booleans, paths, literals, enums, tuples of these (``1,2``) and dictionaries of
 strings (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``.
+
+A field without a description is internal: it has no option and is in no help. Tests and the
+emulation of machines set it by its environment variable.
 """
 
 from __future__ import annotations

@@ -46,17 +46,6 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             description="Handling of jobs that no worker can complete in time: run last, or reject."
         ),
     ] = "defer"
-    pace_half_life_s: Annotated[
-        float,
-        Meta(
-            gt=0.0,
-            description="Half-life, in run time, of earlier observations of a worker's pace.",
-        ),
-    ] = 2.0
-    reassess_s: Annotated[
-        float,
-        Meta(gt=0.0, description="Interval at which queued jobs are reranked as paces change."),
-    ] = 1.0
     fair_burst_s: Annotated[
         float,
         Meta(
@@ -65,17 +54,6 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "yield to those of other tenants at the same priority; inf turns fair sharing off.",
         ),
     ] = 60.0
-    fair_half_life_s: Annotated[
-        float,
-        Meta(gt=0.0, description="Half-life of the worker time that a tenant has used."),
-    ] = 300.0
-    mode_switch_s: Annotated[
-        float,
-        Meta(
-            ge=0.0,
-            description="Assumed duration of a worker's power mode switch until one was measured.",
-        ),
-    ] = 5.0
     stuck_s: Annotated[
         float,
         Meta(
@@ -111,6 +89,10 @@ class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_un
     period of updates.
 
     Attributes:
+        pace_half_life_s: half-life, in run time, of earlier observations of a worker's pace.
+        reassess_s: interval at which queued jobs are reranked as paces change.
+        fair_half_life_s: half-life of the worker time that a tenant has used.
+        mode_switch_s: assumed duration of a worker's power mode switch until one was measured.
         prefetch_s: remaining work at which a worker gets its next assignment, to hide network
             latency.
         prefetch_count: maximum number of assignments per worker.
@@ -118,6 +100,10 @@ class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_un
         pace_trust: maximum weight of a single assignment in a worker's pace.
     """
 
+    pace_half_life_s: Annotated[float, Meta(gt=0.0)] = 2.0
+    reassess_s: Annotated[float, Meta(gt=0.0)] = 1.0
+    fair_half_life_s: Annotated[float, Meta(gt=0.0)] = 300.0
+    mode_switch_s: Annotated[float, Meta(ge=0.0)] = 5.0
     prefetch_s: Annotated[float, Meta(ge=0.0)] = 0.02
     prefetch_count: Annotated[int, Meta(ge=1)] = 64
     probe_queries: Annotated[int, Meta(ge=1)] = 16

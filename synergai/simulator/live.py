@@ -20,7 +20,7 @@ from synergai.simulator.workload import QUERY_COUNTS
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from synergai.domain import Job
@@ -64,9 +64,9 @@ def run_live(
                 *("--dictionary", str(emulation.dictionary)),
                 *("--policy", policy),
                 *_option("--policy-options", _scaled_options(policy, options, scale)),
-                *_scheduler_options(scale),
                 *("--event-log", str(log)),
-            ]
+            ],
+            prefix=("env", *_scaled_constants(scale)),
         )
         for worker_class in workload.profile.classes:
             warm = {}
@@ -132,13 +132,11 @@ def _scaled_options(policy: str, options: Mapping[str, str], scale: float) -> di
     return scaled
 
 
-def _scheduler_options(scale: float) -> list[str]:
-    """Return command line options that divide the scheduler's time constants by `scale`."""
+def _scaled_constants(scale: float) -> Iterator[str]:
+    """Return environment variables that divide the scheduler's time constants by `scale`."""
     defaults = SchedulingSettings()
-    return [
-        *("--pace-half-life-s", str(defaults.pace_half_life_s / scale)),
-        *("--reassess-s", str(defaults.reassess_s / scale)),
-    ]
+    for name in ("pace_half_life_s", "reassess_s"):
+        yield f"SYNERGAI_GATEWAY_{name.upper()}={getattr(defaults, name) / scale}"
 
 
 def _option(option: str, pairs: Mapping[str, str]) -> list[str]:

@@ -156,9 +156,14 @@ class Trial:
             [
                 *(sys.executable, "-m", "synergai", "agent", "check"),
                 *("--config", str(self._settings("check", settings))),
-                *("--models", str(self._models), "--state", str(self._directory / "check")),
             ],
-            env={**os.environ, "COLUMNS": "200", **environment},
+            env={
+                **os.environ,
+                "COLUMNS": "200",
+                "SYNERGAI_AGENT_MODELS": str(self._models),
+                "SYNERGAI_AGENT_STATE": str(self._directory / "check"),
+                **environment,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -122,8 +122,9 @@ class Campaign:
         """Test `count` mutants."""
         with self._fleet as fleet:
             fleet.start_gateway()
-            options = ("--models-look-s", "0.2", "--hang-timeout-s", "10", "--threads", "1")
-            fleet.start_agent("worker", models=self._models, options=options)
+            look = ("env", "SYNERGAI_AGENT_MODELS_LOOK_S=0.2")
+            options = ("--hang-timeout-s", "10", "--threads", "1")
+            fleet.start_agent("worker", models=self._models, options=options, prefix=look)
             fleet.wait_for_workers(1)
             agent = fleet.agents["worker"]
             for first in range(0, count, BATCH_SIZE):

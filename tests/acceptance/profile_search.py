@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 WORKER_CLASS = "searched"
 
 
-def profile(models: Path, dictionary: Path, *options: str) -> float:
+def profile(models: Path, dictionary: Path, *options: str, root: Path = Path("/")) -> float:
     """Run a search; return its duration in seconds."""
     started = time.monotonic()
     subprocess.run(
@@ -39,6 +40,7 @@ def profile(models: Path, dictionary: Path, *options: str) -> float:
         ],
         check=True,
         stdout=subprocess.DEVNULL,
+        env={**os.environ, "SYNERGAI_PROFILE_ROOT": str(root)},
     )
     return time.monotonic() - started
 
@@ -74,8 +76,9 @@ def search_board(root: Path, models: Path, directory: Path) -> dict[str, object]
     profile(
         models,
         dictionary,
-        *("--power", "nvpmodel", "--root", str(root), "--budget", "0.5"),
+        *("--power", "nvpmodel", "--budget", "0.5"),
         *("--queries", "10", "--min-duration", "0.3"),
+        root=root,
     )
     entries = list(load_dictionary(dictionary))
     measured = [entry for entry in entries if entry.label != PREDICTED]

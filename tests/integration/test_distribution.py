@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from synergai.client.fleet import WorkerStatus
 
 WITHIN_S: Final = 60.0
-LOOK: Final = ("--models-look-s", "0.2")
+LOOK: Final = {
+    program: ("env", f"SYNERGAI_{program}_MODELS_LOOK_S=0.2") for program in ("AGENT", "SERVE")
+}
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -57,8 +59,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
             models = directory / f"models-{name}"
             models.mkdir()
             models.chmod(0o500)  # never written to
-            options = [*LOOK, "--labels", f"at-{name}"]
-            fleet.start_agent(name, models=models, worker_class=f"class-{name}", options=options)
+            fleet.start_agent(
+                name,
+                models=models,
+                worker_class=f"class-{name}",
+                options=["--labels", f"at-{name}"],
+                prefix=LOOK["AGENT"],
+            )
         yield fleet
 
 
@@ -122,8 +129,13 @@ def test_fetched_engines_outlast_restarts_of_gateway_and_agent(
     fleet.kill("edge")
     fleet.start_gateway(["--heartbeat-s", "0.5"])
     models = fleet.directory / "models-edge"
-    options = [*LOOK, "--labels", "at-edge"]
-    fleet.start_agent("edge", models=models, worker_class="class-edge", options=options)
+    fleet.start_agent(
+        "edge",
+        models=models,
+        worker_class="class-edge",
+        options=["--labels", "at-edge"],
+        prefix=LOOK["AGENT"],
+    )
     until(lambda: workers_of(client, "onnx_identity/7") == {"edge"})
     until(lambda: states(client, "onnx_identity", 7) == {"edge": PlacedState.INSTALLED})
     client.remove_engine("onnx_identity", 7)
@@ -133,7 +145,7 @@ def test_worker_of_serve_fetches_from_its_own_gateway(tmp_path: Path, engine: Pa
     models = tmp_path / "models"
     models.mkdir()
     with LocalFleet(tmp_path / "fleet") as fleet:
-        fleet.start_gateway(["--worker-id", "own", *LOOK], models=models)
+        fleet.start_gateway(["--worker-id", "own"], LOOK["SERVE"], models=models)
         with SyncClient(fleet.address) as client:
             push(client, engine, "onnx_identity", 3)
             until(lambda: workers_of(client, "onnx_identity/3") == {"own"})

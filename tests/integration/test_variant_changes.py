@@ -39,6 +39,7 @@ LAYERS = {"large": 2, "medium": 1, "small": 0}
 ACCURACIES = {"large": 0.9, "medium": 0.8, "small": 0.7}
 WORKERS = ("w1", "w2")
 DEADLINE_S = 60.0
+LOOK = "SYNERGAI_AGENT_MODELS_LOOK_S=0.2"
 
 CRASHES = """\
 import importlib.util, os, sys
@@ -118,8 +119,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
             fleet.start_agent(
                 name,
                 models=folder / name,
-                options=["--threads", "1", "--models-look-s", "0.2"],
-                prefix=["env", f"PYTHONPATH={patched}"] if name == "w2" else (),
+                options=["--threads", "1"],
+                prefix=["env", LOOK, *([f"PYTHONPATH={patched}"] if name == "w2" else [])],
             )
         fleet.wait_for_workers(2)
         yield fleet

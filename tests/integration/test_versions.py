@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ENGINE = "times"
 DEADLINE_S = 30.0
+LOOK = ("env", "SYNERGAI_SERVE_MODELS_LOOK_S=0.1")
 
 
 def put_version(models: Path, version: int, *, broken: bool = False) -> None:
@@ -60,7 +61,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fleet(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     with LocalFleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        fleet.start_gateway(["--models-look-s", "0.1"], models=models)
+        fleet.start_gateway(prefix=LOOK, models=models)
         fleet.wait_for_workers(1)
         yield fleet
 
@@ -242,7 +243,7 @@ def test_request_id_decides_and_policy_survives_a_restart(
     job = client.submit(ENGINE, queries=5, idempotency_key="once")
     accepted = job.wait().spec.version
     fleet.kill("gateway")
-    fleet.start_gateway(["--models-look-s", "0.1"], models=models)
+    fleet.start_gateway(prefix=LOOK, models=models)
     fleet.wait_for_workers(1)
     wait_until(lambda: all(each.prepared for each in shown(client, "2")))
     assert versions() == before

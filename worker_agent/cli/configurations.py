@@ -6,36 +6,38 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from worker_agent.cli.options import Config  # noqa: TC001 - typer reads the annotations of commands
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.domain import Configuration
     from worker_agent.providers.choice import Offers
-    from worker_agent.settings import AgentSettings
 
 
-def check(settings: AgentSettings) -> None:
-    """Check the settings of the agent, and show its execution providers and configurations.
+def check(config: Config = None) -> None:
+    """Check the agent's settings, and show its execution providers and configurations.
 
-    Each execution provider computes a small model on its device, in a separate process. The
-    exit code is 1 if one cannot.
+    The settings are those of the agent's environment variables and file. Each execution provider
+    computes a small model on its device, in a separate process. The exit code is 1 if one cannot.
     """
     import asyncio
 
     from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
     from worker_agent.power.files import Files
     from worker_agent.power.selection import open_controller
+    from worker_agent.settings import AgentSettings
 
-    config = settings.to_config()
+    settings = AgentSettings.load(file=config).to_config()
     offers = asyncio.run(
-        find_offers(config.providers, InstalledRuntimes(), config.state / "providers")
+        find_offers(settings.providers, InstalledRuntimes(), settings.state / "providers")
     )
-    controller = open_controller(config.power, Files(config.root), config.power_modes)
+    controller = open_controller(settings.power, Files(settings.root), settings.power_modes)
     try:
         modes = [mode for mode in controller.modes() if not mode.refused]
     finally:
         controller.close()
-    _print(offers, config.configurations(modes, offers), config.worker_id)
+    _print(offers, settings.configurations(modes, offers), settings.worker_id)
     if offers.refusals:
         raise typer.Exit(1)
 

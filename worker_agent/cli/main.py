@@ -31,7 +31,7 @@ app.command(
     "agx-xavier[/bold]"
 )(install)
 app.command(epilog="Example: [bold]synergai agent uninstall --dry-run[/bold]")(uninstall)
-app.command(epilog="Example: [bold]synergai agent check --config agent.toml[/bold]")(
-    settings_command(AgentSettings, check)
+app.command(epilog="Example: [bold]synergai agent check --config agent.toml[/bold]")(check)
+app.command(epilog="Example: [bold]SYNERGAI_AGENT_POWER=nvpmodel synergai agent modes[/bold]")(
+    modes
 )
-app.command(epilog="Example: [bold]synergai agent modes --power nvpmodel[/bold]")(modes)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from synergai.cli.options import AsJson
+from worker_agent.cli.options import Config  # noqa: TC001 - typer reads the annotations of commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,20 +15,17 @@ if TYPE_CHECKING:
     from worker_agent.power.controller import PowerMode, Reading
 
 
-def modes(
-    power: Annotated[
-        str, typer.Option(help="nvpmodel, cpufreq, cgroup or none; auto selects by the board.")
-    ] = "auto",
-    root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory instead of /, such as an emulated board.")
-    ] = Path("/"),
-    as_json: AsJson = False,
-) -> None:
-    """List this machine's power modes and the one in force."""
+def modes(config: Config = None, as_json: AsJson = False) -> None:
+    """List this machine's power modes and the one in force.
+
+    The agent's settings select the power controller.
+    """
     from worker_agent.power.files import Files
     from worker_agent.power.selection import open_controller
+    from worker_agent.settings import AgentSettings
 
-    controller = open_controller(power, Files(root))
+    settings = AgentSettings.load(file=config)
+    controller = open_controller(settings.power, Files(settings.root))
     try:
         found, reading = controller.modes(), controller.read()
     finally:

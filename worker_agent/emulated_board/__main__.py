@@ -14,7 +14,7 @@ def main() -> None:
     """Create an emulated board."""
     parser = argparse.ArgumentParser(
         prog="python -m worker_agent.emulated_board",
-        description="Create a directory that `synergai agent modes --root` treats as a board.",
+        description="Create a directory for SYNERGAI_AGENT_ROOT, which agents treat as a board.",
     )
     parser.add_argument("kind", choices=sorted(KINDS))
     parser.add_argument("folder", type=Path, help="directory to create; must not exist")

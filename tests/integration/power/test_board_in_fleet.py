@@ -33,8 +33,9 @@ def fleet(nx: EmulatedBoard, tmp_path: Path) -> Iterator[LocalFleet]:
     zoo.build(ENGINE, tmp_path / "models")
     with LocalFleet(tmp_path / "fleet") as fleet:
         fleet.start_gateway(["--heartbeat-s", "0.2"])
-        options = ["--root", str(nx.root), "--power-modes", ",".join(QPS), "--threads", "1"]
-        fleet.start_agent("nx-1", models=tmp_path / "models", options=options)
+        board = ["env", f"SYNERGAI_AGENT_ROOT={nx.root}"]
+        options = ["--power-modes", ",".join(QPS), "--threads", "1"]
+        fleet.start_agent("nx-1", models=tmp_path / "models", options=options, prefix=board)
         fleet.wait_for_workers(1)
         yield fleet
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
     from worker_agent.emulated_board.board import EmulatedBoard
 
 
@@ -20,18 +22,27 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_modes_are_listed_with_the_one_in_force(nx: EmulatedBoard) -> None:
-    done = run("synergai", "agent", "modes", "--root", str(nx.root), "--json")
+def modes_of(
+    root: Path | str, monkeypatch: pytest.MonkeyPatch, *options: str
+) -> subprocess.CompletedProcess[str]:
+    monkeypatch.setenv("SYNERGAI_AGENT_ROOT", str(root))
+    return run("synergai", "agent", "modes", *options)
+
+
+def test_modes_are_listed_with_the_one_in_force(
+    nx: EmulatedBoard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = modes_of(nx.root, monkeypatch, "--json")
     listed = json.loads(done.stdout)
     assert listed["in_force"] == {"mode": "MODE_10W_4CORE", "detail": ""}
     assert len(listed["modes"]) == 9
-    table = run("synergai", "agent", "modes", "--root", str(nx.root)).stdout
+    table = modes_of(nx.root, monkeypatch).stdout
     assert "MODE_20W_6CORE" in table
     assert table.count("in force") == 1
 
 
-def test_a_machine_without_modes_says_so(tmp_path: Path) -> None:
-    done = run("synergai", "agent", "modes", "--root", str(tmp_path))
+def test_a_machine_without_modes_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = modes_of(tmp_path, monkeypatch)
     assert (done.stdout, done.returncode) == ("This machine has no power modes.\n", 0)
 
 
@@ -80,12 +91,14 @@ def test_a_private_directory_is_refused_with_an_alternative() -> None:
     )
 
 
-def test_an_emulated_board_can_be_created_on_the_command_line(tmp_path: Path) -> None:
+def test_an_emulated_board_can_be_created_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = str(tmp_path / "board")
     assert (
         run("worker_agent.emulated_board", "agx-xavier", folder, "--jetpack", "5").returncode == 0
     )
-    assert "MAXN" in run("synergai", "agent", "modes", "--root", folder).stdout
+    assert "MAXN" in modes_of(folder, monkeypatch).stdout
     again = run("worker_agent.emulated_board", "agx-xavier", folder)
     assert (again.returncode, again.stderr) == (
         1,

@@ -218,6 +218,7 @@ async def running_agent(
         *("--models", str(models), "--state", str(state)),
         *("--worker-id", "tester", "--worker-class", "bench", "--threads", "1,2"),
         *options,
+        env={**os.environ, "SYNERGAI_AGENT_MODELS_LOOK_S": "0.1"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -499,8 +500,7 @@ async def test_added_engine_is_served_and_a_removed_one_is_not(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"
-    options = ("--models-look-s", "0.1")
-    async with asyncio.timeout(30), running_agent(hub, models, tmp_path / "state", *options):
+    async with asyncio.timeout(30), running_agent(hub, models, tmp_path / "state"):
         assert not (await hub.registrations.get()).engines
         (models / "sum").mkdir(parents=True)  # not even the model directory was there
         save_sum(models / "sum.new")
@@ -527,8 +527,7 @@ async def test_loaded_engine_serves_until_its_changed_file_is_checked_and_loaded
     file.parent.mkdir(parents=True)
     save_sum(file, width=512, matrix=True)  # weights that a host may read as late as for a query
     content = file.read_bytes()
-    options = ("--models-look-s", "0.1")
-    async with asyncio.timeout(60), running_agent(hub, models, tmp_path / "state", *options):
+    async with asyncio.timeout(60), running_agent(hub, models, tmp_path / "state"):
         await hub.registrations.get()
         hub.assign(1, "sum")
         assert (await hub.ended(1)).outcome == hub_pb2.OUTCOME_COMPLETED

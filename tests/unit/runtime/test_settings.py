@@ -33,21 +33,24 @@ class Shop(Settings, env_prefix="SHOP_"):
     listen: Address = Field(
         default="127.0.0.1:80", description="Where [bold]customers[/bold] come."
     )
-    upstream: Address | None = None
-    queue_bound: int = Field(default=10, gt=0)
-    patience: float | None = None
-    threads: tuple[int, ...] = (1, 2)
-    labels: dict[str, str] = Field(default={})
-    colour: Colour = Colour.RED
-    infeasible: Literal["defer", "reject"] = "defer"
-    delivery: Literal["bicycle", "lorry", "on foot"] = "bicycle"
-    verbose: bool = False
-    models: Path | None = None
+    upstream: Address | None = Field(default=None, description="An address.")
+    queue_bound: int = Field(default=10, gt=0, description="A number.")
+    patience: float | None = Field(default=None, description="A number.")
+    threads: tuple[int, ...] = Field(default=(1, 2), description="Numbers.")
+    labels: dict[str, str] = Field(default={}, description="Pairs.")
+    colour: Colour = Field(default=Colour.RED, description="An enum.")
+    infeasible: Literal["defer", "reject"] = Field(default="defer", description="A choice.")
+    delivery: Literal["bicycle", "lorry", "on foot"] = Field(
+        default="bicycle", description="A choice."
+    )
+    verbose: bool = Field(default=False, description="A flag.")
+    models: Path | None = Field(default=None, description="A path.")
+    look_s: float = 5.0
 
 
 class Order(Settings, env_prefix="ORDER_"):
     engine: Annotated[str, POSITIONAL] = Field(description="What to order.")
-    queries: int = 1
+    queries: int = Field(default=1, description="How many.")
 
 
 class Pinned(Settings, env_prefix="PINNED_"):
@@ -192,7 +195,7 @@ def test_pairs_without_a_value_are_rejected() -> None:
 
 def test_help_shows_options_defaults_and_environment_variables() -> None:
     _, output = invoke(Shop, "--help", env={"COLUMNS": "240"})
-    for name in Shop.model_fields:
+    for name in set(Shop.model_fields) - {"look_s"}:
         assert f"--{name.replace('_', '-')}" in output
     assert "--listen by SHOP_LISTEN" in output
     assert "HOST:PORT" in output
@@ -200,6 +203,16 @@ def test_help_shows_options_defaults_and_environment_variables() -> None:
     assert "[one of: bicycle, lorry, on foot]" in output, "too long for the column of values"
     assert "default: 127.0.0.1:80" in output
     assert "[bold]customers[/bold]" in output, "a description is text, not markup"
+
+
+def test_field_without_description_is_set_by_its_variable_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHOP_LOOK_S", "0.5")
+    settings, output = invoke(Shop, "--help")
+    assert "--look-s" not in output
+    settings, _ = invoke(Shop)
+    assert settings == Shop(look_s=0.5)
 
 
 def test_flags_can_be_negated() -> None:
