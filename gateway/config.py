@@ -45,7 +45,6 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     max_response_bytes: int
     max_jobs: int
     kept_jobs: int
-    uploads_kept_s: float
     results_kept_s: float
     data_budget: int
     drain_s: float

@@ -95,7 +95,7 @@ class _Scheduling(Settings):
 
     policy: Annotated[str, AfterValidator(_check_policy)] = field_of(SchedulingOptions, "policy")
     strict: bool = field_of(SchedulingOptions, "strict")
-    policy_options: dict[str, str] = field_of(SchedulingOptions, "policy_options")
+    policy_options: dict[str, str] = Field(default={})
     objective: Literal["accuracy", "latency", "energy"] = field_of(SchedulingOptions, "objective")
     preload: bool = field_of(SchedulingOptions, "preload")
     infeasible: Literal["defer", "reject"] = field_of(SchedulingOptions, "infeasible")
@@ -103,11 +103,9 @@ class _Scheduling(Settings):
     reassess_s: Duration = SchedulingSettings().reassess_s
     mode_switch_s: Duration = SchedulingSettings().mode_switch_s
     fair_burst_s: Duration = field_of(SchedulingOptions, "fair_burst_s")
-    stuck_s: Duration = field_of(SchedulingOptions, "stuck_s")
     hedge_share: Annotated[float, BeforeValidator(parse_share)] = field_of(
         SchedulingOptions, "hedge_share"
     )
-    max_faults: int = field_of(SchedulingOptions, "max_faults")
 
 
 class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
@@ -132,12 +130,7 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         description="Limit of the bytes of requests in flight. Open uploads of inputs take up to "
         "half as much beside them.",
     )
-    max_response_bytes: int = Field(
-        default=DEFAULT_MAX_UNREAD_BYTES,
-        ge=1 * _MIB,
-        description="Limit of the bytes of responses that clients have not read yet; beyond it, "
-        "the slowest client is disconnected.",
-    )
+    max_response_bytes: int = DEFAULT_MAX_UNREAD_BYTES
     max_jobs: int = Field(default=100_000, ge=1, description="Limit of unfinished jobs.")
     kept_jobs: int = Field(
         default=100_000, ge=0, description="Ended jobs kept in the journal; older ones are deleted."
@@ -150,11 +143,6 @@ class GatewaySettings(_Scheduling, _Locations, env_prefix="SYNERGAI_GATEWAY_"):
         ge=0,
         description="Bytes per second of all uploads to the store and all fetches of agents "
         "together; 0 for no limit.",
-    )
-    uploads_kept_s: Duration = Field(
-        default=86_400.0,
-        gt=0,
-        description="Time for which uploads are kept that no job uses.",
     )
     results_kept_s: Duration = Field(
         default=604_800.0,

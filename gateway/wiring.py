@@ -32,7 +32,7 @@ from gateway.hub.rollouts import Rollouts
 from gateway.hub.work_streams import WorkStreams
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.results import JobResults
-from gateway.jobs.retention import Retention
+from gateway.jobs.retention import UPLOADS_KEPT_S, Retention
 from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
@@ -139,7 +139,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         data,
         journal,
         lambda: clock.to_unix(clock.now()),
-        uploads_kept_s=config.uploads_kept_s,
+        uploads_kept_s=UPLOADS_KEPT_S,
         results_kept_s=config.results_kept_s,
         budget_bytes=budget_bytes,
     )

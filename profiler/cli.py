@@ -32,7 +32,8 @@ def profile(settings: ProfilerSettings) -> None:
 
     Each engine runs in the agent's engine host under the Single Stream scenario, with each
     thread count and execution provider and, on a machine with power modes, in each mode. Entries
-    are written as they are measured; Ctrl-C keeps the completed ones, and --resume continues.
+    are written as they are measured; Ctrl-C keeps the completed ones, and --measure missing
+    continues.
 
     With --search, only those configurations are measured that are needed to find the fastest one
     of each engine, and those of most queries per joule; the others are predicted.

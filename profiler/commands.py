@@ -199,12 +199,12 @@ class Listed(_Command):
             settings.cores,
             machine.offers,
         )
-        if settings.stale:
+        if settings.measure == "stale":
             self._say_unverifiable(s for s in wanted if self._known_entry(s))
             wanted = [s for s in wanted if (e := self._known_entry(s)) and self._is_outdated(e)]
             if not wanted:
                 raise NotFound("no entry of these configurations is stale")
-        if settings.resume:
+        if settings.measure == "missing":
             left = [s for s in wanted if not ((e := self._known_entry(s)) and self._is_fresh(e))]
             self._say(f"{len(wanted) - len(left)} of {len(wanted)} are measured already")
             wanted = left
@@ -213,7 +213,7 @@ class Listed(_Command):
     def _threads(self) -> Sequence[int]:
         """Return the thread counts to measure, by default those of stale entries or 1."""
         settings = self._settings
-        if settings.threads is not None or not settings.stale:
+        if settings.threads is not None or settings.measure != "stale":
             return settings.threads or (1,)
         stale = [entry for entry in self._dictionary if self._is_outdated(entry)]
         here = {e.configuration.threads for e in stale if e.worker_class == self._worker_class}
@@ -274,7 +274,7 @@ class Search(_Command):
                 self._worker_class,
                 self._machine,
                 dictionary,
-                lambda entry: not settings.again and self._is_fresh(entry),
+                lambda entry: settings.measure != "all" and self._is_fresh(entry),
             ),
             strategy=settings.strategy,
             options=settings.strategy_options,
@@ -331,7 +331,7 @@ class Search(_Command):
             left_out |= dict.fromkeys(pruned)
         for each in left_out:
             self._say(f"left out: {each.what}: {each.reason}")
-        if settings.stale:
+        if settings.measure == "stale":
             drafts = self._only_stale(drafts, dictionary)
         return drafts
 

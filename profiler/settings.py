@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -74,27 +74,18 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     strategy_options: dict[str, str] = Field(
         default={}, description="Options of the strategy, such as objective=qps."
     )
-    generators: tuple[str, ...] = Field(
-        default=("modes", "threads", "providers", "batches", "variants"),
-        min_length=1,
-        description="Generators of the configurations to search, in order.",
-    )
+    generators: tuple[str, ...] = ("modes", "threads", "providers", "batches", "variants")
     budget: float | None = Field(
         default=None,
         ge=0,
         description="Most time of the search, as a share of measuring everything; default: 0.24, "
         "and one short measurement of each engine in any case.",
     )
-    stale: bool = Field(
-        default=False,
-        description="Measure only what the dictionary has of another model file or runtime.",
-    )
-    resume: bool = Field(
-        default=False,
-        description="Leave out what the dictionary has measured of this model file and runtime.",
-    )
-    again: bool = Field(
-        default=False, description="Let a search measure again what the dictionary has."
+    measure: Literal["all", "missing", "stale"] | None = Field(
+        default=None,
+        description="What to measure: all, what the dictionary lacks for this model file and "
+        "runtime (missing), or what it has of another one (stale). Default: all; with --search, "
+        "missing.",
     )
     dry_run: bool = Field(
         default=False, description="Only say what would be measured, and how long it would take."

@@ -27,6 +27,10 @@ class Journal(Protocol):
         """Return all jobs over uploads; those that ended come first, in order of their ends."""
 
 
+UPLOADS_KEPT_S: Final = 86_400.0
+"""Time after its last change for which an unused upload is kept."""
+
+
 class Retention:
     """Deletes data whose retention time is over.
 

@@ -50,19 +50,17 @@ def check(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
 def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The new file.")],
     state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
 ) -> None:
     """Copy the journal, as of one commit, to a new file. The gateway may be running."""
     from gateway.journal.archive import back_up
 
-    _print(back_up(state, target), as_json=as_json)
+    _print(back_up(state, target))
 
 
 @app.command(epilog="Example: [bold]synergai journal restore /backups/journal.db[/bold]")
 def restore(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
     state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
 ) -> None:
     """Replace the journal by a backup, while the gateway is stopped.
 
@@ -71,10 +69,10 @@ def restore(
     """
     from gateway.journal.archive import restore as restore_journal
 
-    _print(restore_journal(state, source), as_json=as_json)
+    _print(restore_journal(state, source))
 
 
-def _print(report: Report, *, as_json: bool) -> None:
+def _print(report: Report, *, as_json: bool = False) -> None:
     content = report.content
     if as_json:
         facts = {"path": str(report.path), "ok": not report.fault, "fault": report.fault}

@@ -62,9 +62,7 @@ def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
 
     facts = (("Event logs", ", ".join(map(str, settings.recordings))),)
     study = Study(outcomes_of_logs(settings.recordings))
-    return study, Origin(
-        facts=facts, profile=None, is_reconstructed=False, is_of_thesis=False, made=made
-    )
+    return study, Origin(facts=facts, profile=None, is_reconstructed=False, made=made)
 
 
 def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
@@ -79,49 +77,32 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
     from synergai.simulator.sweep import run_count, simulate_all
     from synergai.simulator.workload import Profile
 
-    entries = list(load_dictionary(settings.profile))
+    sweep = settings.sweep()
+    entries = list(load_dictionary(sweep.profile))
     profile = Profile(entries)
     runs = track(
-        simulate_all(settings, profile),
+        simulate_all(sweep, profile),
         "simulating",
-        total=run_count(settings),
+        total=run_count(sweep),
         console=Console(stderr=True),
         transient=True,
     )
     study = Study(outcome_of_run(run, bound) for run, bound in runs)
     is_reconstructed = all(entry.label == RECONSTRUCTED for entry in entries)
-    source = "reconstructed from the thesis" if is_reconstructed else str(settings.profile)
+    source = "reconstructed from the thesis" if is_reconstructed else str(sweep.profile)
     facts = (
         ("Profile", source),
         ("Seeds", settings.seeds),
-        ("Sessions", settings.sessions),
-        ("Estimates off by", f"{settings.estimate_error * 100:.0f} %"),
-        *_demand_facts(settings),
+        ("Sessions", sweep.sessions),
+        ("Estimates off by", f"{sweep.estimate_error * 100:.0f} %"),
     )
     origin = Origin(
         facts=facts,
         profile=profile,
         is_reconstructed=is_reconstructed,
-        is_of_thesis=is_reconstructed and not _demand_facts(settings),
         made=made,
     )
     return study, origin
-
-
-def _demand_facts(settings: EvaluationSettings) -> list[tuple[str, str]]:
-    """Return in what fleet and jobs differ from those of the thesis."""
-    from synergai.simulator.workload import JOBS
-
-    facts = []
-    if settings.fleet:
-        facts.append(("Fleet", ", ".join(f"{n} {name}" for name, n in settings.fleet.items())))
-    if settings.arrivals is not None:
-        facts.append(("Arrivals", str(settings.arrivals)))
-    if settings.jobs not in {None, JOBS}:
-        facts.append(("Jobs of a run", f"{settings.jobs:,}"))
-    if settings.load_factor != 1:
-        facts.append(("Load", f"{settings.load_factor:g} times that of the experiments"))
-    return facts
 
 
 app: Final = typer.Typer(

@@ -5,12 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from profiler.reports.printed import QUERIES
 from synergai.runtime.paths import default_dictionary
 from synergai.runtime.settings import OptionName, Settings
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SweepSettings
+from synergai.simulator.settings import (
+    DEFAULT_POLICIES,
+    RECONSTRUCTED_PROFILE,
+    ExperimentName,
+    PolicyName,
+    SweepSettings,
+    checked_seeds,
+)
+from synergai.simulator.workload import EXPERIMENTS
 
 
 class CharacterisationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
@@ -35,14 +43,27 @@ class CharacterisationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
     )
 
 
-class EvaluationSettings(SweepSettings, env_prefix="SYNERGAI_REPORT_"):
+class EvaluationSettings(Settings, env_prefix="SYNERGAI_REPORT_"):
     """Settings of ``synergai report evaluation``."""
 
-    # Called as in the other report.
-    profile: Annotated[Path, OptionName("dictionary")] = Field(
+    dictionary: Path = Field(
         default=RECONSTRUCTED_PROFILE,
         description="The dictionary: a .db, .csv or .json file. The default is reconstructed from "
         "the figures printed in the thesis.",
+    )
+    experiments: tuple[ExperimentName, ...] = Field(
+        default=tuple(EXPERIMENTS),
+        min_length=1,
+        description="Experiments by demand (D) and frequency (F).",
+    )
+    policies: tuple[PolicyName, ...] = Field(
+        default=DEFAULT_POLICIES, min_length=1, description="Scheduling policies to compare."
+    )
+    seeds: Annotated[str, AfterValidator(checked_seeds)] = Field(
+        default="0-29", description="One run per seed; all policies get the same jobs."
+    )
+    bounds: bool = Field(
+        default=False, description="Add a lower bound on violations for any schedule."
     )
     recordings: tuple[Path, ...] = Field(
         default=(),
@@ -55,3 +76,13 @@ class EvaluationSettings(SweepSettings, env_prefix="SYNERGAI_REPORT_"):
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON: the files written, and the findings."
     )
+
+    def sweep(self) -> SweepSettings:
+        """Return what to simulate."""
+        return SweepSettings(
+            profile=self.dictionary,
+            experiments=self.experiments,
+            policies=self.policies,
+            seeds=self.seeds,
+            bounds=self.bounds,
+        )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.gateway_client import call_gateway
+from synergai.cli.gateway_client import Gateway
 from synergai.cli.options import AsJson, TlsCa, TokenFile
 from synergai.cli.output import (
     format_accuracy,
@@ -82,7 +82,8 @@ def show(
     """Show the measurements of each engine, worker class and configuration.
 
     An entry is stale if the model directory has another model file of the engine, or another
-    version of its inference runtime is installed; synergai profile --stale measures it again.
+    version of its inference runtime is installed. synergai profile --measure stale measures such
+    entries again.
 
     With --target, the pace is the observed time per query over the profiled one, on each worker
     of the class that has run the engine: above 1, the worker is slower than its profile.
@@ -98,7 +99,7 @@ def show(
     if target is None:
         entries = load_dictionary(dictionary)
     else:
-        entries, workers = call_gateway(target, tls_ca, token_file, _dictionary_and_workers)
+        entries, workers = Gateway(target, tls_ca, token_file).call(_dictionary_and_workers)
     entries = list(entries)
     engines = {entry.engine for entry in entries}
     _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))
@@ -161,7 +162,6 @@ def import_(
         bool,
         typer.Option("--accept-disturbed", help="Let disturbed entries replace undisturbed ones."),
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Add a file's entries to the dictionary, replacing entries for the same configuration.
 
@@ -186,10 +186,7 @@ def import_(
             err=True,
         )
     imported = len(entries) - len(kept)
-    if as_json:
-        print_json({"imported": imported, "kept": len(kept), "file": str(dictionary)})
-    else:
-        typer.echo(f"imported {counted(imported, 'entry')}: {dictionary}")
+    typer.echo(f"imported {counted(imported, 'entry')}: {dictionary}")
 
 
 @app.command(epilog="Example: [bold]synergai dictionary export profile.csv[/bold]")
@@ -200,7 +197,6 @@ def export(
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Write what can be read of a damaged dictionary.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write the whole dictionary to a new file."""
     from synergai.errors import InvalidInput
@@ -214,10 +210,7 @@ def export(
             raise InvalidInput(f"{target} is the dictionary itself; export to another file")
         target.unlink()
     add_to_dictionary(target, entries)
-    if as_json:
-        print_json({"exported": len(entries), "file": str(target)})
-    else:
-        typer.echo(f"exported {counted(len(entries), 'entry')}: {target}")
+    typer.echo(f"exported {counted(len(entries), 'entry')}: {target}")
 
 
 @app.command(epilog="Example: [bold]synergai dictionary check[/bold]")
@@ -256,7 +249,6 @@ def delete(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be deleted.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete the entries that match all of the options.
 
@@ -283,11 +275,8 @@ def delete(
         selected = [entry for entry in load_dictionary(dictionary) if selects(entry)]
     else:
         selected = delete_from_dictionary(dictionary, selects)
-    if as_json:
-        print_json({"deleted": len(selected), "dry_run": dry_run, "file": str(dictionary)})
-    else:
-        verb = "would delete" if dry_run else "deleted"
-        typer.echo(f"{verb} {counted(len(selected), 'entry')}: {dictionary}")
+    verb = "would delete" if dry_run else "deleted"
+    typer.echo(f"{verb} {counted(len(selected), 'entry')}: {dictionary}")
 
 
 async def _dictionary_and_workers(

@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
+from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.options import AsJson
 from synergai.cli.output import cut_text, print_json, print_table
-from synergai.client.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +36,7 @@ Place = Annotated[
 
 
 def push(
+    gateway: Gateway,
     path: Annotated[
         Path,
         typer.Argument(help="The model: a file, a SavedModel, or a folder of a model directory."),
@@ -56,10 +56,6 @@ def push(
         ),
     ] = None,
     place: Place = None,
-    as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Push a version of an engine into the gateway's store, from which workers fetch it.
 
@@ -72,9 +68,7 @@ def push(
 
     engine = packed_name(path) if name is None else name
     if version is None:
-        version = call_gateway(
-            target, tls_ca, token_file, lambda client: first_version(client, engine)
-        )
+        version = gateway.call(lambda client: first_version(client, engine))
     package = pack(path, engine, version)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -90,10 +84,7 @@ def push(
                 on_progress=lambda done, total: progress.update(task, completed=done, total=total),
             )
 
-        stored = call_gateway(target, tls_ca, token_file, run)
-    if as_json:
-        print_json(stored)
-        return
+        stored = gateway.call(run)
     typer.echo(f"version {version} of {engine} is stored, digest {stored.digest}")
     if tuple(place or ()) and not stored.workers:
         typer.echo("no connected worker is selected and has the backend; see 'synergai workers'")
@@ -123,13 +114,11 @@ async def first_version(client: Client, name: str) -> int:
 
 
 def show_store(
+    gateway: Gateway,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """List the versions in the gateway's store, and which workers have them."""
-    content = call_gateway(target, tls_ca, token_file, lambda client: client.stored_engines())
+    content = gateway.call(lambda client: client.stored_engines())
     if as_json:
         print_json(content)
     elif content.engines:
@@ -139,38 +128,25 @@ def show_store(
 
 
 def place(
+    gateway: Gateway,
     engine: Stored,
     version: Version,
     place: Place = None,
-    as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Change which workers fetch a version; those that are no longer selected remove it."""
-    stored = call_gateway(
-        target,
-        tls_ca,
-        token_file,
+    stored = gateway.call(
         lambda client: client.place_engine(engine, version, place or ()),
     )
-    if as_json:
-        print_json(stored)
-        return
     typer.echo(f"version {version} of {engine} is placed on {_placement_text(stored)}")
 
 
 def remove(
+    gateway: Gateway,
     engine: Stored,
     version: Version,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Remove a version from the gateway's store, and from the workers that have fetched it."""
-    freed = call_gateway(
-        target, tls_ca, token_file, lambda client: client.remove_engine(engine, version)
-    )
+    freed = gateway.call(lambda client: client.remove_engine(engine, version))
     typer.echo(f"version {version} of {engine} is removed, which freed {decimal(freed)}")
 
 
@@ -178,11 +154,13 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``synergai engines``."""
     example = "Example: [bold]synergai engines"
     app.command(epilog=f"{example} push resnet50.onnx --version 2 --place class=agx-xavier[/bold]")(
-        push
+        on_gateway(push)
     )
-    app.command("store", epilog=f"{example} store --json[/bold]")(show_store)
-    app.command(epilog=f"{example} place resnet50 --version 2 --place label=line-3[/bold]")(place)
-    app.command(epilog=f"{example} remove resnet50 --version 1[/bold]")(remove)
+    app.command("store", epilog=f"{example} store --json[/bold]")(on_gateway(show_store))
+    app.command(epilog=f"{example} place resnet50 --version 2 --place label=line-3[/bold]")(
+        on_gateway(place)
+    )
+    app.command(epilog=f"{example} remove resnet50 --version 1[/bold]")(on_gateway(remove))
 
 
 def print_store(content: StoreContent) -> None:

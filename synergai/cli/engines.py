@@ -101,7 +101,6 @@ def build(
     ] = None,
     models: Models = DEFAULT_MODELS,
     replace: Annotated[bool, typer.Option("--replace", help="Rebuild existing engines.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Build engines of the zoo; nothing is downloaded."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -123,7 +122,7 @@ def build(
             else:
                 zoo.build(recipe.name, models, on_progress)
     directory = ModelDirectory(models)
-    _print_definitions([directory.get(recipe.name) for recipe in recipes], as_json=as_json)
+    _print_definitions([directory.get(recipe.name) for recipe in recipes])
 
 
 @app.command(epilog="Example: [bold]synergai engines fetch onnx_resnet50_op11[/bold]")
@@ -137,7 +136,6 @@ def fetch(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an engine of the same name.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Download and verify the weights that MLPerf published for an engine.
 
@@ -167,7 +165,7 @@ def fetch(
 
             fetching.fetch(name, models, mirror=mirror, replace=replace, on_progress=on_progress)
     directory = ModelDirectory(models)
-    _print_definitions([directory.get(name) for name in names], as_json=as_json)
+    _print_definitions([directory.get(name) for name in names])
 
 
 @app.command(
@@ -270,7 +268,6 @@ def add(
             help="Add it as version N of the engine, beside others. Default: the only version.",
         ),
     ] = "",
-    title: Annotated[str, typer.Option(help="Human-readable title.")] = "",
     inputs: Annotated[
         str,
         typer.Option(
@@ -292,7 +289,6 @@ def add(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Load the model to check it.")
     ] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Check a model, copy it into the model directory and record its digest.
 
@@ -307,16 +303,12 @@ def add(
         model,
         name=name,
         version=version,
-        title=title,
         inputs=_split_names(inputs),
         outputs=_split_names(outputs),
         replace=replace,
         check=self_check,
     )
     self_check.remember(definition)
-    if as_json:
-        print_json(self_check.listing(definition))
-        return
     typer.echo(f"{definition.name}: {definition.file}")
     typer.echo(f"{format_count(self_check.parameters)} parameters, {self_check.result}")
     _print_found_by(1)
@@ -332,10 +324,7 @@ def _split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _print_definitions(definitions: Sequence[EngineDefinition], *, as_json: bool) -> None:
-    if as_json:
-        print_json([_describe(definition) for definition in definitions])
-        return
+def _print_definitions(definitions: Sequence[EngineDefinition]) -> None:
     for definition in definitions:
         for variant in definition.variants:
             typer.echo(f"{definition.name}, variant {variant.name}: {variant.file}")
@@ -348,12 +337,6 @@ def _print_found_by(count: int) -> None:
     """Say that a server need not be restarted."""
     them = "it" if count == 1 else "them"
     typer.echo(f"a server that runs on this model directory finds {them} by itself", err=True)
-
-
-def _describe(definition: EngineDefinition) -> EngineListing:
-    from synergai.zoo.listing import list_present
-
-    return list_present(definition)
 
 
 def _listing_row(row: EngineListing) -> tuple[str | Text, ...]:

@@ -1,8 +1,12 @@
-"""Run one operation against a gateway from a synchronous command."""
+"""The gateway that a command calls, and the options that name it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import inspect
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, get_type_hints
+
+from synergai.cli.options import Target, TlsCa, TokenFile
+from synergai.client.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -13,31 +17,63 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-def call_gateway(
-    target: str,
-    tls_ca: Path | None,
-    token_file: Path | None,
-    operation: Callable[[Client], Awaitable[ResultT]],
-) -> ResultT:
-    """Open a client, await `operation` with it and return its result.
+class Gateway(NamedTuple):
+    """A gateway, as the options of a command name it.
 
-    Args:
-        target: the gateway's ``host:port``.
-        tls_ca: certificate authority (PEM) of the gateway's certificate; None for plaintext.
+    Attributes:
+        target: its ``host:port``.
+        tls_ca: certificate authority (PEM) of its certificate; None for plaintext.
         token_file: file with a bearer token; None for that of the environment.
-        operation: called with the client.
-
-    Raises:
-        SynergaiError: the operation failed, or a file cannot be used.
     """
-    # Imported here to keep them out of `--help`.
-    import uvloop
 
-    from synergai.client.client import Client
-    from synergai.client.target import connection
+    target: str
+    tls_ca: Path | None = None
+    token_file: Path | None = None
 
-    async def run() -> ResultT:
-        async with Client(target, **connection(tls_ca, token_file)) as client:
-            return await operation(client)
+    def call(self, operation: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
+        """Open a client, await `operation` with it and return its result.
 
-    return uvloop.run(run())
+        Raises:
+            SynergaiError: the operation failed, or a file cannot be used.
+        """
+        # Imported here to keep them out of `--help`.
+        import uvloop
+
+        from synergai.client.client import Client
+        from synergai.client.target import connection
+
+        async def run() -> ResultT:
+            credentials = connection(self.tls_ca, self.token_file)
+            async with Client(self.target, **credentials) as client:
+                return await operation(client)
+
+        return uvloop.run(run())
+
+
+_OPTIONS: Final = {
+    "target": (Target, DEFAULT_TARGET),
+    "tls_ca": (TlsCa, None),
+    "token_file": (TokenFile, None),
+}
+
+
+def on_gateway(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command`, whose first parameter is a gateway, with the options that name one."""
+
+    def run(target: str, tls_ca: Path | None, token_file: Path | None, **options: object) -> None:
+        command(Gateway(target, tls_ca, token_file), **options)
+
+    hints = get_type_hints(command, include_extras=True)
+    _, *own = inspect.signature(command).parameters.values()
+    parameters = [
+        each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in own
+    ]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _OPTIONS.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run

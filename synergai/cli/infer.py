@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from synergai.cli.durations import parse_duration
-from synergai.cli.gateway_client import call_gateway
+from synergai.cli.gateway_client import Gateway, on_gateway
 from synergai.cli.options import (
     AsJson,
     EngineVersion,
     MinAccuracy,
     Priority,
-    Target,
-    TlsCa,
-    TokenFile,
 )
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.deadlines import Budget
-from synergai.client.target import DEFAULT_TARGET
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -56,7 +52,9 @@ _TIMINGS: Final = (
 
 
 @app.command(epilog="Example: [bold]synergai infer onnx_resnet50_op11 --input @cat.jpg[/bold]")
+@on_gateway
 def infer(
+    gateway: Gateway,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
     inputs: Annotated[
         list[str] | None,
@@ -100,9 +98,6 @@ def infer(
         bool, typer.Option("--timings", help="Show the time spent in each stage, and the worker.")
     ] = False,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Run one query and print the result: classes, boxes, or the output tensors."""
     # Imported here to keep NumPy out of `--help`.
@@ -141,7 +136,7 @@ def infer(
         )
         return description, result
 
-    description, result = call_gateway(target, tls_ca, token_file, query)
+    description, result = gateway.call(query)
     if save is not None:
         _save(save, result.outputs)
     if as_json:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
+from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.options import AsJson
 from synergai.cli.output import (
     format_interval,
     format_seconds,
@@ -22,7 +22,6 @@ from synergai.cli.output import (
     print_table,
 )
 from synergai.cli.progress import count_progress
-from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
 from synergai.errors import InvalidInput, InvalidSettings, Unavailable
 from synergai.runtime.text import counted, printable
@@ -41,7 +40,9 @@ VIOLATED: Final = 3
 """Exit code of a command whose job missed its QoS."""
 
 app: Final = typer.Typer(
-    rich_markup_mode="rich", help="List, show, watch and cancel jobs, and fetch results."
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="List, show, watch and cancel jobs, and fetch results.",
 )
 
 FailOnViolation = Annotated[
@@ -90,20 +91,19 @@ _UNSUCCESSFUL: Final = (JobState.FAILED, JobState.REJECTED)
 
 
 @app.command("list", epilog="Example: [bold]synergai jobs list --state running --json[/bold]")
+@on_gateway
 def list_jobs(
+    gateway: Gateway,
     state: Annotated[
         list[str] | None,
         typer.Option(metavar="STATE", help="Only jobs in this state; repeatable. Default: all."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of jobs.")] = 20,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """List jobs, newest first."""
     states = [_parse_state(name) for name in state or ()]
-    jobs = call_gateway(target, tls_ca, token_file, lambda client: client.jobs(states, limit))
+    jobs = gateway.call(lambda client: client.jobs(states, limit))
     if as_json:
         print_json(jobs)
         return
@@ -115,29 +115,27 @@ def list_jobs(
 
 
 @app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
+@on_gateway
 def show(
+    gateway: Gateway,
     job: JobIdArgument,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show a job and which worker ran which of its queries."""
 
     async def run(client: Client) -> JobStatus:
         return await (await _find(client, job)).status()
 
-    print_status(call_gateway(target, tls_ca, token_file, run), as_json=as_json)
+    print_status(gateway.call(run), as_json=as_json)
 
 
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
+@on_gateway
 def watch(
+    gateway: Gateway,
     job: JobIdArgument,
     fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Watch a job until it ends; interrupting the watch does not cancel the job."""
 
@@ -145,16 +143,14 @@ def watch(
         found = await _find(client, job)
         await follow(found, as_json=as_json, fail_on_violation=fail_on_violation)
 
-    call_gateway(target, tls_ca, token_file, run)
+    gateway.call(run)
 
 
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
+@on_gateway
 def cancel(
+    gateway: Gateway,
     job: JobIdArgument,
-    as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Stop a job at its next query; completed queries, and their results, are kept."""
 
@@ -162,14 +158,16 @@ def cancel(
         handle = await _find(client, job)
         return await handle.status(), await handle.cancel()
 
-    before, status = call_gateway(target, tls_ca, token_file, run)
+    before, status = gateway.call(run)
     if before.state.ended:
         typer.echo(f"the job had already ended ({before.state.name.lower()})", err=True)
-    print_status(status, as_json=as_json)
+    print_status(status, as_json=False)
 
 
 @app.command(epilog="Example: [bold]synergai jobs results JOB --output results/ --follow[/bold]")
+@on_gateway
 def results(
+    gateway: Gateway,
     job: JobIdArgument,
     output: Annotated[
         Path | None,
@@ -183,9 +181,6 @@ def results(
         typer.Option("--follow", "-f", help="Wait for further results until the job has ended."),
     ] = False,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Fetch the results of a job over your own inputs; those in the directory already are kept."""
     # Imported here to keep NumPy out of `--help`.
@@ -200,20 +195,7 @@ def results(
         else:
             await fetch_into(found, output, chosen, follow=wait, as_json=as_json)
 
-    call_gateway(target, tls_ca, token_file, run)
-
-
-@app.callback(invoke_without_command=True)
-def _jobs(
-    context: typer.Context,
-    as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
-) -> None:
-    """List, show, watch and cancel jobs. Without a command, list the newest."""
-    if context.invoked_subcommand is None:
-        list_jobs(as_json=as_json, target=target, tls_ca=tls_ca, token_file=token_file)
+    gateway.call(run)
 
 
 async def _find(client: Client, job: str) -> JobHandle:

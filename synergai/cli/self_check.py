@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from synergai.models.descriptions import Description
     from synergai.models.directory import EngineDefinition
     from synergai.models.formats.inspect import ModelDescription
-    from synergai.zoo.listing import EngineListing
 
 
 class SelfCheck:
@@ -62,10 +61,3 @@ class SelfCheck:
         if self._description is not None:
             with suppress(EngineUnusable, OSError):
                 remember(definition, self._description)
-
-    def listing(self, definition: EngineDefinition) -> EngineListing:
-        """Return the engine's listing with the result."""
-        from synergai.zoo.listing import list_present
-
-        unverified = self._description.unverified if self._description else ""
-        return list_present(definition, unverified=unverified, parameters=self.parameters)

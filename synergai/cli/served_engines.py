@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
+from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
     format_percent,
@@ -15,7 +15,6 @@ from synergai.cli.output import (
     print_json,
     print_table,
 )
-from synergai.client.target import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -27,38 +26,32 @@ ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a s
 
 
 def load(
+    gateway: Gateway,
     engine: ServedEngine,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Load an engine on every worker that has it, ahead of the first query.
 
     Returns when the first worker is ready. An unloaded engine is put back in service.
     """
-    call_gateway(target, tls_ca, token_file, lambda client: client.load(engine))
+    gateway.call(lambda client: client.load(engine))
     typer.echo(f"{engine} is loaded")
 
 
 def unload(
+    gateway: Gateway,
     engine: ServedEngine,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Take an engine out of service and evict it from workers, until it is loaded again.
 
     Work accepted before is completed. Model files are kept.
     """
-    call_gateway(target, tls_ca, token_file, lambda client: client.unload(engine))
+    gateway.call(lambda client: client.unload(engine))
     typer.echo(f"{engine} is unloaded")
 
 
 def forget(
+    gateway: Gateway,
     engine: ServedEngine,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Let another engine take over a name that clients have used.
 
@@ -67,11 +60,12 @@ def forget(
     were replaced. An engine that no connected worker can run any more is listed no longer, until a
     worker offers it again or the gateway is sent a profile of it. Its profiles are kept.
     """
-    call_gateway(target, tls_ca, token_file, lambda client: client.forget(engine))
+    gateway.call(lambda client: client.forget(engine))
     typer.echo(f"the description of {engine} is forgotten")
 
 
 def rollout(
+    gateway: Gateway,
     engine: ServedEngine,
     to: Annotated[str, typer.Option(metavar="N", help="Give version N a share.")] = "",
     share: Annotated[
@@ -88,9 +82,6 @@ def rollout(
         bool, typer.Option("--latest", help="Give the highest usable version all requests.")
     ] = False,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show or change the version of an engine for requests that name none.
 
@@ -117,7 +108,7 @@ def rollout(
             return await client.pin(engine, pin)
         return await client.version_policy(engine)
 
-    policy = call_gateway(target, tls_ca, token_file, change)
+    policy = gateway.call(change)
     if as_json:
         print_json(policy)
         return
@@ -183,8 +174,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``synergai engines``."""
     for command in (load, unload, forget):
         example = f"synergai engines {command.__name__} onnx_digits"
-        app.command(epilog=f"Example: [bold]{example}[/bold]")(command)
+        app.command(epilog=f"Example: [bold]{example}[/bold]")(on_gateway(command))
     app.command(
         epilog="Examples: [bold]synergai engines rollout resnet50 --to 2 --share 10%[/bold], then "
         "[bold]synergai engines rollout resnet50 --promote[/bold]"
-    )(rollout)
+    )(on_gateway(rollout))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.durations import parse_duration, parse_instant
-from synergai.cli.gateway_client import call_gateway
+from synergai.cli.gateway_client import Gateway, on_gateway
 from synergai.cli.jobs import (
     FailOnViolation,
     ShardFormatOption,
@@ -22,11 +22,7 @@ from synergai.cli.options import (
     EngineVersion,
     MinAccuracy,
     Priority,
-    Target,
-    TlsCa,
-    TokenFile,
 )
-from synergai.client.target import DEFAULT_TARGET
 from synergai.domain import JobState
 from synergai.errors import InvalidSettings
 
@@ -40,7 +36,9 @@ app: Final = typer.Typer(rich_markup_mode="rich")
     epilog="Examples: [bold]synergai submit onnx_digits --queries 500 --qos 5 --watch[/bold], "
     "[bold]synergai submit resnet50 --inputs 'photos/*.jpg' --output results/ --by 18:00[/bold]"
 )
+@on_gateway
 def submit(
+    gateway: Gateway,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
     queries: Annotated[
         int | None, typer.Option("--queries", "-q", help="Number of queries on the sample set.")
@@ -110,9 +108,6 @@ def submit(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Wait for the job to end.")] = False,
     fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Submit a job: queries on an engine's sample set, or over your own inputs.
 
@@ -185,7 +180,7 @@ def submit(
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    call_gateway(target, tls_ca, token_file, run)
+    gateway.call(run)
 
 
 def _check_without_inputs(options: dict[str, object]) -> None:

@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from synergai.cli.engine_store import placed_rows
-from synergai.cli.gateway_client import call_gateway
-from synergai.cli.options import AsJson, Target, TlsCa, TokenFile
+from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
     format_age,
@@ -19,7 +19,6 @@ from synergai.cli.output import (
     print_json,
     print_table,
 )
-from synergai.client.target import DEFAULT_TARGET
 from synergai.profiles.dictionary import DISTURBED
 
 if TYPE_CHECKING:
@@ -32,20 +31,19 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 
 @app.command(epilog="Example: [bold]synergai workers --json[/bold]")
+@on_gateway
 def workers(
+    gateway: Gateway,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    tls_ca: TlsCa = None,
-    token_file: TokenFile = None,
 ) -> None:
     """Show the registered workers, their engines and sessions."""
-    registered = call_gateway(target, tls_ca, token_file, lambda client: client.workers())
+    registered = gateway.call(lambda client: client.workers())
     if as_json:
         print_json(registered)
     elif registered:
         show_workers(registered)
     else:
-        typer.echo(f"no worker is registered at the gateway {target}")
+        typer.echo(f"no worker is registered at the gateway {gateway.target}")
 
 
 def show_workers(workers: Sequence[WorkerStatus]) -> None:

@@ -21,9 +21,6 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "request runs between two queries of a job if no worker is free."
         ),
     ] = False
-    policy_options: Annotated[
-        dict[str, str], Meta(description="Options of the scheduling policy.")
-    ] = {}
     objective: Annotated[
         Literal["accuracy", "latency", "energy"],
         Meta(
@@ -54,15 +51,6 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "yield to those of other tenants at the same priority; inf turns fair sharing off.",
         ),
     ] = 60.0
-    stuck_s: Annotated[
-        float,
-        Meta(
-            gt=0.0,
-            description="Time without progress, in addition to eight times the expected, after "
-            "which a worker's assignments run elsewhere and it gets no new ones for a while; inf "
-            "for never.",
-        ),
-    ] = 10.0
     hedge_share: Annotated[
         float,
         Meta(
@@ -72,14 +60,6 @@ class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "idle worker when they take much longer than expected; the first answer counts.",
         ),
     ] = 0.0
-    max_faults: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Number of failed assignments, without progress in between, that fail a "
-            "job.",
-        ),
-    ] = 3
 
 
 class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +69,10 @@ class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_un
     period of updates.
 
     Attributes:
+        policy_options: arguments of the scheduling policy.
+        stuck_s: time without progress, in addition to eight times the expected, after which a
+            worker's assignments run elsewhere and it gets no new ones for a while; inf for never.
+        max_faults: number of failed assignments, without progress in between, that fail a job.
         pace_half_life_s: half-life, in run time, of earlier observations of a worker's pace.
         reassess_s: interval at which queued jobs are reranked as paces change.
         fair_half_life_s: half-life of the worker time that a tenant has used.
@@ -100,6 +84,9 @@ class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_un
         pace_trust: maximum weight of a single assignment in a worker's pace.
     """
 
+    policy_options: dict[str, str] = {}
+    stuck_s: Annotated[float, Meta(gt=0.0)] = 10.0
+    max_faults: Annotated[int, Meta(ge=1)] = 3
     pace_half_life_s: Annotated[float, Meta(gt=0.0)] = 2.0
     reassess_s: Annotated[float, Meta(gt=0.0)] = 1.0
     fair_half_life_s: Annotated[float, Meta(gt=0.0)] = 300.0

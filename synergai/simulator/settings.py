@@ -110,11 +110,7 @@ class WorkloadSettings(Settings):
         description="Deviation of actual from profiled times: the standard deviation of the "
         "logarithm of their ratio.",
     )
-    predefined: dict[str, str] = Field(
-        default={"agx": "mode=6", "nx": "mode=5"},
-        description="Configurations by worker class for the profile-agnostic policies; the "
-        "default is the one with the most threads.",
-    )
+    predefined: dict[str, str] = Field(default={"agx": "mode=6", "nx": "mode=5"})
     as_json: Annotated[bool, OptionName("json")] = Field(
         default=False, description="Print JSON, with the figures of every run, instead of tables."
     )
@@ -140,6 +136,11 @@ class DemandSettings(WorkloadSettings):
 class SweepSettings(DemandSettings):
     """The experiments, policies and seeds to simulate."""
 
+    predefined: dict[str, str] = Field(
+        default={"agx": "mode=6", "nx": "mode=5"},
+        description="Configurations by worker class for the profile-agnostic policies; the "
+        "default is the one with the most threads.",
+    )
     experiments: tuple[ExperimentName, ...] = Field(
         default=tuple(EXPERIMENTS),
         min_length=1,
@@ -161,12 +162,8 @@ class SweepSettings(DemandSettings):
         description="Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "
         "limit for those left out.",
     )
-    session_memory: float = Field(
-        default=1.0, gt=0, description="Memory of a session in GiB, all of them alike."
-    )
-    t_pre: TPre = Field(
-        default="fixed", description="T_pre is as profiled, or proportional to a job's queries."
-    )
+    session_memory: float = 1.0  # GiB of a session, all of them alike
+    t_pre: TPre = "fixed"
     fleet: dict[str, Annotated[int, Field(ge=0, le=MAX_WORKERS)]] = Field(
         default={},
         description="Workers by class, such as x86=16,agx=16,nx=16; by default one of each class "

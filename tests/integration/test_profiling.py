@@ -200,7 +200,7 @@ def dry_run(tmp_path: Path, *, search: bool = False, stale: bool = False) -> Pro
         power="none",
         dry_run=True,
         search=search,
-        stale=stale,
+        measure="stale" if stale else None,
     )
 
 

@@ -38,23 +38,21 @@ class Origin:
     Attributes:
         facts: names and values of their settings.
         profile: what simulated runs are based on; None for recorded ones.
-        is_reconstructed: whether that profile was reconstructed from the thesis.
-        is_of_thesis: whether printed numbers are comparable: besides the profile, fleet and jobs
-            are those of the thesis.
+        is_reconstructed: whether that profile was reconstructed from the thesis, whose printed
+            numbers are then comparable.
         made: when and by what the report was made.
     """
 
     facts: tuple[tuple[str, str], ...]
     profile: Profile | None
     is_reconstructed: bool
-    is_of_thesis: bool
     made: str
 
 
 def evaluate(study: Study, origin: Origin) -> Report:
     """Return the report on a study."""
     demand = None if origin.profile is None else measure_demand(origin.profile)
-    cells = thesis.compare_cells(study) if origin.is_of_thesis else []
+    cells = thesis.compare_cells(study) if origin.is_reconstructed else []
     reference = thesis.REFERENCE if thesis.REFERENCE in study.policies else study.policies[0]
     shown = [p for p in figures.HIGHLIGHTED if p in study.policies] or study.policies[:1]
     findings = [
@@ -71,7 +69,9 @@ def evaluate(study: Study, origin: Origin) -> Report:
                 key=f"experiment-of-{experiment}",
                 title=_title(experiment, is_simulated=demand is not None),
                 blocks=(
-                    figures.draw_experiment(study, experiment, with_printed=origin.is_of_thesis),
+                    figures.draw_experiment(
+                        study, experiment, with_printed=origin.is_reconstructed
+                    ),
                 ),
             )
             for experiment in study.experiments

@@ -59,12 +59,6 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
         default=False, description="Use random gaps in other traces than poisson."
     )
     seed: int = Field(default=0, ge=0, description="Seed of random gaps.")
-    warm_up: int = Field(
-        default=5,
-        ge=0,
-        le=1000,
-        description="Number of requests before the run, to load the engine.",
-    )
     deadline_ms: float | None = Field(
         default=None,
         gt=0,
@@ -83,14 +77,15 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
         description="Lowest accuracy, 0 to 1, of the variants that may answer.",
     )
     late_ms: float = Field(
-        default=10.0, gt=0, description="Delay in milliseconds beyond which a request is sent late."
+        default=10.0,
+        gt=0,
+        description="Delay in milliseconds beyond which a request is sent late. The run is "
+        "invalid if more than 1 % are.",
     )
-    late_share: float = Field(
-        default=0.01,
-        ge=0,
-        le=1,
-        description="Share of requests sent late beyond which the run is invalid.",
-    )
+    warm_up: int = 5  # requests before the run, to load the engine
+    late_share: float = 0.01  # share of requests sent late beyond which the run is invalid
+    precision: float = 0.05  # relative precision of the searched rate
+    trials: int = 3  # limit of trials at each rate; the majority decides
     find_goodput: bool = Field(
         default=False,
         description="Search for the highest rate at which --attainment of the requests meet "
@@ -98,12 +93,6 @@ class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
     )
     attainment: float = Field(
         default=0.99, gt=0, le=1, description="Share of requests that must meet the deadline."
-    )
-    precision: float = Field(
-        default=0.05, gt=0, le=1, description="Relative precision of the searched rate."
-    )
-    trials: int = Field(
-        default=3, ge=1, le=99, description="Limit of trials at each rate; the majority decides."
     )
     plot: Path | None = Field(
         default=None,

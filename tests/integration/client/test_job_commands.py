@@ -74,7 +74,7 @@ async def test_jobs_are_listed_as_a_table_and_as_json(
     gateway: FakeGateway, run: RunCommand
 ) -> None:
     await run("submit", "identity", "--queries", "1000", "--key", "k", "--target", gateway.address)
-    table = await run("jobs", "--target", gateway.address)
+    table = await run("jobs", "list", "--target", gateway.address)
     assert "job-k" in table.out
     assert "queued" in table.out
     [job] = json.loads((await run("jobs", "list", "--json", "--target", gateway.address)).out)
@@ -90,8 +90,8 @@ async def test_job_is_shown_watched_and_cancelled_by_id(
     await run("submit", "identity", "--queries", "4", "--key", "k", "--target", gateway.address)
     assert "queued" in (await run("jobs", "show", "job-k", "--target", gateway.address)).out
     assert "succeeded" in (await run("jobs", "watch", "job-k", "--target", gateway.address)).out
-    cancelled = await run("jobs", "cancel", "job-k", "--json", "--target", gateway.address)
-    assert json.loads(cancelled.out)["state"] == "cancelled"
+    cancelled = await run("jobs", "cancel", "job-k", "--target", gateway.address)
+    assert "cancelled" in cancelled.out
 
 
 async def test_unknown_job_prints_one_line(gateway: FakeGateway, run: RunCommand) -> None:
@@ -161,6 +161,6 @@ async def test_cancel_tells_that_the_job_had_ended(gateway: FakeGateway, run: Ru
 async def test_table_has_the_reason_of_rejected_jobs(gateway: FakeGateway, run: RunCommand) -> None:
     target = ("--target", gateway.address)
     await run("submit", "identity", "--queries", "4", "--key", "k", *target)
-    assert "reason" not in (await run("jobs", *target)).out
+    assert "reason" not in (await run("jobs", "list", *target)).out
     await run("submit", "identity", "--queries", "4", "--qos", "0.125", *target)
-    assert "no worker would be done in time" in (await run("jobs", *target)).out
+    assert "no worker would be done in time" in (await run("jobs", "list", *target)).out

@@ -70,9 +70,10 @@ async def test_late_sending_makes_the_run_invalid(options: list[str], run: RunCo
 
 
 async def test_requests_without_an_answer_expire_at_their_deadline(
-    options: list[str], run: RunCommand
+    options: list[str], run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = await run("load", "stuck", *options, "--deadline-ms", "100", "--warm-up", "0")
+    monkeypatch.setenv("SYNERGAI_LOAD_WARM_UP", "0")
+    result = await run("load", "stuck", *options, "--deadline-ms", "100")
     report = json.loads(result.out)
     assert report["expired"] == report["violations"] == report["requests"]
     assert report["latency_s"] == {}
@@ -82,14 +83,14 @@ async def test_the_search_reports_every_trial(
     options: list[str], tmp_path: Path, run: RunCommand
 ) -> None:
     # No gateway answers within a microsecond, so that no rate is found; and that is said.
-    search = ("--find-goodput", "--trials", "1", "--trace", "constant", "--duration", "0.04")
+    search = ("--find-goodput", "--trace", "constant", "--duration", "0.04")
     plot = tmp_path / "goodput.png"
     more = ("--deadline-ms", "0.001", "--plot", str(plot))
     result = await run("load", "identity", *options, *search, *more)
     assert result.code == 0, result.err
     report = json.loads(result.out)
     assert report["rate"] == 0
-    assert [trial["rate"] for trial in report["trials"]] == [100, 50, 25]
+    assert [trial["rate"] for trial in report["trials"]] == [100, 100, 50, 50, 25, 25]
     assert plot.read_bytes().startswith(PNG)
 
 
@@ -117,10 +118,11 @@ async def test_broken_engine_fails_before_the_run(options: list[str], run: RunCo
 
 
 async def test_requests_that_fail_make_the_command_fail_after_its_report(
-    options: list[str], gateway: FakeGateway, run: RunCommand
+    options: list[str], gateway: FakeGateway, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("SYNERGAI_LOAD_WARM_UP", "0")
     gateway.unavailable = 3
-    result = await run("load", "identity", *options, "--trace", "constant", "--warm-up", "0")
+    result = await run("load", "identity", *options, "--trace", "constant")
     assert result.code == 1
     assert json.loads(result.out)["failed"] == 3
     assert result.err == "error: 3 of 50 requests failed; the first: the gateway is stopping\n"

@@ -332,7 +332,16 @@ async def test_command_line_connects_with_the_authority_in_its_environment(
     encrypted: Gateway,
 ) -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "synergai", "jobs", "--json", "--target", encrypted.address),
+        *(
+            sys.executable,
+            "-m",
+            "synergai",
+            "jobs",
+            "list",
+            "--json",
+            "--target",
+            encrypted.address,
+        ),
         env={**os.environ, "SYNERGAI_TLS_CA": str(CA)},
         stdout=asyncio.subprocess.PIPE,
     )

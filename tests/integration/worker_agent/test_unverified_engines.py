@@ -141,8 +141,8 @@ def test_added_engine_is_checked_and_listed_as_unverified_with_what_to_do(
     )
     assert added.stdout.endswith("to its engine.toml (docs/guide/engines.md).\n")
 
-    pairs = run(tmp_path, "add", str(particular / "pairs" / "model.onnx"), "--json")
-    assert json.loads(pairs.stdout)["unverified"] == ""
+    pairs = run(tmp_path, "add", str(particular / "pairs" / "model.onnx"))
+    assert "unverified" not in pairs.stdout
 
     listed = {row["name"]: row for row in json.loads(run(tmp_path, "list", "--json").stdout)}
     assert "cannot be reshaped" in listed["odd"]["unverified"]

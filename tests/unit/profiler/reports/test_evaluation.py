@@ -66,9 +66,7 @@ def a_study(profile: Profile, *, policies: Iterable[str], **options: object) -> 
 
 
 def a_report(study: Study, profile: Profile | None = None, *, thesis: bool = False) -> Report:
-    origin = Origin(
-        facts=(), profile=profile, is_reconstructed=thesis, is_of_thesis=thesis, made="now"
-    )
+    origin = Origin(facts=(), profile=profile, is_reconstructed=thesis, made="now")
     return evaluate(study, origin)
 
 
