@@ -56,14 +56,15 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A table of figures and the comparisons derived from it."""
+    """A table of figures and the comparisons derived from it, listed or as further tables."""
 
     title: str
     note: str
     rows: Sequence[str]
     columns: Sequence[str]
     measured: Measurements
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[Comparison] = ()
+    tables: Sequence[str] = ()
 
     def markdown(self) -> str:
         """Return heading, note and tables."""
@@ -74,6 +75,7 @@ class Section:
         if self.comparisons:
             compared = [comparison.cells() for comparison in self.comparisons]
             parts.append(table(["", "measured", "target", "met"], compared))
+        parts += self.tables
         return "\n\n".join(parts)
 
     def _cell(self, row: str, column: str) -> str:

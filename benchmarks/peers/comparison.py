@@ -18,7 +18,7 @@ from benchmarks.call_patterns import (
 from benchmarks.interleaving import measure_interleaved
 from benchmarks.peers.environment import ensure_installed
 from benchmarks.peers.peer_process import RunningPeer, run_peer
-from benchmarks.report import Comparison, Section
+from benchmarks.report import Comparison, Section, table
 from benchmarks.servers import GATEWAY, PINNED, SERVE, resident_mb
 from benchmarks.workloads import Workload, identity, mobilenet
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from benchmarks.interleaving import Metric
+    from benchmarks.interleaving import Measurements, Metric
     from benchmarks.peers.registry import Peer
     from synergai.testing import LocalFleet
 
@@ -71,7 +71,7 @@ SCENARIOS: Final = (
         ),
     ),
 )
-_METRIC_NAMES: Final = {"median_ms": "median latency", "per_second": "throughput"}
+_METRIC_NAMES: Final = {"median_ms": "median", "per_second": "throughput"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,15 +144,30 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
         rows=[peer.title, GATEWAY, SERVE, PINNED],
         columns=[str(pattern) for pattern in patterns],
         measured=measured,
-        comparisons=[
-            Comparison(
-                text=f"our {_METRIC_NAMES[metric]} relative to theirs: {pattern}{suffix}",
-                value=measured.ratio(metric, (row, str(pattern)), (peer.title, str(pattern))),
-                at_most=at_most if peer.name == "triton" else None,
-                at_least=at_least if peer.name == "triton" else None,
-            )
-            for row, suffix in ((GATEWAY, ""), (SERVE, ", serve"), (PINNED, ", pinned"))
-            for pattern, metric, at_most, at_least in scenario.compared
-            if pattern in supported
-        ],
+        tables=[_ratios(scenario, peer, measured, supported)],
     )
+
+
+def _ratios(
+    scenario: Scenario, peer: Peer, measured: Measurements, supported: Sequence[CallPattern]
+) -> str:
+    """Return the table of our figures over the peer's; bold ones miss their target."""
+    ours = (GATEWAY, SERVE, PINNED)
+    header, columns = ["ours / theirs"], [list(ours)]
+    for pattern, metric, at_most, at_least in scenario.compared:
+        if pattern not in supported:
+            continue
+        has_target = peer.name == "triton"
+        cells = [
+            Comparison(
+                text=f"{_METRIC_NAMES[metric]}: {pattern}",
+                value=measured.ratio(metric, (row, str(pattern)), (peer.title, str(pattern))),
+                at_most=at_most if has_target else None,
+                at_least=at_least if has_target else None,
+            ).cells()
+            for row in ours
+        ]
+        text, _, target, _ = cells[0]
+        header.append(f"{text} ({target})" if target else text)
+        columns.append([f"**{ratio}**" if met == "**no**" else ratio for _, ratio, _, met in cells])
+    return table(header, list(zip(*columns, strict=True)))
