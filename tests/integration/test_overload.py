@@ -97,9 +97,9 @@ def test_each_error_of_a_load_is_found(figures: LoadReport, fault: str, tmp_path
 
 
 def test_requests_that_the_queue_has_no_time_for_are_unavoidable() -> None:
-    assert overload.unavoidable(20.0, 10.0, workers=1) == 0.0
-    assert overload.unavoidable(80.0, 100.0, workers=1) == pytest.approx(0.5, abs=0.02)
-    assert overload.unavoidable(80.0, 100.0, workers=2) < 0.1
+    assert overload.unavoidable(20.0, 10.0, 1, 0.025) == 0.0
+    assert overload.unavoidable(80.0, 100.0, 1, 0.025) == pytest.approx(0.5, abs=0.02)
+    assert overload.unavoidable(80.0, 100.0, 2, 0.025) < 0.1
 
 
 def test_overload_is_served_up_to_the_capacity_without_expired_dispatches(tmp_path: Path) -> None:
