@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from profiler.search.belief import Prediction
     from profiler.search.space import Row
-    from profiler.search.trials import Result
+    from profiler.search.trials import TrialResult
 
 TUNED_ON: Final = range(100, 106)
 """Seeds of the synthetic fleets, and of the surfaces, on which the search was tuned."""
@@ -117,7 +117,7 @@ def run_search(
     fleet: SimulatedFleet,
     method: Method,
     seed: int,
-    known: Mapping[int, Result] | None = None,
+    known: Mapping[int, TrialResult] | None = None,
     rows: Sequence[Row] | None = None,
 ) -> Search:
     """Run a search on a simulated fleet to its end, in all rows or some."""
@@ -292,7 +292,7 @@ def new_engine_table(kinds: Mapping[str, Sequence[tuple[SimulatedFleet, int]]]) 
     return table(["fleet", "starts", *COLUMNS], rows)
 
 
-def _known_but(fleet: SimulatedFleet, new: str, seed: int) -> dict[int, Result]:
+def _known_but(fleet: SimulatedFleet, new: str, seed: int) -> dict[int, TrialResult]:
     """Return results of a third of the other engines' points, and of one of each of their rows."""
     random = np.random.default_rng((seed, 5))
     measurements = Measurements(fleet, seed + 1000)

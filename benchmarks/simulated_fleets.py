@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from profiler.search.costs import Plan
+from profiler.search.costs import SearchPlan
 from profiler.search.space import Knobs, Point, Space
-from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Result, Trial
+from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.profiles.text import read_csv
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from synergai.profiles.dictionary import ConfigurationDictionary
 
-PLAN: Final = Plan()
+PLAN: Final = SearchPlan()
 _WATTS_ERROR: Final = 0.03
 
 X86: Final = (Knobs(16, 16, 2100.0, 2666.0),)
@@ -106,14 +106,14 @@ class Measurements:
         self._fleet = fleet
         self._random = np.random.default_rng((seed, 77))
 
-    def measure(self, trial: Trial, *, switches: bool) -> Result:
+    def measure(self, trial: Trial, *, switches: bool) -> TrialResult:
         """Return the result of a measurement, which takes no time."""
         qps = float(self._fleet.qps[trial.point])
         setup_s = float(self._fleet.setup_s[trial.point])
         error = FULL_ERROR if trial.full else SHORT_ERROR
         noise = self._random.standard_normal(2)
         watts = float(self._fleet.watts[trial.point]) * math.exp(_WATTS_ERROR * noise[1])
-        return Result(
+        return TrialResult(
             qps=qps * math.exp(math.hypot(error, self._fleet.noise) * noise[0]),
             watts=watts if self._fleet.metered else 0.0,
             setup_s=setup_s,

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from gateway.config import GatewayConfig
-    from synergai.profiles.service import ProfileChanges
+    from synergai.profiles.service import DictionaryChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 
@@ -304,7 +304,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _tell_changes(
-    dispatcher: Dispatcher, served_profiles: ServedProfiles, changes: ProfileChanges
+    dispatcher: Dispatcher, served_profiles: ServedProfiles, changes: DictionaryChanges
 ) -> None:
     """Pass changes of the dictionary's file to the core."""
     if changes.removed:

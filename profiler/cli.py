@@ -48,7 +48,7 @@ def profile(settings: ProfilerSettings) -> None:
     import asyncio
     import tempfile
 
-    from profiler.commands import Listed, Search
+    from profiler.commands import ListedCommand, SearchCommand
     from profiler.conditions import top_mhz
     from profiler.exclusive import check_not_serving, only_profiler
     from profiler.generators.generator import Machine
@@ -58,14 +58,14 @@ def profile(settings: ProfilerSettings) -> None:
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.files import add_to_dictionary
     from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
     if settings.engines:
         # Before a worker has to be stopped for it.
         find_engines(settings.models, settings.engines)
     # Fail before measuring if the dictionary cannot be written.
     add_to_dictionary(settings.dictionary, [])
-    files = Files(settings.root)
+    files = MachineFiles(settings.root)
     worker_class = WorkerClass(settings.worker_class)
     with (
         _interrupted_by(signal.SIGTERM, signal.SIGHUP),
@@ -91,7 +91,7 @@ def profile(settings: ProfilerSettings) -> None:
                 _say,
             )
             machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
-            kind = Search if settings.search else Listed
+            kind = SearchCommand if settings.search else ListedCommand
             command = kind(settings, machine, origins, measurer)
             measurements = command.run()
     if settings.dry_run:

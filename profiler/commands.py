@@ -148,7 +148,7 @@ class _Command:
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class Listed(_Command):
+class ListedCommand(_Command):
     """Measures all engines in all configurations that were asked for."""
 
     def run(self) -> list[Measurement]:
@@ -254,7 +254,7 @@ class Listed(_Command):
             self._progress.start()
 
 
-class Search(_Command):
+class SearchCommand(_Command):
     """Searches the best configurations of all engines."""
 
     def run(self) -> list[Measurement]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from typing import Self
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 _CPU: Final = "/sys/devices/system/cpu"
 _THERMAL: Final = "/sys/class/thermal"
@@ -64,7 +64,7 @@ class ConditionsMonitor:
         conditions: the conditions, set at the end.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: MachineFiles) -> None:
         self._files = files
         self._clocks = files.find(_CPU, "cpu[0-9]*/cpufreq/scaling_cur_freq")
         self._caps = files.find(_CPU, "cpu[0-9]*/cpufreq/scaling_max_freq")
@@ -123,7 +123,7 @@ class ConditionsMonitor:
         return numbers
 
 
-def top_mhz(files: Files) -> float:
+def top_mhz(files: MachineFiles) -> float:
     """Return the highest clock of the machine's cores; 0 if it is not known."""
     highest = 0
     for path in files.find(_CPU, "cpu[0-9]*/cpufreq/cpuinfo_max_freq"):

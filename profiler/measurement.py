@@ -63,7 +63,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class MeasurementOrigin:
     """The origin of the figures of an entry.
 
     Attributes:
@@ -96,7 +96,7 @@ def measure(
     output: Path,
     timer: str = LOADGEN,
     root: Path | None = None,
-    origin: Origin | None = None,
+    origin: MeasurementOrigin | None = None,
     report: Callable[[float], None] = lambda _: None,
 ) -> Measurement:
     """Measure `session` in a child process, which ends before this returns or raises.
@@ -141,7 +141,7 @@ def measure(
     with run_with_report_pipe(command, log) as lines:  # the engine host dies with the process
         result, measured = _follow(lines, session, report, log)
     return Measurement(
-        entry=_entry(session, worker_class, measured, result, timer, origin or Origin()),
+        entry=_entry(session, worker_class, measured, result, timer, origin or MeasurementOrigin()),
         single_stream=result,
         logs=output,
         background=measured.background,
@@ -177,7 +177,7 @@ def _entry(
     measured: Measured,
     result: SingleStreamResult,
     timer: str,
-    origin: Origin,
+    origin: MeasurementOrigin,
 ) -> ProfileEntry:
     accuracy, samples = origin.accuracy or (0.0, 0)
     if measured.labelled:

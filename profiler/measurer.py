@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from profiler.measurement import Origin, measure
+from profiler.measurement import MeasurementOrigin, measure
 from synergai.domain import MAX_BATCH, Session, WorkerClass
 from synergai.errors import EngineUnusable, InternalError, Unavailable
 from synergai.models.origins import agent_version
 from worker_agent.power.controller import SwitchFailed
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Measurer:
                 output=self._output / _folder(session),
                 timer=self._timer,
                 root=self._settings.root,
-                origin=Origin(
+                origin=MeasurementOrigin(
                     digest=origin.digest,
                     runtime=origin.runtime,
                     agent=agent_version(),
@@ -132,7 +132,7 @@ class Measurer:
         if mode:
             seconds = self._modes.activate(mode)
             self._say(f"power mode {mode}: active after {seconds:.2f} s")
-        with MeanPower(Files(self._settings.root)) as power:
+        with MeanPower(MachineFiles(self._settings.root)) as power:
             if power.is_measured:
                 time.sleep(IDLE_S)
         self._idle_watts = power.watts

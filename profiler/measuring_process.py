@@ -28,7 +28,7 @@ from synergai.profiles.dictionary import BUILT_IN, LOADGEN
 from synergai.runtime.processes import die_with_parent
 from worker_agent.cpu_affinity import parse_cores
 from worker_agent.hosts.sync_client import HostClient
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.telemetry import MeanPower
 from worker_agent.providers.choice import ProviderChoice
 
@@ -64,7 +64,7 @@ class Reporter:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasurementPlan:
     """Extent of a measurement.
 
     Attributes:
@@ -93,7 +93,7 @@ class Plan:
         max_batch: int,
         *,
         accuracy: bool = True,
-    ) -> Plan:
+    ) -> MeasurementPlan:
         """Run a few queries to estimate their latency.
 
         Args:
@@ -134,7 +134,7 @@ class Plan:
         return self.single_stream_s + ranges_s + self.accuracy_s
 
 
-class Ranges(NamedTuple):
+class SampleRanges(NamedTuple):
     """Ranges of queries that ran.
 
     Attributes:
@@ -214,11 +214,11 @@ def _measure(
 ) -> Measured:
     ready = host.ready
     max_batch = min(ready.max_batch, options.max_batch)
-    plan = Plan.probe(
+    plan = MeasurementPlan.probe(
         host, options.queries, options.min_duration, max_batch, accuracy=options.accuracy
     )
     batch_qps: list[float] = []
-    files = Files(options.root)
+    files = MachineFiles(options.root)
     with (
         BackgroundLoad([os.getpid(), host.pid, options.parent]) as background,
         ConditionsMonitor(files) as monitor,
@@ -249,7 +249,7 @@ def _measure(
 
 
 def run_single_stream(
-    host: HostClient, plan: Plan, timer: str, output: Path, reporter: Reporter
+    host: HostClient, plan: MeasurementPlan, timer: str, output: Path, reporter: Reporter
 ) -> SingleStreamResult:
     """Time queries on `host` one at a time.
 
@@ -306,11 +306,11 @@ def batch_sizes(max_batch: int) -> list[int]:
 
 def measure_ranges(
     host: HostClient,
-    plan: Plan,
+    plan: MeasurementPlan,
     reporter: Reporter,
     batch: int = 1,
     clock: Callable[[], float] = time.monotonic,
-) -> Ranges:
+) -> SampleRanges:
     """Run ranges of queries as a job does, in batches."""
     queries, seconds = 0, 0.0
     rates = []
@@ -326,11 +326,11 @@ def measure_ranges(
         per_query_s = seconds / queries
         before_s = plan.single_stream_s + plan.service_s * (batch.bit_length() - 1)
         reporter.progress((before_s + seconds) / plan.total_s, now)
-    return Ranges(queries, seconds, standard_error(rates))
+    return SampleRanges(queries, seconds, standard_error(rates))
 
 
 def measure_accuracy(
-    host: HostClient, plan: Plan, reporter: Reporter, per_query_s: float
+    host: HostClient, plan: MeasurementPlan, reporter: Reporter, per_query_s: float
 ) -> Answers:
     """Run the labelled samples once, or as many of them as time permits, evenly spread.
 

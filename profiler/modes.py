@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from worker_agent.power.controller import PowerController, PowerMode
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class ProfiledModes:
             switch to a wanted mode.
     """
 
-    def __init__(self, power: str, wanted: Sequence[str], files: Files) -> None:
+    def __init__(self, power: str, wanted: Sequence[str], files: MachineFiles) -> None:
         self._power = power
         self._files = files
         self._controller: Final[PowerController] = open_controller(power, files, wanted)

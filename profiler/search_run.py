@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from profiler.generators.generator import Draft
-from profiler.search.costs import Plan
+from profiler.search.costs import SearchPlan
 from profiler.search.search import Search
 from profiler.search.strategy import STRATEGIES
-from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Result, Trial
+from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
 from profiler.space import ROUGH_ERROR
 from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import EngineUnusable
@@ -79,7 +79,7 @@ class SearchRun:
         strategy: str,
         options: Mapping[str, str],
         budget: float | None,
-        plan: Plan,
+        plan: SearchPlan,
         measurer: Measurer,
         origins: EngineOrigins,
         worker_class: WorkerClass,
@@ -214,7 +214,7 @@ class SearchRun:
             return
         entry = measurement.entry
         least = FULL_ERROR if trial.full else SHORT_ERROR
-        result = Result(
+        result = TrialResult(
             qps=entry.qps,
             watts=entry.watts,
             setup_s=entry.t_pre_s,
@@ -238,7 +238,7 @@ class SearchRun:
                 yield best
 
 
-def combine(measurement: Measurement, results: list[Result]) -> Measurement:
+def combine(measurement: Measurement, results: list[TrialResult]) -> Measurement:
     """Return a measurement with the mean QPS of all results of its point."""
     weights = [each.error**-2 for each in results]
     qps = sum(w * each.qps for w, each in zip(weights, results, strict=True)) / sum(weights)
@@ -254,10 +254,10 @@ def combine(measurement: Measurement, results: list[Result]) -> Measurement:
     return dataclasses.replace(measurement, entry=combined)
 
 
-def make_plan(queries: int, min_duration_s: float) -> Plan:
+def make_plan(queries: int, min_duration_s: float) -> SearchPlan:
     """Return the durations of measurements, of which the short ones are not longer than others."""
-    usual = Plan()
-    return Plan(
+    usual = SearchPlan()
+    return SearchPlan(
         full_s=min_duration_s,
         full_queries=queries,
         short_s=min(usual.short_s, min_duration_s),

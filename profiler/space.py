@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from profiler.search.space import Knobs, Point, Space, device_of
-from profiler.search.trials import SHORT_ERROR, Result
+from profiler.search.trials import SHORT_ERROR, TrialResult
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SearchedSpace:
     space: Space
     rows: Sequence[Row]
     drafts: Mapping[int, Draft]
-    known: Mapping[int, Result]
+    known: Mapping[int, TrialResult]
 
 
 def knobs_of(configuration: Configuration, machine: Machine) -> Knobs:
@@ -84,7 +84,7 @@ def make_space(
             by_point[len(points)] = draft
             points.append(Point(engine, device, configuration, knobs_of(configuration, machine)))
     rows = list(dict.fromkeys(point.row for point in points))
-    known: dict[int, Result] = {}
+    known: dict[int, TrialResult] = {}
     others: list[ProfileEntry] = []
     for entry in entries:
         if entry.label not in {MEASURED, DISTURBED, OBSERVED}:
@@ -118,7 +118,7 @@ def make_space(
     return SearchedSpace(space=Space(points), rows=rows, drafts=by_point, known=known)
 
 
-def result_of(entry: ProfileEntry) -> Result:
+def result_of(entry: ProfileEntry) -> TrialResult:
     """Return an entry as the result of a measurement that took no time."""
     error = max(entry.error, SHORT_ERROR) if entry.label == MEASURED else ROUGH_ERROR
-    return Result(entry.qps, entry.watts, entry.t_pre_s, 0.0, error)
+    return TrialResult(entry.qps, entry.watts, entry.t_pre_s, 0.0, error)

@@ -26,7 +26,7 @@ from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
 from worker_agent.placements.fetched import FOLDER, FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.telemetry import PowerMeter
 from worker_agent.worker import Worker
@@ -85,7 +85,7 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._config.state.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
-            files = Files(self._config.root)
+            files = MachineFiles(self._config.root)
             main = self._main
             power = await PowerManager.open(
                 self._config.power,

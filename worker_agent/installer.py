@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synergai.runtime.installation import Step
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 ENVIRONMENT: Final = f"{SETTINGS}/agent.env"
 """The settings that the options of an installation give."""
@@ -84,7 +84,7 @@ class Installation:
         """The gateway's hub, including the port."""
         return self.gateway if ":" in self.gateway else f"{self.gateway}:{_HUB_PORT}"
 
-    def steps(self, files: Files) -> Iterator[Step]:
+    def steps(self, files: MachineFiles) -> Iterator[Step]:
         """Yield the steps that install the agent on the machine `files`.
 
         Raises:
@@ -113,7 +113,7 @@ class Installation:
         # A service that was already running still uses the previous files.
         yield RunCommand(("systemctl", "try-restart", SERVICE))
 
-    def _with_installed(self, files: Files) -> Installation:
+    def _with_installed(self, files: MachineFiles) -> Installation:
         """Return these options with those of the environment file on which other files depend.
 
         A user who cannot read the file can still print a plan: that of a new installation.
@@ -141,7 +141,7 @@ class Installation:
         return "".join(f"SYNERGAI_AGENT_{key}={value}\n" for key, value in values.items() if value)
 
 
-def _allowed_modes(power: str, files: Files) -> Iterator[Step]:
+def _allowed_modes(power: str, files: MachineFiles) -> Iterator[Step]:
     """Yield the steps that list the machine's power modes for the helper."""
     names: list[str] = []
     problem = ""

@@ -12,7 +12,7 @@ from benchmarks.variants.demand import draw_arrivals
 from benchmarks.variants.simulation import Scenario
 from examples.accuracy_scaling.fleet import WORKERS, most_accurate
 from synergai.errors import InvalidInput
-from synergai.loadgen.outcome import Outcome
+from synergai.loadgen.outcome import RequestOutcome
 from synergai.loadgen.traces.driver import send_open_loop
 from synergai.loadgen.traces.variants import read_accuracies, variant_figures
 from synergai.models.directory import ModelDirectory
@@ -126,12 +126,14 @@ async def run(
     log = await send_open_loop(send, arrivals, deadline_s=DEADLINE_S)
     figures = variant_figures(log, await read_accuracies(client, engine))
     answers = Counter(split_variant(each)[1] for each in log.versions if each)
-    in_time = {due for due, each in zip(log.due, log.outcomes, strict=True) if each is Outcome.MET}
+    in_time = {
+        due for due, each in zip(log.due, log.outcomes, strict=True) if each is RequestOutcome.MET
+    }
     return Run(
         name=name,
         log=log,
         effective_accuracy=0.0 if figures is None else figures.effective_accuracy,
         right=sum(arrivals[number] in in_time for number in right) / len(log),
-        violations=1.0 - log.outcomes.count(Outcome.MET) / len(log),
+        violations=1.0 - log.outcomes.count(RequestOutcome.MET) / len(log),
         shares={each: count / answers.total() for each, count in answers.most_common()},
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from profiler.reports.document import Report
-    from profiler.reports.evaluation.report import Origin
+    from profiler.reports.evaluation.report import StudyOrigin
     from profiler.reports.evaluation.study import Study
 
 
@@ -28,12 +28,12 @@ def characterisation(settings: CharacterisationSettings) -> None:
     """
     _require_drawing()
     from profiler.reports.characterisation.report import characterise
-    from profiler.reports.characterisation.space import Space
+    from profiler.reports.characterisation.space import FleetProfile
     from synergai.profiles.files import load_dictionary
     from synergai.simulator.settings import RECONSTRUCTED_PROFILE
 
     path = RECONSTRUCTED_PROFILE if settings.reconstructed else settings.dictionary
-    space = Space(load_dictionary(path), settings.queries)
+    space = FleetProfile(load_dictionary(path), settings.queries)
     source = "reconstructed from the thesis" if settings.reconstructed else str(path)
     report = characterise(space, source=source, made=_colophon("characterisation"))
     _write(report, settings.output, as_json=settings.as_json)
@@ -55,23 +55,23 @@ def evaluation(settings: EvaluationSettings) -> None:
     _write(evaluate(study, origin), settings.output, as_json=settings.as_json)
 
 
-def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
+def _recorded(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOrigin]:
     from profiler.reports.evaluation.outcomes import outcomes_of_logs
-    from profiler.reports.evaluation.report import Origin
+    from profiler.reports.evaluation.report import StudyOrigin
     from profiler.reports.evaluation.study import Study
 
     facts = (("Event logs", ", ".join(map(str, settings.recordings))),)
     study = Study(outcomes_of_logs(settings.recordings))
-    return study, Origin(facts=facts, profile=None, is_reconstructed=False, made=made)
+    return study, StudyOrigin(facts=facts, profile=None, is_reconstructed=False, made=made)
 
 
-def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
+def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOrigin]:
     from rich.console import Console
     from rich.progress import track
 
     from profiler.reports.characterisation.space import RECONSTRUCTED
     from profiler.reports.evaluation.outcomes import outcome_of_run
-    from profiler.reports.evaluation.report import Origin
+    from profiler.reports.evaluation.report import StudyOrigin
     from profiler.reports.evaluation.study import Study
     from synergai.profiles.files import load_dictionary
     from synergai.simulator.sweep import run_count, simulate_all
@@ -96,7 +96,7 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, Origin]:
         ("Sessions", sweep.sessions),
         ("Estimates off by", f"{sweep.estimate_error * 100:.0f} %"),
     )
-    origin = Origin(
+    origin = StudyOrigin(
         facts=facts,
         profile=profile,
         is_reconstructed=is_reconstructed,

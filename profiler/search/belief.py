@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from profiler.search.space import Space
-    from profiler.search.trials import Result
+    from profiler.search.trials import TrialResult
 
 _WATTS_ERROR: Final = 0.03
 """Standard error of the logarithm of the power of a short run."""
@@ -54,7 +54,7 @@ class Belief:
         self.qps = SharedProcess(space, QPS, expected_log_qps)
         self.watts = SharedProcess(space, WATTS, expected_log_watts)
 
-    def observe(self, point: int, result: Result) -> None:
+    def observe(self, point: int, result: TrialResult) -> None:
         """Learn from the result of a measurement."""
         self.qps.observe(point, math.log(result.qps), result.error)
         if result.watts > 0:

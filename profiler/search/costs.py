@@ -21,7 +21,7 @@ _PRIOR_QPS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SearchPlan:
     """Extent of measurements: the least duration and number of LoadGen's queries.
 
     Attributes:
@@ -64,7 +64,7 @@ class Costs:
         belief: the belief about the QPS.
     """
 
-    def __init__(self, space: Space, plan: Plan, belief: Belief) -> None:
+    def __init__(self, space: Space, plan: SearchPlan, belief: Belief) -> None:
         self._space = space
         self._plan = plan
         self._belief = belief

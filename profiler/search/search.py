@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from profiler.search.belief import Prediction
-    from profiler.search.costs import Plan
+    from profiler.search.costs import SearchPlan
     from profiler.search.space import Row, Space
     from profiler.search.strategy import Strategy
-    from profiler.search.trials import Result
+    from profiler.search.trials import TrialResult
 
 DEFAULT_BUDGET: Final = 0.24
 """Share of the expected exhaustive time: a quarter, with a margin for that expectation. A search
@@ -45,9 +45,9 @@ class Search:
         self,
         space: Space,
         strategy: Strategy,
-        plan: Plan,
+        plan: SearchPlan,
         budget: float | None = None,
-        known: Mapping[int, Result] | None = None,
+        known: Mapping[int, TrialResult] | None = None,
         points: Collection[int] | None = None,
     ) -> None:
         self.state = State(space, plan, points)
@@ -79,7 +79,7 @@ class Search:
             return budget_s
         return max(budget_s, max(state.seconds(Trial(point)) for point in unknown))
 
-    def tell(self, trial: Trial, result: Result) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Report the result of a measurement."""
         self.state.tell(trial, result)
 

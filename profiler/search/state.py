@@ -12,9 +12,9 @@ from profiler.search.trials import Trial
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from profiler.search.costs import Plan
+    from profiler.search.costs import SearchPlan
     from profiler.search.space import Device, Row, Space
-    from profiler.search.trials import Result
+    from profiler.search.trials import TrialResult
 
 _HOPELESS: Final = 2
 """Failures after which a row without any success is given up."""
@@ -44,7 +44,9 @@ class State:
         costs: expected durations.
     """
 
-    def __init__(self, space: Space, plan: Plan, points: Collection[int] | None = None) -> None:
+    def __init__(
+        self, space: Space, plan: SearchPlan, points: Collection[int] | None = None
+    ) -> None:
         self.space = space
         self.rows: dict[Row, list[int]] = {}
         for index in range(len(space)) if points is None else sorted(points):
@@ -52,7 +54,7 @@ class State:
         self._points = frozenset(range(len(space)) if points is None else points)
         self.budget_s = math.inf
         self.first_fit = False
-        self.results: dict[int, list[Result]] = {}
+        self.results: dict[int, list[TrialResult]] = {}
         self.new: list[int] = []
         self.failed: set[int] = set()
         self.given_up: set[Row] = set()
@@ -62,11 +64,11 @@ class State:
         self.costs = Costs(space, plan, self.belief)
         self._without_power: set[Device] = set()
 
-    def know(self, point: int, result: Result) -> None:
+    def know(self, point: int, result: TrialResult) -> None:
         """Add a result of an earlier profile, which costs nothing."""
         self._add(point, result)
 
-    def tell(self, trial: Trial, result: Result) -> None:
+    def tell(self, trial: Trial, result: TrialResult) -> None:
         """Add the result of a trial."""
         self._switch(trial)
         self.spent_s += result.seconds
@@ -161,7 +163,7 @@ class State:
         point = self.space.points[trial.point]
         self.modes[point.device[0]] = point.configuration.power_mode
 
-    def _add(self, point: int, result: Result) -> None:
+    def _add(self, point: int, result: TrialResult) -> None:
         self.results.setdefault(point, []).append(result)
         self.belief.observe(point, result)
         self.costs.learn(point, result.setup_s)

@@ -22,7 +22,7 @@ class Trial(NamedTuple):
     full: bool = False
 
 
-class Result(NamedTuple):
+class TrialResult(NamedTuple):
     """Outcome of a measurement.
 
     Attributes:

@@ -14,7 +14,7 @@ from synergai.simulator.settings import CapacitySettings, parse_seeds
 
 if TYPE_CHECKING:
     from synergai.domain import WorkerClass
-    from synergai.simulator.capacity import Fleet, Option, Planner
+    from synergai.simulator.capacity import CapacityPlanner, Fleet, Option
     from synergai.simulator.workload import Profile, Workload
 
 _JOBS_PER_LOAD: Final = 24
@@ -63,9 +63,9 @@ app.command(
 )(settings_command(CapacitySettings, capacity))
 
 
-def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
+def _make_planner(settings: CapacitySettings, profile: Profile) -> CapacityPlanner:
     from synergai.errors import InvalidInput
-    from synergai.simulator.capacity import Planner
+    from synergai.simulator.capacity import CapacityPlanner
     from synergai.simulator.simulation import scheduling_settings
     from synergai.simulator.sweep import PROFILE_AGNOSTIC, arrivals_of, by_class
     from synergai.simulator.workload import EXPERIMENTS, draw
@@ -93,7 +93,7 @@ def _make_planner(settings: CapacitySettings, profile: Profile) -> Planner:
             given=given,
         )
 
-    return Planner(
+    return CapacityPlanner(
         workloads=[demand(seed) for seed in seeds],
         fresh=[demand(max(seeds) + number) for number in range(1, len(seeds) + 1)],
         settings=scheduling_settings(settings.policy, options if agnostic else None),

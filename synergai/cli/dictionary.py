@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from synergai.cli.gateway_client import Gateway
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.cli.options import AsJson, TlsCa, TokenFile
 from synergai.cli.output import (
     format_accuracy,
@@ -99,7 +99,7 @@ def show(
     if target is None:
         entries = load_dictionary(dictionary)
     else:
-        entries, workers = Gateway(target, tls_ca, token_file).call(_dictionary_and_workers)
+        entries, workers = GatewayAddress(target, tls_ca, token_file).call(_dictionary_and_workers)
     entries = list(entries)
     engines = {entry.engine for entry in entries}
     _check_any("engine", engine, engines, lambda name: is_selected(name, engine or ""))

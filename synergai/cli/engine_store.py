@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.text import Text
 
-from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import cut_text, print_json, print_table
 
@@ -36,7 +36,7 @@ Place = Annotated[
 
 
 def push(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     path: Annotated[
         Path,
         typer.Argument(help="The model: a file, a SavedModel, or a folder of a model directory."),
@@ -114,7 +114,7 @@ async def first_version(client: Client, name: str) -> int:
 
 
 def show_store(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     as_json: AsJson = False,
 ) -> None:
     """List the versions in the gateway's store, and which workers have them."""
@@ -128,7 +128,7 @@ def show_store(
 
 
 def place(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: Stored,
     version: Version,
     place: Place = None,
@@ -141,7 +141,7 @@ def place(
 
 
 def remove(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: Stored,
     version: Version,
 ) -> None:

@@ -294,10 +294,10 @@ def add(
 
     The model is loaded once, as an agent does. One that cannot be loaded is not added.
     """
-    from synergai.cli.self_check import SelfCheck
+    from synergai.cli.self_check import StagedCheck
     from synergai.models import installation
 
-    self_check = SelfCheck(enabled=check)
+    self_check = StagedCheck(enabled=check)
     definition = installation.add_model(
         models,
         model,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-class Gateway(NamedTuple):
+class GatewayAddress(NamedTuple):
     """A gateway, as the options of a command name it.
 
     Attributes:
@@ -61,7 +61,7 @@ def on_gateway(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command`, whose first parameter is a gateway, with the options that name one."""
 
     def run(target: str, tls_ca: Path | None, token_file: Path | None, **options: object) -> None:
-        command(Gateway(target, tls_ca, token_file), **options)
+        command(GatewayAddress(target, tls_ca, token_file), **options)
 
     hints = get_type_hints(command, include_extras=True)
     _, *own = inspect.signature(command).parameters.values()

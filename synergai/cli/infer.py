@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from synergai.cli.durations import parse_duration
-from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import (
     AsJson,
     EngineVersion,
@@ -54,7 +54,7 @@ _TIMINGS: Final = (
 @app.command(epilog="Example: [bold]synergai infer onnx_resnet50_op11 --input @cat.jpg[/bold]")
 @on_gateway
 def infer(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
     inputs: Annotated[
         list[str] | None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.text import Text
 
-from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     format_interval,
@@ -93,7 +93,7 @@ _UNSUCCESSFUL: Final = (JobState.FAILED, JobState.REJECTED)
 @app.command("list", epilog="Example: [bold]synergai jobs list --state running --json[/bold]")
 @on_gateway
 def list_jobs(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     state: Annotated[
         list[str] | None,
         typer.Option(metavar="STATE", help="Only jobs in this state; repeatable. Default: all."),
@@ -117,7 +117,7 @@ def list_jobs(
 @app.command(epilog="Example: [bold]synergai jobs show JOB[/bold]")
 @on_gateway
 def show(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     job: JobIdArgument,
     as_json: AsJson = False,
 ) -> None:
@@ -132,7 +132,7 @@ def show(
 @app.command(epilog="Example: [bold]synergai jobs watch JOB[/bold]")
 @on_gateway
 def watch(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     job: JobIdArgument,
     fail_on_violation: FailOnViolation = False,
     as_json: AsJson = False,
@@ -149,7 +149,7 @@ def watch(
 @app.command(epilog="Example: [bold]synergai jobs cancel JOB[/bold]")
 @on_gateway
 def cancel(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     job: JobIdArgument,
 ) -> None:
     """Stop a job at its next query; completed queries, and their results, are kept."""
@@ -167,7 +167,7 @@ def cancel(
 @app.command(epilog="Example: [bold]synergai jobs results JOB --output results/ --follow[/bold]")
 @on_gateway
 def results(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     job: JobIdArgument,
     output: Annotated[
         Path | None,

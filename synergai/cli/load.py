@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from synergai.loadgen.traces.request_log import RunSummary
     from synergai.loadgen.traces.run import TraceRun
-    from synergai.loadgen.traces.search import SearchResult, Trial
+    from synergai.loadgen.traces.search import RateTrial, SearchResult
     from synergai.loadgen.traces.variants import VariantFigures
 
 
@@ -92,7 +92,7 @@ def _search(settings: LoadSettings) -> None:
 
     with _status_line() as show:
 
-        def report(trial: Trial) -> None:
+        def report(trial: RateTrial) -> None:
             show(f"{format_rate(trial.rate)} requests/s: {trial.attainment:.2%} in time")
 
         found = uvloop.run(search_goodput(settings, report))
@@ -250,7 +250,7 @@ def _print_search(settings: LoadSettings, found: SearchResult) -> None:
         typer.echo("This machine sent requests late: repeat the search while it is less busy")
 
 
-def _verdict_text(trial: Trial, attainment: float) -> Text:
+def _verdict_text(trial: RateTrial, attainment: float) -> Text:
     if trial.attainment >= attainment:
         return Text("met", "green")
     return Text("missed", "red") if trial.is_valid else Text("inconclusive: sent late", "yellow")

@@ -16,8 +16,8 @@ from synergai.runtime.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.loadgen.measurement import Measurement
-    from synergai.loadgen.messages import RunProgress
+    from synergai.loadgen.measurement import LoadMeasurement
+    from synergai.loadgen.messages import LoadProgress
     from synergai.loadgen.summary import Summary
 
 
@@ -46,7 +46,7 @@ app.command(
 )(settings_command(LoadgenSettings, loadgen))
 
 
-def _run_with_progress(settings: LoadgenSettings) -> Measurement:
+def _run_with_progress(settings: LoadgenSettings) -> LoadMeasurement:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -56,7 +56,7 @@ def _run_with_progress(settings: LoadgenSettings) -> Measurement:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(settings.engine, total=1.0)
 
-        def report(run: RunProgress) -> None:
+        def report(run: LoadProgress) -> None:
             by_time = run.seconds / settings.min_duration if settings.min_duration else 1.0
             share = min(1.0, by_time, run.queries / settings.queries)
             text = f"{settings.engine}, {counted(run.queries, 'query')}"
@@ -67,7 +67,7 @@ def _run_with_progress(settings: LoadgenSettings) -> Measurement:
     return measurement
 
 
-def _to_record(settings: LoadgenSettings, measurement: Measurement) -> dict[str, object]:
+def _to_record(settings: LoadgenSettings, measurement: LoadMeasurement) -> dict[str, object]:
     counts = measurement.counts
     return {
         "engine": settings.engine,
@@ -83,7 +83,7 @@ def _to_record(settings: LoadgenSettings, measurement: Measurement) -> dict[str,
     }
 
 
-def _print_measurement(settings: LoadgenSettings, measurement: Measurement) -> None:
+def _print_measurement(settings: LoadgenSettings, measurement: LoadMeasurement) -> None:
     summary, counts = measurement.summary, measurement.counts
     facts: list[tuple[str, str | Text]] = [
         ("engine", settings.engine),
@@ -119,7 +119,7 @@ def _loadgen_figures(summary: Summary) -> Iterator[tuple[str, str]]:
             yield f"p{percentile:g}", format_seconds(summary.percentiles_s[percentile])
 
 
-def _violations_text(settings: LoadgenSettings, measurement: Measurement) -> Text:
+def _violations_text(settings: LoadgenSettings, measurement: LoadMeasurement) -> Text:
     counts = measurement.counts
     text = f"{counts.violations:,} of {counts.queries:,}"
     text += "; no QoS was given" if settings.qos_ms is None else f" beyond {settings.qos_ms:g} ms"

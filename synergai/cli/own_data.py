@@ -25,8 +25,8 @@ from synergai.cli.jobs import (
 from synergai.cli.output import print_json, to_jsonable
 from synergai.cli.progress import count_progress
 from synergai.cli.result_files import FailureList, fetch_results, has_all
-from synergai.data.inventory import Inventory
-from synergai.data.result_directory import Marker, ResultDirectory
+from synergai.data.inventory import InputInventory
+from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.domain import JobState
 from synergai.protocol.validation import check_output_names
 from synergai.runtime.text import counted
@@ -90,12 +90,12 @@ class OwnDataJob:
                 inventory = stack.enter_context(await self._list(description, progress))
                 digest = self._digest(inventory)
                 if directory is not None:
-                    directory.check(Marker("", self.engine, digest, self.shard_format))
+                    directory.check(DirectoryMarker("", self.engine, digest, self.shard_format))
                 key = self.key or _upload_key(digest, description)
                 inventory.named_by_key = not self.key
                 job = await self._submit(inventory, key, directory, progress)
                 if directory is not None:
-                    directory.claim(Marker(job.id, self.engine, digest, self.shard_format))
+                    directory.claim(DirectoryMarker(job.id, self.engine, digest, self.shard_format))
             if detach:
                 await self._print_accepted(job, as_json=as_json)
                 return
@@ -105,9 +105,9 @@ class OwnDataJob:
             self._print_end(status, directory, as_json=as_json)
             raise_unless_good(status, fail_on_violation=fail_on_violation)
 
-    async def _list(self, engine: Engine, progress: Progress) -> Inventory:
+    async def _list(self, engine: Engine, progress: Progress) -> InputInventory:
         task = progress.add_task("listing inputs", total=None)
-        inventory = Inventory(
+        inventory = InputInventory(
             self.patterns,
             engine,
             by_reference=self.by_reference,
@@ -128,7 +128,7 @@ class OwnDataJob:
             )
         return inventory
 
-    def _digest(self, inventory: Inventory) -> str:
+    def _digest(self, inventory: InputInventory) -> str:
         """Return what identifies the command: the same one over the same files has the same.
 
         The version that the gateway chooses is left out: it may have changed since the command was
@@ -151,7 +151,7 @@ class OwnDataJob:
 
     async def _submit(
         self,
-        inventory: Inventory,
+        inventory: InputInventory,
         key: str,
         directory: ResultDirectory | None,
         progress: Progress,

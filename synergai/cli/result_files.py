@@ -13,7 +13,7 @@ import typer
 from synergai.cli.infer import summary, tensor_as_json
 from synergai.cli.output import print_json
 from synergai.cli.progress import count_progress
-from synergai.data.result_directory import Marker, ResultDirectory
+from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.runtime.text import counted, printable
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def fetch_into(
     failures = FailureList()
     with ResultDirectory(output) as directory:
         status = await job.status()
-        directory.claim(Marker(job.id, status.spec.engine, "", shard_format))
+        directory.claim(DirectoryMarker(job.id, status.spec.engine, "", shard_format))
         before = directory.total
         if not has_all(directory, status):
             with count_progress() as progress:

@@ -12,12 +12,12 @@ from synergai.models.warmup import ADVICE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from synergai.models.descriptions import Description
+    from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
     from synergai.models.formats.inspect import ModelDescription
 
 
-class SelfCheck:
+class StagedCheck:
     """Loads a staged engine as an agent does, and keeps the result.
 
     Args:
@@ -32,7 +32,7 @@ class SelfCheck:
         self.parameters: int | None = None
         self.result = "not checked"
         self._enabled = enabled
-        self._description: Description | None = None
+        self._description: EngineDescription | None = None
 
     def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
         """Check the engine `name` in the directory `models`.

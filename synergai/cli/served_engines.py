@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
@@ -26,7 +26,7 @@ ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a s
 
 
 def load(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: ServedEngine,
 ) -> None:
     """Load an engine on every worker that has it, ahead of the first query.
@@ -38,7 +38,7 @@ def load(
 
 
 def unload(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: ServedEngine,
 ) -> None:
     """Take an engine out of service and evict it from workers, until it is loaded again.
@@ -50,7 +50,7 @@ def unload(
 
 
 def forget(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: ServedEngine,
 ) -> None:
     """Let another engine take over a name that clients have used.
@@ -65,7 +65,7 @@ def forget(
 
 
 def rollout(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: ServedEngine,
     to: Annotated[str, typer.Option(metavar="N", help="Give version N a share.")] = "",
     share: Annotated[

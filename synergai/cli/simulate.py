@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from synergai.simulator.results import Result
+    from synergai.simulator.results import SimulationResult
     from synergai.simulator.workload import Profile
 
 
@@ -49,7 +49,7 @@ app.command(
 )(settings_command(SimulatorSettings, simulate))
 
 
-def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[Result]:
+def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[SimulationResult]:
     from rich.console import Console
     from rich.progress import track
 
@@ -65,7 +65,7 @@ def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[Result]
     return list(results)
 
 
-def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> None:
+def _print_tables(settings: SimulatorSettings, results: Sequence[SimulationResult]) -> None:
     from synergai.simulator.tables import METRICS, rows, title
 
     for metric in METRICS:
@@ -76,7 +76,7 @@ def _print_tables(settings: SimulatorSettings, results: Sequence[Result]) -> Non
         print_table(columns, [_loads(results, policy) for policy in settings.policies])
 
 
-def _loads(results: Sequence[Result], policy: str) -> list[str]:
+def _loads(results: Sequence[SimulationResult], policy: str) -> list[str]:
     runs = [each for each in results if each.policy == policy]
     loads = sum(each.loads or 0 for each in runs) / len(runs)
     seconds = sum(each.useless_loads_s or 0.0 for each in runs) / len(runs)
@@ -85,7 +85,7 @@ def _loads(results: Sequence[Result], policy: str) -> list[str]:
 
 
 def _plot(
-    settings: SimulatorSettings, folder: Path, profile: Profile, results: Sequence[Result]
+    settings: SimulatorSettings, folder: Path, profile: Profile, results: Sequence[SimulationResult]
 ) -> None:
     from synergai.runtime.figures import save
     from synergai.simulator.plots import draw_comparison

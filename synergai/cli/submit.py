@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from synergai.cli.durations import parse_duration, parse_instant
-from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.jobs import (
     FailOnViolation,
     ShardFormatOption,
@@ -38,7 +38,7 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 )
 @on_gateway
 def submit(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="Name of the engine.")],
     queries: Annotated[
         int | None, typer.Option("--queries", "-q", help="Number of queries on the sample set.")

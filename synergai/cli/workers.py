@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from synergai.cli.engine_store import placed_rows
-from synergai.cli.gateway_client import Gateway, on_gateway
+from synergai.cli.gateway_client import GatewayAddress, on_gateway
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
@@ -33,7 +33,7 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 @app.command(epilog="Example: [bold]synergai workers --json[/bold]")
 @on_gateway
 def workers(
-    gateway: Gateway,
+    gateway: GatewayAddress,
     as_json: AsJson = False,
 ) -> None:
     """Show the registered workers, their engines and sessions."""

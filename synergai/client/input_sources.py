@@ -14,7 +14,7 @@ import numpy as np
 
 from synergai.client.upload_messages import MessageBuilder
 from synergai.data.columns import count_rows, iterate_rows
-from synergai.data.inventory import Inventory
+from synergai.data.inventory import InputInventory
 from synergai.data.items import NamedInput
 from synergai.errors import Conflict, InvalidInput
 from synergai.protocol.job_inputs import chain_digest
@@ -61,7 +61,7 @@ async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSou
         NotSupported: a library of the extra ``data`` is missing.
     """
     match inputs:
-        case Inventory() | ArraySource() | IterableSource() | AsyncSource():
+        case InputInventory() | ArraySource() | IterableSource() | AsyncSource():
             return inputs
         case str() | Path():
             return await asyncio.to_thread(take_inventory, [str(inputs)], engine, limit)
@@ -85,14 +85,14 @@ async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSou
     )
 
 
-def take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> Inventory:
+def take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> InputInventory:
     """List the inputs in files.
 
     Raises:
-        SynergaiError: see `Inventory.scan`.
+        SynergaiError: see `InputInventory.scan`.
         OSError: a directory cannot be read.
     """
-    inventory = Inventory(patterns, engine, limit=limit)
+    inventory = InputInventory(patterns, engine, limit=limit)
     try:
         for _ in inventory.scan():
             pass

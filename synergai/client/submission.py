@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.client.input_sources import open_source, read_messages
 from synergai.client.upload_messages import InputEncoder
 from synergai.client.uploads import Upload, UploadProgress
-from synergai.data.inventory import Inventory
+from synergai.data.inventory import InputInventory
 from synergai.errors import Conflict, EngineUnusable, IdempotencyConflict, InvalidInput
 from synergai.protocol.converters import job_spec_to_proto
 from synergai.v1 import jobs_pb2
@@ -72,14 +72,14 @@ async def submit_inputs(
     try:
         encoder = InputEncoder(engine, outputs, max_input_bytes)
         # A key that follows from the files needs no second look at those that are stored.
-        named_by_key = isinstance(source, Inventory) and source.named_by_key
+        named_by_key = isinstance(source, InputInventory) and source.named_by_key
         read = partial(read_messages, source, encoder, compare=not named_by_key)
         upload = Upload(channel, upload_id, read, patience=patience, on_progress=on_progress)
         receipt = await upload.run()
     except (Conflict, EngineUnusable) as error:  # a job uses the upload, and there are more inputs
         raise IdempotencyConflict(idempotency_key, ["inputs or outputs"]) from error
     finally:
-        if isinstance(source, Inventory) and source is not inputs:
+        if isinstance(source, InputInventory) and source is not inputs:
             source.close()
     if not receipt.stored:
         raise InvalidInput(f"there are no inputs for engine {engine.name!r}")

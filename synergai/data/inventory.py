@@ -57,7 +57,7 @@ class _Entry(msgspec.Struct, array_like=True):
     reason: str = ""
 
 
-class Inventory:
+class InputInventory:
     """Inputs in files; a context manager that owns a temporary file.
 
     Args:

@@ -25,7 +25,7 @@ MARKER: Final = "synergai-job.json"
 _SHARD: Final = re.compile(r"results-([0-9]{6,})\.(npz|parquet)")
 
 
-class Marker(msgspec.Struct, frozen=True):
+class DirectoryMarker(msgspec.Struct, frozen=True):
     """The job that a directory of results belongs to.
 
     Attributes:
@@ -67,7 +67,7 @@ class ResultDirectory:
             raise InvalidInput(f"{path} is a file; results are written into a directory")
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.marker: Marker | None = None
+        self.marker: DirectoryMarker | None = None
         self.cursor = self.total = 0
         self._next = 1
         self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -95,7 +95,7 @@ class ResultDirectory:
                 self.path.rmdir()
         os.close(self._lock)
 
-    def check(self, marker: Marker) -> None:
+    def check(self, marker: DirectoryMarker) -> None:
         """Check that the directory can take the results of a job, or of a command.
 
         A marker without a job is of a submission that was not accepted, and binds nothing.
@@ -121,7 +121,7 @@ class ResultDirectory:
                 f"{marker.format}"
             )
 
-    def claim(self, marker: Marker) -> None:
+    def claim(self, marker: DirectoryMarker) -> None:
         """Record whose results the directory takes.
 
         Raises:
@@ -131,7 +131,7 @@ class ResultDirectory:
         self.check(marker)
         found = self.marker
         if found is not None and found.job_id:
-            marker = Marker(
+            marker = DirectoryMarker(
                 found.job_id,
                 marker.engine or found.engine,
                 marker.submission or found.submission,
@@ -190,7 +190,7 @@ class ResultDirectory:
                 path.unlink()
 
 
-def read_marker(directory: Path) -> Marker | None:
+def read_marker(directory: Path) -> DirectoryMarker | None:
     """Return the marker of a directory; None without one.
 
     Raises:
@@ -199,7 +199,7 @@ def read_marker(directory: Path) -> Marker | None:
     """
     path = directory / MARKER
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Marker)
+        return msgspec.json.decode(path.read_bytes(), type=DirectoryMarker)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InternalError, InvalidInput, SynergaiError
-from synergai.loadgen.messages import MESSAGE_CODEC, RunCounts, RunFailed, RunProgress
+from synergai.loadgen.messages import MESSAGE_CODEC, LoadProgress, RunCounts, RunFailed
 from synergai.loadgen.summary import SUMMARY_FILE, Summary, read_summary
 from synergai.runtime.report_pipe import run_with_report_pipe
 
@@ -21,7 +21,7 @@ PROCESS_LOG: Final = "process.log"
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class LoadMeasurement:
     """Results of a completed run.
 
     Attributes:
@@ -35,7 +35,7 @@ class Measurement:
     logs: Path
 
 
-def measure(settings: LoadgenSettings, report: Callable[[RunProgress], None]) -> Measurement:
+def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> LoadMeasurement:
     """Run LoadGen against the gateway.
 
     Args:
@@ -55,15 +55,15 @@ def measure(settings: LoadgenSettings, report: Callable[[RunProgress], None]) ->
     summary_file.unlink(missing_ok=True)  # must not be mistaken for this run's
     counts = _run(settings, report)
     summary = read_summary(summary_file) if settings.mode == "performance" else None
-    return Measurement(summary, counts, settings.output)
+    return LoadMeasurement(summary, counts, settings.output)
 
 
-def _run(settings: LoadgenSettings, report: Callable[[RunProgress], None]) -> RunCounts:
+def _run(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> RunCounts:
     command = [sys.executable, "-m", "synergai.loadgen.run", settings.to_json()]
     with run_with_report_pipe(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
             match MESSAGE_CODEC.decode(line):
-                case RunProgress() as progress:
+                case LoadProgress() as progress:
                     report(progress)
                 case RunFailed(reason):
                     raise SynergaiError(reason)

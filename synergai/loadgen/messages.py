@@ -9,7 +9,7 @@ from synergai.runtime.report_pipe import MessageCodec
 
 
 @dataclass(frozen=True, slots=True)
-class RunProgress:
+class LoadProgress:
     """Completed queries and elapsed seconds so far."""
 
     queries: int
@@ -64,6 +64,6 @@ class RunCounts:
         return (self.queries - self.violations) / self.seconds if self.seconds else 0.0
 
 
-Message: TypeAlias = RunProgress | RunFailed | RunCounts
+Message: TypeAlias = LoadProgress | RunFailed | RunCounts
 
-MESSAGE_CODEC: Final = MessageCodec[Message](RunProgress, RunFailed, RunCounts)
+MESSAGE_CODEC: Final = MessageCodec[Message](LoadProgress, RunFailed, RunCounts)

@@ -7,7 +7,7 @@ import enum
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError
 
 
-class Outcome(enum.Enum):
+class RequestOutcome(enum.Enum):
     """Outcome of a request; all but MET are violations."""
 
     MET = "met"
@@ -17,7 +17,7 @@ class Outcome(enum.Enum):
     FAILED = "failed"
 
 
-def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float) -> Outcome:
+def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float) -> RequestOutcome:
     """Return the outcome of a request.
 
     Args:
@@ -27,13 +27,13 @@ def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float)
     """
     match error:
         case None:
-            return Outcome.MET if latency_s <= deadline_s else Outcome.LATE
+            return RequestOutcome.MET if latency_s <= deadline_s else RequestOutcome.LATE
         case Overloaded():
-            return Outcome.REJECTED
+            return RequestOutcome.REJECTED
         case DeadlineExceeded():
-            return Outcome.EXPIRED
+            return RequestOutcome.EXPIRED
         case _:
-            return Outcome.FAILED
+            return RequestOutcome.FAILED
 
 
 def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
@@ -43,7 +43,7 @@ def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
     something is broken and the results are not representative.
 
     Args:
-        failed: number of requests with `Outcome.FAILED`.
+        failed: number of requests with `RequestOutcome.FAILED`.
         total: number of all requests.
         first_failure: error of the first failed request.
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from synergai.loadgen.messages import RunCounts
-from synergai.loadgen.outcome import Outcome, outcome_of
+from synergai.loadgen.outcome import RequestOutcome, outcome_of
 
 if TYPE_CHECKING:
     from synergai.errors import SynergaiError
@@ -39,7 +39,7 @@ class QueryCounter:
         """Restart all counts, at the end of the warm-up."""
         self.done = 0
         self._issued = 0
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[RequestOutcome] = Counter()
         self._first_failure = ""
         self._began_at = self._progressed_at = self._ended_at = time.monotonic()
 
@@ -60,7 +60,7 @@ class QueryCounter:
         self.done += 1
         outcome = outcome_of(error, now - since, self._qos_s)
         self._outcomes[outcome] += 1
-        if outcome is Outcome.FAILED and not self._first_failure:
+        if outcome is RequestOutcome.FAILED and not self._first_failure:
             self._first_failure = str(error)
 
     def stalled_s(self) -> float:
@@ -77,10 +77,10 @@ class QueryCounter:
         return RunCounts(
             inputs=inputs,
             queries=self.done,
-            failed=outcomes[Outcome.FAILED],
-            expired=outcomes[Outcome.EXPIRED],
-            rejected=outcomes[Outcome.REJECTED],
-            late=outcomes[Outcome.LATE],
+            failed=outcomes[RequestOutcome.FAILED],
+            expired=outcomes[RequestOutcome.EXPIRED],
+            rejected=outcomes[RequestOutcome.REJECTED],
+            late=outcomes[RequestOutcome.LATE],
             seconds=self._ended_at - self._began_at,
             first_failure=self._first_failure,
         )

@@ -22,7 +22,7 @@ from synergai.loadgen.accuracy_log import ACCURACY_FILE
 from synergai.loadgen.async_system import AsyncSystem
 from synergai.loadgen.completion import SampleCompleter
 from synergai.loadgen.dataset_library import dataset_library
-from synergai.loadgen.messages import MESSAGE_CODEC, Message, RunCounts, RunFailed, RunProgress
+from synergai.loadgen.messages import MESSAGE_CODEC, LoadProgress, Message, RunCounts, RunFailed
 from synergai.loadgen.mlperf import log_settings, run_test
 from synergai.loadgen.query_counter import QueryCounter
 from synergai.loadgen.sample_set import SampleSet, samples_for
@@ -185,7 +185,7 @@ def _watch(
                 )
             )
             os._exit(1)  # a running test cannot be stopped otherwise
-        report(RunProgress(counter.done, counter.elapsed_s()))
+        report(LoadProgress(counter.done, counter.elapsed_s()))
 
 
 def _run_test(

@@ -31,7 +31,7 @@ CACHE_FILE: Final = "engines.json"
 _FORMAT: Final = 1
 
 
-class Description(Struct, frozen=True):
+class EngineDescription(Struct, frozen=True):
     """Properties of an engine that are known only after loading it.
 
     Attributes:
@@ -94,13 +94,13 @@ def digests_of(definition: EngineDefinition) -> Digests:
     return Digests(key, of_file, of_samples)
 
 
-def read_descriptions(cache: Path) -> dict[str, Description]:
+def read_descriptions(cache: Path) -> dict[str, EngineDescription]:
     """Return the descriptions in a cache by key; none if the file is missing or invalid."""
     try:
         content = json.loads(cache.read_text("utf-8"))
         if content["format"] != _FORMAT:
             return {}
-        return msgspec.convert(content["engines"], dict[str, Description])
+        return msgspec.convert(content["engines"], dict[str, EngineDescription])
     except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
         return {}
 
@@ -115,7 +115,7 @@ def read_load_faults(cache: Path) -> dict[str, LoadFault]:
 
 
 def write_descriptions(
-    cache: Path, descriptions: dict[str, Description], faults: dict[str, LoadFault]
+    cache: Path, descriptions: dict[str, EngineDescription], faults: dict[str, LoadFault]
 ) -> None:
     """Write a cache.
 
@@ -135,7 +135,7 @@ def default_caches() -> tuple[Path, ...]:
     return tuple(state / CACHE_FILE for state in (agent_state(), worker_state(gateway_state())))
 
 
-def remember(definition: EngineDefinition, description: Description) -> None:
+def remember(definition: EngineDefinition, description: EngineDescription) -> None:
     """Add a description to the default caches, so that no agent needs to load the engine for it.
 
     Raises:

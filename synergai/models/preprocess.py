@@ -38,7 +38,7 @@ _CHANNEL_MEANS: Final = np.array([123.68, 116.78, 103.94], np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Preprocessing:
     """Preprocessing of a family of models.
 
     Attributes:
@@ -67,16 +67,18 @@ def _scale_to_minus_one_to_one(pixels: NDArray[np.float32]) -> NDArray[np.float3
     return pixels
 
 
-RESNET50: Final = Family(size=SIZE, centre_crop=True, use_area=True, normalise=_subtract_means)
-MOBILENET: Final = Family(
+RESNET50: Final = Preprocessing(
+    size=SIZE, centre_crop=True, use_area=True, normalise=_subtract_means
+)
+MOBILENET: Final = Preprocessing(
     size=SIZE, centre_crop=True, use_area=False, normalise=_scale_to_minus_one_to_one
 )
-SSD: Final = Family(size=300, centre_crop=False, use_area=False, normalise=None)
+SSD: Final = Preprocessing(size=300, centre_crop=False, use_area=False, normalise=None)
 FAMILIES: Final = {"resnet50": RESNET50, "mobilenet": MOBILENET, "ssd": SSD}
 """By the value of ``preprocess`` in an engine.toml."""
 
 
-def prepare(family: Family, image: Pixels | bytes) -> Array:
+def prepare(family: Preprocessing, image: Pixels | bytes) -> Array:
     """Prepare an image for models of a family: float32 or uint8 [size, size, 3], RGB.
 
     Args:
@@ -163,7 +165,7 @@ class ImageInput:
         return np.asarray(np.clip(stored, bounds.min, bounds.max))
 
 
-def _channels_first(preprocess: str, family: Family, spec: TensorSpec) -> bool:
+def _channels_first(preprocess: str, family: Preprocessing, spec: TensorSpec) -> bool:
     """Return whether the input is N x C x H x W rather than N x H x W x C."""
     size = family.size
 
@@ -188,7 +190,7 @@ def _decode(image: Pixels | bytes) -> Pixels:
     return decode(image) if isinstance(image, bytes) else image
 
 
-def _crop_and_resize(family: Family, pixels: Pixels) -> Pixels:
+def _crop_and_resize(family: Preprocessing, pixels: Pixels) -> Pixels:
     """Return the model's view of an image, at the size of its input."""
     from synergai.models.images import resize
 

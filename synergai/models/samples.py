@@ -16,7 +16,7 @@ import numpy as np
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import SAMPLES_FILE
-from synergai.models.synthetic import Candidate, Synthesiser, dtype_of, to_bytes
+from synergai.models.synthetic import Synthesiser, SyntheticCandidate, dtype_of, to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def random_samples(inputs: Sequence[TensorSpec], warmup: Sequence[WarmUpInput] =
         InvalidInput: An input has no NumPy dtype, or a sample would be too large, or `warmup` does
             not match the inputs.
     """
-    return Samples(Synthesiser(inputs, warmup).generate(Candidate(), RANDOM_SAMPLES))
+    return Samples(Synthesiser(inputs, warmup).generate(SyntheticCandidate(), RANDOM_SAMPLES))
 
 
 def _read_arrays(where: str, path: Path) -> dict[str, Array]:

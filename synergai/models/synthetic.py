@@ -44,7 +44,7 @@ class Fill(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SyntheticCandidate:
     """Synthetic inputs to try.
 
     Attributes:
@@ -80,18 +80,20 @@ class Synthesiser:
         by_name = {given.name: given for given in warmup}
         self._inputs = [_Input(spec, by_name.get(spec.name)) for spec in inputs]
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[SyntheticCandidate]:
         """Yield the inputs to try, the most usual ones first."""
         dynamic = any(each.is_dynamic for each in self._inputs)
         for size in _SIZES if dynamic else _SIZES[:1]:
             # A single query usually has a batch of one.
             for leading in dict.fromkeys((1, size)):
-                candidate = Candidate(size, leading)
+                candidate = SyntheticCandidate(size, leading)
                 limit = MAX_BYTES if size == 1 else _MAX_BYTES_BEYOND_FIRST
                 if max(each.size_bytes(candidate) for each in self._inputs) <= limit:
-                    yield from (Candidate(size, leading, fill) for fill in Fill)
+                    yield from (SyntheticCandidate(size, leading, fill) for fill in Fill)
 
-    def generate(self, candidate: Candidate, count: int, seed: int = 0) -> list[dict[str, Array]]:
+    def generate(
+        self, candidate: SyntheticCandidate, count: int, seed: int = 0
+    ) -> list[dict[str, Array]]:
         """Return `count` seeded samples, each an array per input.
 
         Raises:
@@ -142,19 +144,19 @@ class _Input:
         """Whether the candidate determines a size."""
         return -1 in self._shape
 
-    def shape(self, candidate: Candidate) -> tuple[int, ...]:
+    def shape(self, candidate: SyntheticCandidate) -> tuple[int, ...]:
         """Return the shape of the input in `candidate`."""
         sizes = (candidate.leading, *(candidate.size for _ in self._shape[1:]))
         return tuple(
             size if given == -1 else given for given, size in zip(self._shape, sizes, strict=False)
         )
 
-    def size_bytes(self, candidate: Candidate) -> float:
+    def size_bytes(self, candidate: SyntheticCandidate) -> float:
         """Return the size of the input in `candidate`; of strings, that of their pointers."""
         elements = np.prod(self.shape(candidate), dtype=np.float64)
         return float(elements) * self._dtype.itemsize
 
-    def generate(self, candidate: Candidate, generator: np.random.Generator) -> Array:
+    def generate(self, candidate: SyntheticCandidate, generator: np.random.Generator) -> Array:
         """Return the input."""
         if self._array is not None:
             return self._array

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class ProfileChanges(NamedTuple):
+class DictionaryChanges(NamedTuple):
     """Changes of the file by other processes.
 
     Attributes:
@@ -73,7 +73,7 @@ class _ChangeLog:
         self._logged_at = -math.inf
         self._put = self._removed = 0
 
-    def add(self, changes: ProfileChanges) -> None:
+    def add(self, changes: DictionaryChanges) -> None:
         """Count changes."""
         self._put += len(changes.put)
         self._removed += len(changes.removed)
@@ -175,7 +175,7 @@ class ProfileService:
 
     async def watch(
         self,
-        on_change: Callable[[ProfileChanges], object],
+        on_change: Callable[[DictionaryChanges], object],
         interval_s: float = WATCH_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> NoReturn:
@@ -225,7 +225,7 @@ class ProfileService:
         put = [entry for entry in self._plausible(entries) if not self._is_known(entry)]
         return _Look({key_of(entry) for entry in entries}, put)
 
-    def _take_changes(self, look: _Look) -> ProfileChanges:
+    def _take_changes(self, look: _Look) -> DictionaryChanges:
         """Note the entries of the file; return how they differ from those in memory."""
         # An entry that was never in the file, since it could not be written, was not deleted.
         self._deleted |= self._stored
@@ -236,7 +236,7 @@ class ProfileService:
             for key in self._deleted
             if self.set_aside.pop(key, None) is None and (known := self._in_use(key)) is not None
         ]
-        return ProfileChanges(look.put, removed)
+        return DictionaryChanges(look.put, removed)
 
     def _plausible(self, entries: Iterable[ProfileEntry]) -> list[ProfileEntry]:
         plausible = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import Job, WorkerId
     from synergai.simulator.simulation import Run
-    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.virtual_worker import BusySpan
 
 _TOLERANCE_S: Final = 1e-6
 
@@ -39,8 +39,8 @@ def audit(run: Run) -> None:
 
 
 def _findings(run: Run) -> Iterator[str]:
-    by_job: dict[str, list[Span]] = {job.id: [] for job in run.workload.jobs}
-    by_worker: dict[WorkerId, list[Span]] = {}
+    by_job: dict[str, list[BusySpan]] = {job.id: [] for job in run.workload.jobs}
+    by_worker: dict[WorkerId, list[BusySpan]] = {}
     for span in run.spans:
         by_job[span.job_id].append(span)
         by_worker.setdefault(span.worker_id, []).append(span)
@@ -58,7 +58,7 @@ def _findings(run: Run) -> Iterator[str]:
             yield from _time_findings(run, jobs[span.job_id], span, is_resident)
 
 
-def _job_findings(job: Job, spans: Iterable[Span], finished: float | None) -> Iterator[str]:
+def _job_findings(job: Job, spans: Iterable[BusySpan], finished: float | None) -> Iterator[str]:
     spans = sorted(spans, key=lambda span: (span.first, span.done))
     if any(span.started < job.arrival - _TOLERANCE_S for span in spans):
         yield f"job {job.id} ran before it arrived"
@@ -77,10 +77,10 @@ def _job_findings(job: Job, spans: Iterable[Span], finished: float | None) -> It
         yield f"job {job.id} finished at {finished}, its last query at {last}"
 
 
-def _with_session_state(run: Run, spans: list[Span]) -> Iterator[tuple[Span, bool]]:
+def _with_session_state(run: Run, spans: list[BusySpan]) -> Iterator[tuple[BusySpan, bool]]:
     """Yield each of a worker's spans, and whether its session was ready when it started."""
     loaded: set[Session] = set()
-    before: Span | None = None
+    before: BusySpan | None = None
     changes = [each for each in run.changes if spans and each.worker_id == spans[0].worker_id]
     for span in spans:
         session = Session(span.engine, span.configuration)
@@ -102,7 +102,7 @@ def _with_session_state(run: Run, spans: list[Span]) -> Iterator[tuple[Span, boo
         before = span
 
 
-def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[Span]]) -> Iterator[str]:
+def _load_findings(run: Run, by_worker: Mapping[WorkerId, Sequence[BusySpan]]) -> Iterator[str]:
     classes = run.workload.workers
     for change in run.changes:
         load = change.load
@@ -134,12 +134,12 @@ def _memory_findings(run: Run) -> Iterator[str]:
             yield f"{change.worker_id} had {len(sessions)} sessions, more than fit into its memory"
 
 
-def _continues(before: Span, span: Span) -> bool:
+def _continues(before: BusySpan, span: BusySpan) -> bool:
     same = (before.job_id, before.configuration) == (span.job_id, span.configuration)
     return same and before.done > 0 and span.started - before.ended <= _TOLERANCE_S
 
 
-def _time_findings(run: Run, job: Job, span: Span, is_resident: bool) -> Iterator[str]:
+def _time_findings(run: Run, job: Job, span: BusySpan, is_resident: bool) -> Iterator[str]:
     workload, name = run.workload, run.workload.workers[span.worker_id]
     queries_s = span.done * workload.per_query_s(job, name, span.configuration)
     if span.ended - span.ready < queries_s - _TOLERANCE_S:

@@ -66,7 +66,7 @@ class Option:
 
 
 @dataclass(slots=True)
-class Planner:
+class CapacityPlanner:
     """Finds fleets that suffice by simulation.
 
     Attributes:
@@ -316,7 +316,7 @@ class Planner:
         return fmean(measured) if measured else 0.0
 
 
-def plan(planner: Planner) -> list[Option]:
+def plan(planner: CapacityPlanner) -> list[Option]:
     """Return the least fleets of each class alone, and the best mix, which is first.
 
     The best mix is found by removing and exchanging workers of the least fleets. No fleet that

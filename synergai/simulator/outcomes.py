@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from synergai.domain import EngineName, Job, JobId
-    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.virtual_worker import BusySpan
 
 LATE_S: Final = 1e-9
 """Time after its deadline up to which a job counts as in time."""
@@ -36,7 +36,7 @@ class JobOutcome:
 
 
 def job_outcomes(
-    jobs: Iterable[Job], spans: Iterable[Span], finished: Mapping[JobId, float]
+    jobs: Iterable[Job], spans: Iterable[BusySpan], finished: Mapping[JobId, float]
 ) -> tuple[JobOutcome, ...]:
     """Return the outcomes of jobs.
 

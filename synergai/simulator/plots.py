@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from synergai.simulator.results import Result
+    from synergai.simulator.results import SimulationResult
 
 _HIGHLIGHTED: Final = {"malleable": "#1b7837", "synergai": "#2166ac", "slo_mael": "#b2182b"}
 _OTHER: Final = "#9e9e9e"
 
 
 def draw_comparison(
-    results: Sequence[Result], policies: Sequence[str], experiments: Sequence[str]
+    results: Sequence[SimulationResult], policies: Sequence[str], experiments: Sequence[str]
 ) -> Figure:
     """Draw all policies in all experiments, as an overview.
 
@@ -50,7 +50,11 @@ def draw_comparison(
 
 
 def _bars(
-    axes: Axes, results: Sequence[Result], metric: Metric, policies: Sequence[str], experiment: str
+    axes: Axes,
+    results: Sequence[SimulationResult],
+    metric: Metric,
+    policies: Sequence[str],
+    experiment: str,
 ) -> list[float]:
     """Draw a bar per policy; return the means."""
     spreads = [

@@ -27,7 +27,7 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.simulator.simulation import Run
-from synergai.simulator.virtual_worker import Span
+from synergai.simulator.virtual_worker import BusySpan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,7 +127,7 @@ class GatewayLog:
 
     policy: str
     jobs: tuple[Job, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[BusySpan, ...]
     finished: dict[JobId, float]
     failed: frozenset[JobId]
     decisions_s: tuple[float, ...]
@@ -182,7 +182,7 @@ class _Reader:
     jobs: dict[JobId, Job] = field(default_factory=dict)
     finished: dict[JobId, float] = field(default_factory=dict)
     failed: set[JobId] = field(default_factory=set)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[BusySpan] = field(default_factory=list)
     classes: dict[WorkerId, WorkerClass] = field(default_factory=dict)
     queues: dict[WorkerId, deque[_InFlight]] = field(default_factory=dict)
 
@@ -245,7 +245,7 @@ class _Reader:
         if ready is None:
             ready = running.started if running.done else now
         self.spans.append(
-            Span(
+            BusySpan(
                 worker_id=assignment.worker_id,
                 job_id=assignment.job_id,
                 engine=assignment.engine,

@@ -22,7 +22,7 @@ WATTS: Final = {"x86": 125.0, "agx": 30.0, "nx": 15.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SimulationResult:
     """One policy in one experiment with one seed.
 
     Attributes:
@@ -63,7 +63,7 @@ class Result:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def summarize(run: Run) -> Result:
+def summarize(run: Run) -> SimulationResult:
     """Compute the figures of a run."""
     workload = run.workload
     jobs = job_outcomes(workload.jobs, run.spans, run.finished)
@@ -88,11 +88,11 @@ def summarize_jobs(
     seed: int,
     jobs: Sequence[JobOutcome],
     decisions_s: Sequence[float],
-) -> Result:
+) -> SimulationResult:
     """Compute the figures of a run from its jobs and decisions; there is at least one of each."""
     times = [job.end_to_end_s for job in jobs if job.end_to_end_s is not None]
     waits = [job.wait_s for job in jobs if job.wait_s is not None]
-    return Result(
+    return SimulationResult(
         experiment=experiment,
         policy=policy,
         seed=seed,

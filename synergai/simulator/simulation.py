@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from synergai.domain import Job, JobId, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.events import Command, Event
-    from synergai.simulator.virtual_worker import Loaded, SessionChange, Span
+    from synergai.simulator.virtual_worker import BusySpan, Loaded, VirtualSessionChange
     from synergai.simulator.workload import Workload
 
 _MAX_STEPS: Final = 20_000
@@ -66,11 +66,11 @@ class Run:
 
     workload: Workload
     policy: str
-    spans: tuple[Span, ...]
+    spans: tuple[BusySpan, ...]
     finished: dict[JobId, float]
     decisions_s: tuple[float, ...]
     loads: tuple[Loaded, ...] = ()
-    changes: tuple[SessionChange, ...] = ()
+    changes: tuple[VirtualSessionChange, ...] = ()
 
 
 def make_workers(workload: Workload) -> list[Worker]:

@@ -12,7 +12,7 @@ from synergai.errors import InvalidInput
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.arrivals import read_arrivals
 from synergai.simulator.audit import audit
-from synergai.simulator.results import Result, summarize
+from synergai.simulator.results import SimulationResult, summarize
 from synergai.simulator.settings import one_of, parse_seeds
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
@@ -139,7 +139,7 @@ def simulate_all(settings: SweepSettings, profile: Profile) -> Iterator[tuple[Ru
                 yield run(settings, workload, policy), bound
 
 
-def sweep(settings: SweepSettings, profile: Profile) -> Iterator[Result]:
+def sweep(settings: SweepSettings, profile: Profile) -> Iterator[SimulationResult]:
     """Simulate and measure all combinations of experiments, seeds and policies.
 
     Yields:

@@ -10,7 +10,7 @@ from synergai.simulator.results import Spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from synergai.simulator.results import Result
+    from synergai.simulator.results import SimulationResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Metric:
     """
 
     title: str
-    of: Callable[[Result], float]
+    of: Callable[[SimulationResult], float]
     digits: int
 
 
@@ -38,20 +38,25 @@ METRICS: Final = (
 )
 
 
-def title(metric: Metric, results: Sequence[Result]) -> str:
+def title(metric: Metric, results: Sequence[SimulationResult]) -> str:
     """Return the title of a metric, for violations with the number of jobs of a run."""
     if metric is not METRICS[0]:
         return metric.title
     return f"{metric.title} (of {results[0].jobs:,})"
 
 
-def select(results: Sequence[Result], policy: str, experiment: str) -> list[Result]:
+def select(
+    results: Sequence[SimulationResult], policy: str, experiment: str
+) -> list[SimulationResult]:
     """Return the results of a policy in an experiment, by seed."""
     return [r for r in results if r.policy == policy and r.experiment == experiment]
 
 
 def rows(
-    results: Sequence[Result], metric: Metric, policies: Sequence[str], experiments: Sequence[str]
+    results: Sequence[SimulationResult],
+    metric: Metric,
+    policies: Sequence[str],
+    experiments: Sequence[str],
 ) -> list[list[str]]:
     """Return mean ± standard deviation over seeds, and the sum of the means over experiments."""
     table = []

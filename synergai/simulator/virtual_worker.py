@@ -28,7 +28,7 @@ REPORT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class BusySpan:
     """An assignment as executed.
 
     Attributes:
@@ -132,7 +132,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionChange:
+class VirtualSessionChange:
     """A session that became resident, or was dropped.
 
     Attributes:
@@ -170,7 +170,7 @@ class VirtualWorker:
         notify: Callable[[Event], None],
     ) -> None:
         self.worker = worker
-        self.spans: list[Span] = []
+        self.spans: list[BusySpan] = []
         self._workload = workload
         self._jobs = jobs
         self._call_at = call_at
@@ -179,7 +179,7 @@ class VirtualWorker:
         self._running: _Running | None = None
         self._sessions = dict.fromkeys(worker.sessions)  # least recently used first
         self.loads: list[Loaded] = []
-        self.changes: list[SessionChange] = []
+        self.changes: list[VirtualSessionChange] = []
         self._loading: Loaded | None = None
 
     def dispatch(self, assignment: Assignment, now: float) -> None:
@@ -258,7 +258,7 @@ class VirtualWorker:
         if running is not None and session == _session(running.assignment):
             return
         self._sessions.pop(session, None)
-        self.changes.append(SessionChange(now, self.worker.id, session, resident=False))
+        self.changes.append(VirtualSessionChange(now, self.worker.id, session, resident=False))
         self._notify(SessionDropped(self.worker.id, session))
 
     def _continue_loading(self, now: float) -> None:
@@ -303,7 +303,9 @@ class VirtualWorker:
         while budget and self._sessions and self._used_bytes() + size > budget:
             self.unload(next(iter(self._sessions)), now)
         self._sessions[session] = None
-        self.changes.append(SessionChange(now, self.worker.id, session, resident=True, load=load))
+        self.changes.append(
+            VirtualSessionChange(now, self.worker.id, session, resident=True, load=load)
+        )
 
     def _used_bytes(self) -> int:
         return sum(self.worker.session_bytes.get(each.engine, 0) for each in self._sessions)
@@ -336,7 +338,7 @@ class VirtualWorker:
             return
         assignment = running.assignment
         self.spans.append(
-            Span(
+            BusySpan(
                 worker_id=self.worker.id,
                 job_id=assignment.job_id,
                 engine=assignment.engine,

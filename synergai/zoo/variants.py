@@ -41,7 +41,7 @@ _DIGEST_CHARS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedVariant:
     """Results of running a variant.
 
     Attributes:
@@ -59,10 +59,10 @@ class Checked:
     correct: int = 0
 
 
-class Check(Protocol):
+class VariantCheck(Protocol):
     """Runs a variant on the engine's samples, in an engine host."""
 
-    def __call__(self, models: Path, name: str, variant: str) -> Checked:
+    def __call__(self, models: Path, name: str, variant: str) -> CheckedVariant:
         """Run a variant of an engine in a model directory.
 
         Raises:
@@ -73,7 +73,7 @@ class Check(Protocol):
 def make_variants(
     models: Path,
     name: str,
-    check: Check,
+    check: VariantCheck,
     say: Callable[[str], object] = lambda _: None,
     *,
     again: bool = False,
@@ -145,7 +145,7 @@ class _Workshop:
         definition: EngineDefinition,
         original: Path,
         staging: Path,
-        check: Check,
+        check: VariantCheck,
         say: Callable[[str], object],
     ) -> None:
         self._definition = definition
@@ -195,7 +195,7 @@ class _Workshop:
                 _link(file, self.folder / name)
         self._write()
 
-    def _measure(self, name: str) -> Checked:
+    def _measure(self, name: str) -> CheckedVariant:
         """Check a variant, and set its accuracy if there are labels."""
         self._say(f"checking {name}")
         checked = self._check(self._staging, self._name, name)
@@ -208,7 +208,7 @@ class _Workshop:
             )
         return checked
 
-    def _quantise(self, like: Checked, *, again: bool) -> None:
+    def _quantise(self, like: CheckedVariant, *, again: bool) -> None:
         if self._definition.samples is None:
             raise InvalidInput(
                 f"engine {self._definition.name!r} has no {SAMPLES_FILE} to calibrate 8-bit "
@@ -305,7 +305,7 @@ def _is_int8(name: str) -> bool:
     return name == INT8 or name.endswith(f"-{INT8}")
 
 
-def _check_alike(name: str, checked: Checked, like: Checked) -> None:
+def _check_alike(name: str, checked: CheckedVariant, like: CheckedVariant) -> None:
     """Check that a new variant can serve as its engine.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from worker_agent.power.cpu_shares import CpuShareController
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ RUN = [sys.executable, "-m", "worker_agent.power.cgroup"]
 
 
 def leftovers() -> list[str]:
-    return Files().find("/sys/fs/cgroup", "**/synergai-*")
+    return MachineFiles().find("/sys/fs/cgroup", "**/synergai-*")
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -106,7 +106,7 @@ def test_no_process_is_left_behind_even_if_another_one_removed_the_group(
 
 
 def test_modes_limit_the_process_and_its_children() -> None:
-    power = CpuShareController(Files(), ["1cpu", "0.2cpu"])
+    power = CpuShareController(MachineFiles(), ["1cpu", "0.2cpu"])
     try:
         power.switch("0.2cpu")
         done = subprocess.run(

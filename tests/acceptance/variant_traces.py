@@ -32,7 +32,7 @@ from benchmarks.variants.simulation import profile_entries
 from benchmarks.variants.study import draw_requests
 from synergai.client.client import Client
 from synergai.domain import WorkerClass
-from synergai.loadgen.outcome import Outcome
+from synergai.loadgen.outcome import RequestOutcome
 from synergai.loadgen.traces.driver import send_open_loop
 from synergai.models.directory import ModelDirectory
 from synergai.models.samples import load_samples
@@ -177,7 +177,7 @@ class Fleet:
         if log.first_failure:
             raise SystemExit(f"a request failed: {log.first_failure}")
         answered = {
-            due: split_variant(version)[1] if outcome is Outcome.MET else ""
+            due: split_variant(version)[1] if outcome is RequestOutcome.MET else ""
             for due, version, outcome in zip(log.due, log.versions, log.outcomes, strict=True)
         }
         due, engines = [at for at, _ in requests], [engine for _, engine in requests]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable, Unavailable
-from synergai.models.descriptions import Description
+from synergai.models.descriptions import EngineDescription
 from synergai.runtime.text import printable
-from synergai.zoo.variants import Checked
+from synergai.zoo.variants import CheckedVariant
 from worker_agent.hosts.sync_client import HostClient
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _ACCURACY_S: Final = 60.0
 _CHUNK: Final = 100
 
 
-def check_engine(models: Path, name: str) -> Description:
+def check_engine(models: Path, name: str) -> EngineDescription:
     """Load an engine once and describe it.
 
     Args:
@@ -38,10 +38,12 @@ def check_engine(models: Path, name: str) -> Description:
             ready = host.ready
     except Unavailable as error:
         raise EngineUnusable(f"engine {name!r} cannot be loaded: {error}") from None
-    return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
+    return EngineDescription(
+        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified)
+    )
 
 
-def check_variant(models: Path, name: str, variant: str) -> Checked:
+def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:
     """Load a variant of an engine once, and run the engine's samples.
 
     Raises:
@@ -63,7 +65,7 @@ def check_variant(models: Path, name: str, variant: str) -> Checked:
                     break
     except Unavailable as error:
         raise EngineUnusable(f"variant {variant!r} of {name!r} cannot be run: {error}") from None
-    return Checked(
+    return CheckedVariant(
         inputs=ready.inputs,
         outputs=ready.outputs,
         unverified=printable(ready.unverified),

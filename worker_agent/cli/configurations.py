@@ -24,7 +24,7 @@ def check(config: Config = None) -> None:
     import asyncio
 
     from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
     from worker_agent.power.selection import open_controller
     from worker_agent.settings import AgentSettings
 
@@ -32,7 +32,7 @@ def check(config: Config = None) -> None:
     offers = asyncio.run(
         find_offers(settings.providers, InstalledRuntimes(), settings.state / "providers")
     )
-    controller = open_controller(settings.power, Files(settings.root), settings.power_modes)
+    controller = open_controller(settings.power, MachineFiles(settings.root), settings.power_modes)
     try:
         modes = [mode for mode in controller.modes() if not mode.refused]
     finally:

@@ -40,7 +40,7 @@ def install(
     Without options for the agent, an update keeps those of the installation before.
     """
     from worker_agent.installer import MODELS, SERVICE, Installation
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
     installation = Installation(
         gateway=gateway,
@@ -52,7 +52,7 @@ def install(
         keep_settings=not any(_is_given(context, name) for name in _SETTINGS),
     )
     done = f"done; see systemctl status {SERVICE}"
-    print_or_execute(installation.steps(Files()), done, dry_run=dry_run)
+    print_or_execute(installation.steps(MachineFiles()), done, dry_run=dry_run)
 
 
 def _is_given(context: typer.Context, parameter: str) -> bool:

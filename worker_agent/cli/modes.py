@@ -20,12 +20,12 @@ def modes(config: Config = None, as_json: AsJson = False) -> None:
 
     The agent's settings select the power controller.
     """
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
     from worker_agent.power.selection import open_controller
     from worker_agent.settings import AgentSettings
 
     settings = AgentSettings.load(file=config)
-    controller = open_controller(settings.power, Files(settings.root))
+    controller = open_controller(settings.power, MachineFiles(settings.root))
     try:
         found, reading = controller.modes(), controller.read()
     finally:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from worker_agent.power.files import Files, format_cpus
+from worker_agent.power.files import MachineFiles, format_cpus
 
 if TYPE_CHECKING:
     from worker_agent.emulated_board.kinds import BoardKind, BoardMode
@@ -55,9 +55,9 @@ class EmulatedBoard:
         return board
 
     @property
-    def files(self) -> Files:
+    def files(self) -> MachineFiles:
         """File access to the board, for controllers and sensors."""
-        return Files(self.root)
+        return MachineFiles(self.root)
 
     def apply_default_mode(self) -> None:
         """Apply the default mode, as the board's service does at boot."""

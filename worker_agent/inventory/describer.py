@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from synergai.domain import Configuration, LeftOut, Session
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.descriptions import (
-    Description,
+    EngineDescription,
     LoadFault,
     digests_of,
     read_descriptions,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from synergai.models.directory import EngineDefinition
     from worker_agent.hosts.memory import HostMemory
 
-    Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[Description]]
+    Inspect: TypeAlias = Callable[[EngineDefinition], Awaitable[EngineDescription]]
 
 _LOAD_TIMEOUT_S: Final = 60.0
 _WITHOUT_MODEL: Final = frozenset({"emulated"})
@@ -68,7 +68,7 @@ class Describer:
         self._keys: dict[EngineName, set[str]] = {}
         self._not_loaded: set[EngineName] = set()
         # The content of the cache, and what was found out since.
-        self._known: dict[str, Description] = {}
+        self._known: dict[str, EngineDescription] = {}
         self._faults: dict[str, LoadFault] = {}
 
     def remembers_fault(self, name: EngineName) -> bool:
@@ -213,7 +213,7 @@ class Describer:
 
 async def inspect_in_host(
     models: ModelDirectories, memory: HostMemory | None, definition: EngineDefinition
-) -> Description:
+) -> EngineDescription:
     """Describe a model by loading it in an engine host.
 
     Args:
@@ -234,4 +234,6 @@ async def inspect_in_host(
     )
     await host.close()
     ready = host.ready
-    return Description(ready.inputs, ready.outputs, ready.samples, printable(ready.unverified))
+    return EngineDescription(
+        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified)
+    )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from synergai.domain import LeftOut, TensorSpec
-    from synergai.models.descriptions import Description
+    from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Model(NamedTuple):
     """A model of an engine, and what loading it has found out."""
 
     definition: EngineDefinition
-    description: Description
+    description: EngineDescription
     digest: str
     samples_digest: str
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
-    from synergai.models.descriptions import Description
+    from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
     from worker_agent.hosts.memory import HostMemory
     from worker_agent.inventory.describer import Inspect
@@ -203,7 +203,7 @@ class Inventory:
                 on_described(engine)
 
         async def describe(snapshot: Snapshot) -> None:
-            async def inspect_in_turn(definition: EngineDefinition) -> Description:
+            async def inspect_in_turn(definition: EngineDefinition) -> EngineDescription:
                 async with self._slots.one:
                     if not self._is_current(snapshot):
                         raise _Outdated

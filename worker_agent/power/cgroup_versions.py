@@ -12,7 +12,7 @@ from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.files import format_cpus, parse_cpus
 
 if TYPE_CHECKING:
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 PERIOD_US: Final = 10_000
 """Short, so that a limited process is throttled evenly instead of stopped for long intervals."""
@@ -78,7 +78,7 @@ class Hierarchy(Protocol):
 
 @dataclass(frozen=True)
 class _CgroupV1:
-    files: Files
+    files: MachineFiles
     cpu: str
     cpuset: str
 
@@ -123,7 +123,7 @@ class _CgroupV1:
 
 @dataclass(frozen=True)
 class _CgroupV2:
-    files: Files
+    files: MachineFiles
     own: str
 
     def own_groups(self) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ class _CgroupV2:
         return CpuLimit(0.0 if quota == "max" else int(quota) / int(period), cpuset)
 
 
-def detect_hierarchy(files: Files) -> Hierarchy:
+def detect_hierarchy(files: MachineFiles) -> Hierarchy:
     """Return the hierarchy that can limit this process's CPU time.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from synergai.errors import NotSupported
 from worker_agent.power.cgroup_versions import CpuLimit, detect_hierarchy
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from typing import Self
@@ -34,9 +34,14 @@ class CpuCgroup:
     """
 
     def __init__(
-        self, limit: CpuLimit, files: Files | None = None, name: str = "", *, create: bool = True
+        self,
+        limit: CpuLimit,
+        files: MachineFiles | None = None,
+        name: str = "",
+        *,
+        create: bool = True,
     ) -> None:
-        self._files = files or Files()
+        self._files = files or MachineFiles()
         self._hierarchy = detect_hierarchy(self._files)
         self._name = name or new_group_name()
         self._limit = limit

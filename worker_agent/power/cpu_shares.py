@@ -17,7 +17,7 @@ from worker_agent.power.switching import SwitchTiming, switch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 _NAME: Final = re.compile(r"(\d+(?:\.\d+)?)cpu(?:_on_(\d+(?:-\d+)?(?:_\d+(?:-\d+)?)*))?")
 _NO_SETTLING: Final = SwitchTiming(settle=0.0, timeout=0.0)
@@ -40,7 +40,7 @@ class CpuShareController:
         NotSupported: on construction, if the kernel or permissions do not allow a cgroup.
     """
 
-    def __init__(self, files: Files, modes: Sequence[str] = ()) -> None:
+    def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self._limits = {name: parse_share(name) for name in modes or _halves(len(cores))}
         self._modes = tuple(_mode(name, limit, len(cores)) for name, limit in self._limits.items())

@@ -13,7 +13,7 @@ from worker_agent.power.switching import SwitchTiming, switch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 _CPU: Final = "/sys/devices/system/cpu"
 _NAME: Final = re.compile(r"(\d+)x(\d+)mhz")
@@ -36,7 +36,7 @@ class CpuFrequencyController:
     """
 
     def __init__(
-        self, files: Files, modes: Sequence[str] = (), *, timing: SwitchTiming | None = None
+        self, files: MachineFiles, modes: Sequence[str] = (), *, timing: SwitchTiming | None = None
     ) -> None:
         self._files = files
         self._timing = timing or SwitchTiming()

@@ -21,7 +21,7 @@ _MAX_CPUS: Final = 8192
 
 
 @dataclass(frozen=True)
-class Files:
+class MachineFiles:
     """Small text files of the kernel and the board, addressed by absolute paths.
 
     Attributes:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.names import validate_name
 from worker_agent.power.controller import ModeRefused, SwitchFailed
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.selection import AUTO, open_controller
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=Path("/"), help="directory instead of /")
     options = parser.parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    files = Files(options.root)
+    files = MachineFiles(options.root)
     try:
         mode = _read_request() if options.mode is None else str(options.mode)
         answer = _switch(mode, options.controller, files, options.allow)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if "error" in answer else 0
 
 
-def allowed_modes(files: Files, path: str = ALLOWED) -> tuple[str, ...]:
+def allowed_modes(files: MachineFiles, path: str = ALLOWED) -> tuple[str, ...]:
     """Return the modes that root's list allows.
 
     Raises:
@@ -87,7 +87,7 @@ def allowed_modes(files: Files, path: str = ALLOWED) -> tuple[str, ...]:
     return tuple(validate_name(line, "power mode") for line in lines if line)
 
 
-def _switch(mode: str, name: str, files: Files, allow: str) -> dict[str, Any]:
+def _switch(mode: str, name: str, files: MachineFiles, allow: str) -> dict[str, Any]:
     validate_name(mode, "power mode")
     allowed = allowed_modes(files, allow)
     if mode not in allowed:
@@ -99,7 +99,7 @@ def _switch(mode: str, name: str, files: Files, allow: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _switch_lock(files: Files) -> Iterator[None]:
+def _switch_lock(files: MachineFiles) -> Iterator[None]:
     """Hold a lock that serialises concurrent helpers."""
     where = files.path(_LOCK)
     where.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from worker_agent.power.controller import PowerMode, Reading, SwitchFailed
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.selection import AUTO, open_controller
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class PowerManager:
         cls,
         name: str = AUTO,
         modes: Sequence[str] = (),
-        files: Files | None = None,
+        files: MachineFiles | None = None,
         on_change: Callable[[str, float], object] = lambda _mode, _switch_s: None,
     ) -> PowerManager:
         """Open the controller, list the modes and read the one in force.
@@ -73,7 +73,7 @@ class PowerManager:
         loop = asyncio.get_running_loop()
         try:
             controller = await loop.run_in_executor(
-                thread, open_controller, name, files or Files(), modes
+                thread, open_controller, name, files or MachineFiles(), modes
             )
             power = cls(controller, thread, on_change)
             power.modes = tuple(

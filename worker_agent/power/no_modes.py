@@ -10,7 +10,7 @@ from worker_agent.power.controller import PowerMode, Reading, SwitchResult, find
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 
 class NoModesController:
@@ -24,7 +24,7 @@ class NoModesController:
         InvalidInput: on construction, if modes are requested.
     """
 
-    def __init__(self, files: Files, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # the common signature
+    def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # the common signature
         if modes:
             raise InvalidInput("this machine has no power modes; omit their names")
 

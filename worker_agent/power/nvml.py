@@ -10,7 +10,7 @@ from synergai.errors import NotSupported
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 _DEVICE: Final = "/dev/nvidiactl"
 _LIBRARY: Final = "libnvidia-ml.so.1"
@@ -30,7 +30,7 @@ class NvmlSensor:
         NotSupported: on construction, if there are no GPUs, or one of them cannot be read.
     """
 
-    def __init__(self, files: Files, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+    def __init__(self, files: MachineFiles, load: Callable[[str], Any] = ctypes.CDLL) -> None:
         if not files.exists(_DEVICE):
             raise NotSupported("there is no NVIDIA GPU")
         try:

@@ -17,7 +17,7 @@ from worker_agent.power.switching import SwitchTiming
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 CONF: Final = "/etc/nvpmodel.conf"
 _TPC_MASK: Final = "/sys/devices/gpu.0/tpc_pg_mask"
@@ -46,7 +46,7 @@ class NvpmodelController:
 
     def __init__(
         self,
-        files: Files,
+        files: MachineFiles,
         modes: Sequence[str] = (),
         *,
         programs: BoardPrograms | None = None,

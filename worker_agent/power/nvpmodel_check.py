@@ -10,13 +10,13 @@ from worker_agent.power.nvpmodel_conf import NO_CAP
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
     from worker_agent.power.nvpmodel_conf import BoardModes, PowerModel, Setting
 
 ONLINE = "/sys/devices/system/cpu/online"
 
 
-def mismatches(files: Files, board: BoardModes, model: PowerModel) -> list[str]:
+def mismatches(files: MachineFiles, board: BoardModes, model: PowerModel) -> list[str]:
     """Describe where the board differs from `model`; return an empty list if it matches.
 
     Files that do not exist in this kernel or that only root can read are skipped, except that
@@ -25,7 +25,7 @@ def mismatches(files: Files, board: BoardModes, model: PowerModel) -> list[str]:
     return [*_cores(files, model), *_values(files, board, model)]
 
 
-def _cores(files: Files, model: PowerModel) -> Iterator[str]:
+def _cores(files: MachineFiles, model: PowerModel) -> Iterator[str]:
     try:
         online = parse_cpus(files.read(ONLINE))
     except (OSError, ValueError):
@@ -36,7 +36,7 @@ def _cores(files: Files, model: PowerModel) -> Iterator[str]:
             yield f"core {core} is {'offline' if wanted else 'online'}"
 
 
-def _values(files: Files, board: BoardModes, model: PowerModel) -> Iterator[str]:
+def _values(files: MachineFiles, board: BoardModes, model: PowerModel) -> Iterator[str]:
     clock_seen = False
     for setting in model.settings:
         path = _path(files, board, setting)
@@ -59,7 +59,7 @@ def _values(files: Files, board: BoardModes, model: PowerModel) -> Iterator[str]
         yield "cannot read the CPU clock"
 
 
-def _path(files: Files, board: BoardModes, setting: Setting) -> str | None:
+def _path(files: MachineFiles, board: BoardModes, setting: Setting) -> str | None:
     """Return the file of `setting` on this kernel, or None."""
     parameter = board.parameters[setting.parameter]
     for argument in (setting.argument, f"{setting.argument}_KNEXT"):
@@ -83,7 +83,7 @@ class _AtLeast:
 
 
 def _acceptable_caps(
-    files: Files, board: BoardModes, setting: Setting, wanted: int
+    files: MachineFiles, board: BoardModes, setting: Setting, wanted: int
 ) -> _AtLeast | set[int]:
     """Return the values that match a wanted cap.
 
@@ -103,7 +103,7 @@ def _acceptable_caps(
     return {wanted, *([max(below)] if below else []), *([min(above)] if above else [])}
 
 
-def _table(files: Files, board: BoardModes, setting: Setting) -> list[int]:
+def _table(files: MachineFiles, board: BoardModes, setting: Setting) -> list[int]:
     arguments = board.parameters[setting.parameter].arguments
     for argument in ("FREQ_TABLE", "FREQ_TABLE_KNEXT"):
         try:

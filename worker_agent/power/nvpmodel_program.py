@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 _MODE: Final = re.compile(r"^NV Power Mode: *(\S+)[ \t]*\n\s*(\d+)[ \t]*$", re.MULTILINE)
 _ERROR: Final = re.compile(r"^NVPM (?:WARN|ERROR): *(.+)$", re.MULTILINE)
@@ -38,7 +38,7 @@ class BoardPrograms:
         switch_s: timeout of a switch in seconds; taking cores offline is slow.
     """
 
-    files: Files
+    files: MachineFiles
     query_s: float = 4.0
     switch_s: float = 30.0
 

@@ -13,7 +13,7 @@ from worker_agent.power.delegated import DelegatedController
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 CONTROLLERS: Final = Registry[PowerController](
     "synergai.power",
@@ -28,7 +28,7 @@ AUTO: Final = "auto"
 _NEED_ROOT: Final = frozenset({"cpufreq", "nvpmodel"})
 
 
-def detect(files: Files) -> str:
+def detect(files: MachineFiles) -> str:
     """Return the name of the controller for this machine's board, or ``none``.
 
     Controllers that change the clocks or CPU share of a general-purpose machine have to be
@@ -37,7 +37,7 @@ def detect(files: Files) -> str:
     return "nvpmodel" if files.exists("/etc/nvpmodel.conf") else "none"
 
 
-def open_controller(name: str, files: Files, modes: Sequence[str] = ()) -> PowerController:
+def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -> PowerController:
     """Open the controller with this name.
 
     In an unprivileged process, controllers that need root delegate switching to ``synergai-power``.

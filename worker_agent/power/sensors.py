@@ -16,7 +16,7 @@ from synergai.errors import NotSupported
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from worker_agent.power.files import Files
+    from worker_agent.power.files import MachineFiles
 
 _JETPACK_4: Final = "/sys/bus/i2c/drivers/ina3221x"
 _JETPACK_5: Final = "/sys/bus/i2c/devices"
@@ -63,7 +63,7 @@ class Rail:
     paths: tuple[str, ...]
     per_watt: int = 0
 
-    def watts(self, files: Files) -> float:
+    def watts(self, files: MachineFiles) -> float:
         """Return the power on the rail, in watts.
 
         Raises:
@@ -84,7 +84,7 @@ class RailSensor:
         source: human-readable description.
     """
 
-    def __init__(self, files: Files, rails: Iterable[Rail], source: str) -> None:
+    def __init__(self, files: MachineFiles, rails: Iterable[Rail], source: str) -> None:
         self._files = files
         self.rails = tuple(rails)
         self.source = source
@@ -115,7 +115,7 @@ class Ina3221Sensor(RailSensor):
         NotSupported: on construction, if no sensor can be read.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: MachineFiles) -> None:
         try:
             rails = _rails_of_jetpack_4(files) or _rails_of_jetpack_5(files)
         except OSError as error:
@@ -140,7 +140,7 @@ class HwmonSensor(RailSensor):
         NotSupported: on construction, if no meter can be read.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: MachineFiles) -> None:
         found: dict[str, list[Rail]] = {}
         for name in files.find(_HWMON, "hwmon*/name"):
             with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ class RaplSensor:
         NotSupported: on construction, if there are none or only root can read them.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: MachineFiles) -> None:
         self._files = files
         # intel-rapl:0 is a package; intel-rapl:0:1 is a part of it and included in its counter.
         folders = [p for p in files.find(_RAPL, "intel-rapl:*") if p.count(":") == 1]
@@ -209,7 +209,7 @@ class SumSensor:
         return sum(sensor.joules(now) for sensor in self._sensors)
 
 
-def _hwmon_rails(files: Files, name: str, chip: str) -> list[Rail]:
+def _hwmon_rails(files: MachineFiles, name: str, chip: str) -> list[Rail]:
     """Return the readable rails of a chip.
 
     A meter has its present power, the mean of a short time, or both.
@@ -231,14 +231,14 @@ def _hwmon_rails(files: Files, name: str, chip: str) -> list[Rail]:
     return rails
 
 
-def _rails_of_jetpack_4(files: Files) -> list[Rail]:
+def _rails_of_jetpack_4(files: MachineFiles) -> list[Rail]:
     return [
         Rail(files.read(name), (name.replace("rail_name_", "in_power") + "_input",))
         for name in files.find(_JETPACK_4, "*/iio:device*/rail_name_[0-2]")
     ]
 
 
-def _rails_of_jetpack_5(files: Files) -> list[Rail]:
+def _rails_of_jetpack_5(files: MachineFiles) -> list[Rail]:
     rails = []
     for label in files.find(_JETPACK_5, "*-004[0-3]/hwmon/hwmon*/in*_label"):
         folder, _, name = label.rpartition("/")

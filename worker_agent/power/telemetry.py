@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import NotSupported
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.nvml import NvmlSensor
 from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor, SumSensor
 
@@ -57,17 +57,17 @@ class EnergyMeter:
 
 
 def open_meter(
-    files: Files | None = None, clock: Callable[[], float] = time.monotonic
+    files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
 ) -> EnergyMeter:
     """Open the machine's meter.
 
     Raises:
         NotSupported: no sensor can be read; the message lists the reasons.
     """
-    return EnergyMeter(_open_sensor(files or Files()), clock)
+    return EnergyMeter(_open_sensor(files or MachineFiles()), clock)
 
 
-def _open_sensor(files: Files) -> EnergySensor:
+def _open_sensor(files: MachineFiles) -> EnergySensor:
     """Return the sensor of the whole machine, otherwise those of its parts."""
     reasons = []
     processor: EnergySensor | None = None
@@ -150,7 +150,7 @@ class PowerMeter:
     """
 
     def __init__(
-        self, files: Files | None = None, clock: Callable[[], float] = time.monotonic
+        self, files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.source = ""
         self._meter: SampledMeter | None = None
@@ -194,7 +194,7 @@ class MeanPower:
     """
 
     def __init__(
-        self, files: Files | None = None, clock: Callable[[], float] = time.monotonic
+        self, files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.watts = 0.0
         self._files = files

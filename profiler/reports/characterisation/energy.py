@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from synergai.profiles.pareto import front
 
 if TYPE_CHECKING:
-    from profiler.reports.characterisation.space import Space
+    from profiler.reports.characterisation.space import FleetProfile
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
+class EfficiencyFront:
     """The metered configurations of an engine on a worker class.
 
     Attributes:
@@ -43,7 +43,7 @@ def efficiency(entry: ProfileEntry) -> float:
     return entry.qps / entry.watts
 
 
-def fronts(space: Space) -> list[Front]:
+def fronts(space: FleetProfile) -> list[EfficiencyFront]:
     """Return the front of every engine and class of which at least one power was measured."""
     found = []
     for name in space.classes:
@@ -51,7 +51,7 @@ def fronts(space: Space) -> list[Front]:
             metered = tuple(entry for entry in space.row(engine, name) if entry.watts)
             if metered:
                 found.append(
-                    Front(
+                    EfficiencyFront(
                         engine=engine,
                         worker_class=name,
                         entries=metered,

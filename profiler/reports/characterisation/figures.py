@@ -14,9 +14,9 @@ from profiler.reports.wording import correlation, count
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from profiler.reports.characterisation.energy import Front
+    from profiler.reports.characterisation.energy import EfficiencyFront
     from profiler.reports.characterisation.operating_modes import Knob, KnobValue, ModeComparison
-    from profiler.reports.characterisation.space import Space
+    from profiler.reports.characterisation.space import FleetProfile
     from profiler.reports.characterisation.threads import ThreadScaling
     from profiler.reports.characterisation.workers import ClassSummary
     from profiler.reports.charts import Chart
@@ -39,7 +39,7 @@ def _time_unit(longest_s: float) -> tuple[float, str]:
     return (_MINUTE, "min") if longest_s > _MINUTES_FROM_S else (1.0, "s")
 
 
-def draw_workers(space: Space, classes: list[ClassSummary]) -> Figure:
+def draw_workers(space: FleetProfile, classes: list[ClassSummary]) -> Figure:
     """Return Figure 5.1: every engine on every worker class, in its best configuration."""
     total_unit, total_name = _time_unit(max(each.total_s.high for each in classes))
     engine_unit, engine_name = _time_unit(max(each.engine_s.high for each in classes))
@@ -111,7 +111,7 @@ def draw_workers(space: Space, classes: list[ClassSummary]) -> Figure:
     )
 
 
-def draw_threads(space: Space, scaling: ThreadScaling) -> Figure:
+def draw_threads(space: FleetProfile, scaling: ThreadScaling) -> Figure:
     """Return Figure 5.2: a worker class over thread counts."""
     entries = [entry for each in scaling.engines for entry in each.entries.values()]
     unit, unit_name = _time_unit(max(map(space.total_time_s, entries)))
@@ -356,7 +356,7 @@ def _knob_panel(knob: Knob) -> Boxes:
     )
 
 
-def draw_fronts(fronts: list[Front]) -> Figure:
+def draw_fronts(fronts: list[EfficiencyFront]) -> Figure:
     """Return the fronts of throughput against efficiency, one panel per worker class."""
     classes = list(dict.fromkeys(front.worker_class for front in fronts))
     panels: list[Chart] = []
@@ -408,7 +408,7 @@ def draw_fronts(fronts: list[Front]) -> Figure:
     )
 
 
-def draw_set_aside(space: Space) -> Figure:
+def draw_set_aside(space: FleetProfile) -> Figure:
     """Return the best measured QPS beside the best of the entries that nothing is computed from."""
     panels: list[Chart] = []
     for name in dict.fromkeys(e.worker_class for e in (*space.predicted, *space.stale)):

@@ -18,7 +18,7 @@ from synergai.profiles.dictionary import DISTURBED
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from profiler.reports.characterisation.space import Space
+    from profiler.reports.characterisation.space import FleetProfile
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
@@ -105,12 +105,12 @@ class ModeComparison:
     unknown: bool
 
 
-def compare_modes(space: Space) -> list[ModeComparison]:
+def compare_modes(space: FleetProfile) -> list[ModeComparison]:
     """Compare the modes of every class that has several with an engine in common."""
     return [c for name in space.classes if (c := _compare(space, name)) is not None]
 
 
-def _compare(space: Space, name: WorkerClass) -> ModeComparison | None:
+def _compare(space: FleetProfile, name: WorkerClass) -> ModeComparison | None:
     table: dict[str, dict[EngineName, ProfileEntry]] = {}
     for entry in space.measured:
         mode = entry.configuration.power_mode
@@ -139,7 +139,7 @@ def _compare(space: Space, name: WorkerClass) -> ModeComparison | None:
 
 
 def _summarize(
-    space: Space,
+    space: FleetProfile,
     name: WorkerClass,
     mode: str,
     row: Mapping[EngineName, ProfileEntry],

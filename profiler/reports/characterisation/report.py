@@ -17,7 +17,7 @@ from profiler.reports.printed import CHARACTERISATION
 from profiler.reports.wording import UNKNOWN, count, listing, number, percent
 
 if TYPE_CHECKING:
-    from profiler.reports.characterisation.space import Space
+    from profiler.reports.characterisation.space import FleetProfile
     from profiler.reports.comparison import Comparison
     from profiler.reports.document import Block
 
@@ -37,7 +37,7 @@ _QUESTIONS: Final = (
 )
 
 
-def characterise(space: Space, *, source: str, made: str) -> Report:
+def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
     """Return the report on a fleet.
 
     Args:
@@ -116,7 +116,7 @@ def _marked(section: Section) -> Section:
     return replace(section, blocks=tuple(blocks))
 
 
-def _overview(space: Space) -> Section:
+def _overview(space: FleetProfile) -> Section:
     rows = []
     for name in space.classes:
         entries = [entry for entry in space.measured if entry.worker_class == name]
@@ -175,7 +175,7 @@ def _overview(space: Space) -> Section:
     return Section(key="space", title="What was measured", blocks=tuple(blocks))
 
 
-def _energy(space: Space) -> Section:
+def _energy(space: FleetProfile) -> Section:
     found = fronts(space)
     if not found:
         return Section(
@@ -223,7 +223,7 @@ def _energy(space: Space) -> Section:
     return Section(key="energy", title="Energy", blocks=tuple(blocks))
 
 
-def _best(space: Space) -> Section:
+def _best(space: FleetProfile) -> Section:
     rows = []
     for engine in space.engines:
         for name in space.classes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RECONSTRUCTED: Final = "reconstructed"
 
 
-class Space:
+class FleetProfile:
     """Profile entries of a fleet.
 
     Attributes:

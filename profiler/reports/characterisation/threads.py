@@ -18,7 +18,7 @@ from synergai.profiles.dictionary import DISTURBED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from profiler.reports.characterisation.space import Space
+    from profiler.reports.characterisation.space import FleetProfile
     from synergai.domain import Configuration, EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 
@@ -87,7 +87,7 @@ class ThreadScaling:
         return min(level for level, each in self.qps.items() if each >= NEAR_BEST * highest)
 
 
-def scale_threads(space: Space) -> list[ThreadScaling]:
+def scale_threads(space: FleetProfile) -> list[ThreadScaling]:
     """Return the scaling of every class on which thread counts were compared."""
     scalings = []
     for name in space.classes:
@@ -97,7 +97,7 @@ def scale_threads(space: Space) -> list[ThreadScaling]:
     return scalings
 
 
-def _scale(space: Space, engine: EngineName, name: WorkerClass) -> EngineScaling | None:
+def _scale(space: FleetProfile, engine: EngineName, name: WorkerClass) -> EngineScaling | None:
     groups: dict[Configuration, dict[int, ProfileEntry]] = {}
     for entry in space.row(engine, name):
         configuration = entry.configuration

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from profiler.reports.statistics import Distribution, mean, ratio
 
 if TYPE_CHECKING:
-    from profiler.reports.characterisation.space import Space
+    from profiler.reports.characterisation.space import FleetProfile
     from synergai.domain import EngineName, WorkerClass
 
 
@@ -44,12 +44,12 @@ class ClassSummary:
     t_pre_ratio: float | None
 
 
-def summarize_classes(space: Space) -> list[ClassSummary]:
+def summarize_classes(space: FleetProfile) -> list[ClassSummary]:
     """Summarise every worker class, fastest first."""
     return [_summarize(space, name, space.classes[0]) for name in space.classes]
 
 
-def _summarize(space: Space, name: WorkerClass, reference: WorkerClass) -> ClassSummary:
+def _summarize(space: FleetProfile, name: WorkerClass, reference: WorkerClass) -> ClassSummary:
     best = {e: entry for e in space.engines if (entry := space.best(e, name)) is not None}
     pairs = [
         (entry, other)

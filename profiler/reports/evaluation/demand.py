@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class ExecutionTimes:
     """Execution times over all configurations and worker classes.
 
     Attributes:
@@ -40,13 +40,13 @@ class Demand:
         return times.lower, times.median
 
 
-def measure_demand(profile: Profile) -> Demand:
+def measure_demand(profile: Profile) -> ExecutionTimes:
     """Return the demand that follows from a profile."""
     rates = {
         engine: [e.qps for name in profile.classes for e in profile.entries(engine, name)]
         for engine in profile.engines
     }
-    return Demand(
+    return ExecutionTimes(
         times={
             queries: {
                 engine: Distribution.of(queries / qps for qps in of_engine)

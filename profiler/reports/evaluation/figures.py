@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from profiler.reports.charts import Chart
-    from profiler.reports.evaluation.demand import Demand
+    from profiler.reports.evaluation.demand import ExecutionTimes
     from profiler.reports.evaluation.study import Study
     from profiler.reports.printed import Cell
     from synergai.simulator.outcomes import JobOutcome
-    from synergai.simulator.results import Result
+    from synergai.simulator.results import SimulationResult
 
 HIGHLIGHTED: Final = ("synergai", "malleable")
 _NUMBERS: Final = dict(zip(printed.EXPERIMENTS, ("7.3", "7.4", "7.5", "7.6"), strict=True))
@@ -26,7 +26,7 @@ _SHOWN_ENGINES: Final = ("slo_mael", "synergai", "malleable")
 """Policies of the break-down by engine; three markers per row can be told apart."""
 
 
-def draw_demand(demand: Demand) -> Figure:
+def draw_demand(demand: ExecutionTimes) -> Figure:
     """Return Figure 7.1: execution times by engine and number of queries, on one scale."""
     boxes = [box for times in demand.times.values() for box in times.values()]
     scale = Axis(
@@ -61,7 +61,7 @@ def draw_demand(demand: Demand) -> Figure:
     )
 
 
-def draw_gaps(demand: Demand) -> Figure:
+def draw_gaps(demand: ExecutionTimes) -> Figure:
     """Return Figure 7.2: execution times of all engines and numbers of queries."""
     box = demand.gaps
     return Figure(
@@ -94,7 +94,7 @@ def draw_experiment(study: Study, experiment: str, *, with_printed: bool) -> Fig
     def bars(
         title: str,
         label: str,
-        metric: Callable[[Result], float],
+        metric: Callable[[SimulationResult], float],
         cell: Callable[[Cell], float],
         *,
         log: bool,
@@ -211,7 +211,7 @@ def _experiment_table(study: Study, experiment: str) -> Table:
 
 def draw_rivals(study: Study, policies: Sequence[str]) -> Figure:
     """Return Figure 7.7: few policies across all experiments."""
-    metrics: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
+    metrics: tuple[tuple[str, str, Callable[[SimulationResult], float]], ...] = (
         ("Violations", "mean over seeds", lambda result: result.violations),
         ("Mean end-to-end time", "s", lambda result: result.e2e_mean_s),
         ("Mean waiting time", "s", lambda result: result.mean_wait_s),

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.simulator.outcomes import JobOutcome
     from synergai.simulator.recording import GatewayLog
-    from synergai.simulator.results import Result
+    from synergai.simulator.results import SimulationResult
     from synergai.simulator.simulation import Run
-    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.virtual_worker import BusySpan
     from synergai.simulator.workload import Profile
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -53,7 +53,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PolicyOutcome:
     """The outcome of a run.
 
     Attributes:
@@ -63,15 +63,15 @@ class Outcome:
         decisions_s: CPU seconds of each decision.
     """
 
-    result: Result
+    result: SimulationResult
     jobs: tuple[JobOutcome, ...]
     work: tuple[Work, ...]
     decisions_s: tuple[float, ...]
 
 
-def outcome_of_run(run: Run, violations_at_least: int | None = None) -> Outcome:
+def outcome_of_run(run: Run, violations_at_least: int | None = None) -> PolicyOutcome:
     """Return the outcome of a simulated run."""
-    return Outcome(
+    return PolicyOutcome(
         result=replace(summarize(run), violations_at_least=violations_at_least),
         jobs=job_outcomes(run.workload.jobs, run.spans, run.finished),
         work=_work(run.spans, run.workload.workers, _watts(run.workload.profile)),
@@ -79,7 +79,7 @@ def outcome_of_run(run: Run, violations_at_least: int | None = None) -> Outcome:
     )
 
 
-def outcomes_of_logs(paths: Sequence[Path]) -> list[Outcome]:
+def outcomes_of_logs(paths: Sequence[Path]) -> list[PolicyOutcome]:
     """Read event logs and return their outcomes.
 
     Logs whose files have the same name are of one experiment: side by side if their policies
@@ -89,7 +89,7 @@ def outcomes_of_logs(paths: Sequence[Path]) -> list[Outcome]:
         InvalidInput: a file is not an event log, or no job of it ended.
         OSError: a file cannot be read.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[PolicyOutcome] = []
     for path in paths:
         log, name = read_log(path), _NO_NAME.sub("-", path.stem)
         known = [(each.result.experiment, each.result.policy) for each in outcomes]
@@ -97,7 +97,7 @@ def outcomes_of_logs(paths: Sequence[Path]) -> list[Outcome]:
     return outcomes
 
 
-def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> Outcome:
+def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> PolicyOutcome:
     """Return the outcome of a gateway's recorded run.
 
     Jobs that neither ended nor missed their deadlines before the log ended are left out.
@@ -115,7 +115,7 @@ def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> Outcome:
     if not ended:
         raise InvalidInput(f"no job or request of the event log {name} ended")
     jobs = job_outcomes(ended, log.spans, log.finished)
-    return Outcome(
+    return PolicyOutcome(
         result=summarize_jobs(name, log.policy, repetition, jobs, log.decisions_s),
         jobs=jobs,
         work=_work(log.spans, log.classes, {}),
@@ -135,11 +135,11 @@ def _watts(profile: Profile) -> dict[tuple[WorkerClass, EngineName, Configuratio
 
 
 def _work(
-    spans: Iterable[Span],
+    spans: Iterable[BusySpan],
     classes: Mapping[WorkerId, WorkerClass],
     watts: Mapping[tuple[WorkerClass, EngineName, Configuration], float],
 ) -> tuple[Work, ...]:
-    groups: dict[tuple[WorkerClass, EngineName], list[Span]] = {}
+    groups: dict[tuple[WorkerClass, EngineName], list[BusySpan]] = {}
     for span in spans:
         worker_class = classes.get(span.worker_id, WorkerClass(span.worker_id))
         groups.setdefault((worker_class, span.engine), []).append(span)

@@ -16,7 +16,7 @@ from synergai.simulator.workload import QUERY_COUNTS
 
 if TYPE_CHECKING:
     from profiler.reports.document import Block
-    from profiler.reports.evaluation.demand import Demand
+    from profiler.reports.evaluation.demand import ExecutionTimes
     from profiler.reports.evaluation.factors import Factors
     from profiler.reports.evaluation.study import Study
     from synergai.simulator.workload import Profile
@@ -32,7 +32,7 @@ _EXCESS: Final = attrgetter("mean_excess_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class StudyOrigin:
     """Source of outcomes.
 
     Attributes:
@@ -49,7 +49,7 @@ class Origin:
     made: str
 
 
-def evaluate(study: Study, origin: Origin) -> Report:
+def evaluate(study: Study, origin: StudyOrigin) -> Report:
     """Return the report on a study."""
     demand = None if origin.profile is None else measure_demand(origin.profile)
     cells = thesis.compare_cells(study) if origin.is_reconstructed else []
@@ -142,7 +142,7 @@ def _bounds(study: Study) -> list[tuple[str, Spread]]:
     return found
 
 
-def _demand(demand: Demand, *, with_printed: bool) -> Section:
+def _demand(demand: ExecutionTimes, *, with_printed: bool) -> Section:
     columns = ["engine"]
     for queries in QUERY_COUNTS:
         columns += [f"{queries} DH", f"{queries} DL"]

@@ -12,10 +12,10 @@ from synergai.simulator.results import Spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from profiler.reports.evaluation.outcomes import Outcome, Work
+    from profiler.reports.evaluation.outcomes import PolicyOutcome, Work
     from synergai.domain import EngineName, WorkerClass
     from synergai.simulator.outcomes import JobOutcome
-    from synergai.simulator.results import Result
+    from synergai.simulator.results import SimulationResult
 
 
 class Study:
@@ -32,8 +32,8 @@ class Study:
         InvalidInput: on construction, if there is no outcome.
     """
 
-    def __init__(self, outcomes: Iterable[Outcome]) -> None:
-        self._table: dict[tuple[str, str], list[Outcome]] = {}
+    def __init__(self, outcomes: Iterable[PolicyOutcome]) -> None:
+        self._table: dict[tuple[str, str], list[PolicyOutcome]] = {}
         known = list(outcomes)
         if not known:
             raise InvalidInput("there is no run to report on")
@@ -53,7 +53,7 @@ class Study:
             rates, key=lambda name: rates[name][0] / (rates[name][1] or math.inf), reverse=True
         )
 
-    def of(self, policy: str, experiment: str) -> list[Outcome]:
+    def of(self, policy: str, experiment: str) -> list[PolicyOutcome]:
         """Return the outcomes of a policy in an experiment, by seed; possibly none."""
         return self._table.get((policy, experiment), [])
 
@@ -63,22 +63,26 @@ class Study:
         return mean(runs) or 0.0
 
     def spread(
-        self, policy: str, experiment: str, metric: Callable[[Result], float]
+        self, policy: str, experiment: str, metric: Callable[[SimulationResult], float]
     ) -> Spread | None:
         """Return mean and standard deviation over seeds; None without outcomes."""
         outcomes = self.of(policy, experiment)
         return Spread.of(metric(each.result) for each in outcomes) if outcomes else None
 
-    def margin(self, policy: str, experiment: str, metric: Callable[[Result], float]) -> float:
+    def margin(
+        self, policy: str, experiment: str, metric: Callable[[SimulationResult], float]
+    ) -> float:
         """Return half the width of the 95 % confidence interval of the mean over seeds."""
         return margin([metric(each.result) for each in self.of(policy, experiment)])
 
-    def mean(self, policy: str, experiment: str, metric: Callable[[Result], float]) -> float | None:
+    def mean(
+        self, policy: str, experiment: str, metric: Callable[[SimulationResult], float]
+    ) -> float | None:
         """Return the mean over seeds; None without outcomes."""
         spread = self.spread(policy, experiment, metric)
         return None if spread is None else spread.mean
 
-    def total(self, policy: str, metric: Callable[[Result], float]) -> float:
+    def total(self, policy: str, metric: Callable[[SimulationResult], float]) -> float:
         """Return the sum over experiments of the means over seeds."""
         means = [self.mean(policy, experiment, metric) for experiment in self.experiments]
         return sum(each for each in means if each is not None)

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
     from profiler.reports.evaluation.study import Study
     from profiler.reports.printed import Cell
-    from synergai.simulator.results import Result
+    from synergai.simulator.results import SimulationResult
 
 REFERENCE: Final = "synergai"
-METRICS: Final[tuple[tuple[str, Callable[[Result], float], Callable[[Cell], float]], ...]] = (
+METRICS: Final[
+    tuple[tuple[str, Callable[[SimulationResult], float], Callable[[Cell], float]], ...]
+] = (
     ("violations", lambda result: result.violations, lambda cell: cell.violations),
     ("mean wait (s)", lambda result: result.mean_wait_s, lambda cell: cell.wait_s),
     ("mean excess (s)", lambda result: result.mean_excess_s, lambda cell: cell.excess_s),
@@ -74,7 +76,7 @@ def _cells(study: Study) -> Iterator[CellComparison]:
 
 
 def factors_over(
-    study: Study, policy: str, reference: str, metric: Callable[[Result], float]
+    study: Study, policy: str, reference: str, metric: Callable[[SimulationResult], float]
 ) -> Factors:
     """Return the factors of a policy over a reference, from the means over seeds."""
     ours, theirs = [], []

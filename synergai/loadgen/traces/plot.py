@@ -6,7 +6,7 @@ import statistics
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from synergai.loadgen.outcome import Outcome
+from synergai.loadgen.outcome import RequestOutcome
 from synergai.loadgen.traces.request_log import by_second
 from synergai.runtime.figures import (
     fit_scale,
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from synergai.loadgen.traces.search import SearchResult
 
 _COLOURS: Final = {
-    Outcome.MET: "#1b7837",
-    Outcome.LATE: "#e08214",
-    Outcome.EXPIRED: "#b2182b",
-    Outcome.REJECTED: "#9e9e9e",
-    Outcome.FAILED: "#000000",
+    RequestOutcome.MET: "#1b7837",
+    RequestOutcome.LATE: "#e08214",
+    RequestOutcome.EXPIRED: "#b2182b",
+    RequestOutcome.REJECTED: "#9e9e9e",
+    RequestOutcome.FAILED: "#000000",
 }
 _DECADE: Final = 10.0
 _OFFERED: Final = "#2166ac"
@@ -108,7 +108,7 @@ def draw_search(found: SearchResult, title: str, *, deadline_s: float, attainmen
     use_log(above, "y")
     above.set_ylabel("latency (ms)")
     shares = [(trial.rate, trial.attainment * 100) for trial in found.trials]
-    _joined(below, shares, _COLOURS[Outcome.MET], "in time")
+    _joined(below, shares, _COLOURS[RequestOutcome.MET], "in time")
     below.axhline(
         attainment * 100,
         color=_DEADLINE,
@@ -164,7 +164,9 @@ def _rates(axes: Axes, by_second: list[Second]) -> None:
     edges = [*(second.at for second in by_second), len(by_second)]
     axes.stairs([second.offered for second in by_second], edges, label="offered", color=_OFFERED)
     met = [second.met for second in by_second]
-    axes.stairs(met, edges, label="met deadline", color=_COLOURS[Outcome.MET], fill=True, alpha=0.5)
+    axes.stairs(
+        met, edges, label="met deadline", color=_COLOURS[RequestOutcome.MET], fill=True, alpha=0.5
+    )
     axes.set_ylabel("requests/s")
     fit_scale(axes, [max((second.offered for second in by_second), default=0), max(met, default=0)])
     axes.grid(alpha=0.3)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hdrh.histogram import HdrHistogram
 
-from synergai.loadgen.outcome import Outcome, outcome_of
+from synergai.loadgen.outcome import RequestOutcome, outcome_of
 from synergai.versions import split_variant
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class RequestLog:
         latencies: seconds between due and end time.
         outcomes: their outcomes.
         versions: versions that answered, such as ``1`` or ``1.int8``; empty without an answer.
-        first_failure: error of the first request with `Outcome.FAILED`; empty if there is none.
+        first_failure: error of the first request that failed; empty if there is none.
     """
 
     due: array[float] = field(default_factory=lambda: array("d"))
     delays: array[float] = field(default_factory=lambda: array("d"))
     latencies: array[float] = field(default_factory=lambda: array("d"))
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RequestOutcome] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     first_failure: str = ""
 
@@ -65,7 +65,7 @@ class RequestLog:
         self.latencies.append(ended - due)
         self.outcomes.append(outcome)
         self.versions.append(version)
-        if outcome is Outcome.FAILED and not self.first_failure:
+        if outcome is RequestOutcome.FAILED and not self.first_failure:
             self.first_failure = str(error)
 
     def __len__(self) -> int:
@@ -146,8 +146,8 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
         late_share: share of late requests beyond which the run is invalid.
     """
     counts = Counter(log.outcomes)
-    completed = _histogram(log, (Outcome.MET, Outcome.LATE))
-    rejected = _histogram(log, (Outcome.REJECTED,))
+    completed = _histogram(log, (RequestOutcome.MET, RequestOutcome.LATE))
+    rejected = _histogram(log, (RequestOutcome.REJECTED,))
     late = sum(delay > late_s for delay in log.delays)
     share = late / len(log) if len(log) else 0.0
     goodput_window_s = max(seconds, _last_met(log))
@@ -155,13 +155,13 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
         requests=len(log),
         seconds=seconds,
         goodput_window_s=goodput_window_s,
-        met=counts[Outcome.MET],
-        late=counts[Outcome.LATE],
-        expired=counts[Outcome.EXPIRED],
-        rejected=counts[Outcome.REJECTED],
-        failed=counts[Outcome.FAILED],
+        met=counts[RequestOutcome.MET],
+        late=counts[RequestOutcome.LATE],
+        expired=counts[RequestOutcome.EXPIRED],
+        rejected=counts[RequestOutcome.REJECTED],
+        failed=counts[RequestOutcome.FAILED],
         offered=len(log) / seconds,
-        goodput=counts[Outcome.MET] / goodput_window_s,
+        goodput=counts[RequestOutcome.MET] / goodput_window_s,
         latency_s=_percentiles(completed),
         mean_s=completed.get_mean_value() / 1e6 if completed.total_count else math.nan,
         max_s=completed.get_max_value() / 1e6 if completed.total_count else math.nan,
@@ -179,7 +179,7 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
 def _last_met(log: RequestLog) -> float:
     """Return the time of the last response in time; 0 if there was none."""
     rows = zip(log.due, log.latencies, log.outcomes, strict=True)
-    ends = (due + latency for due, latency, outcome in rows if outcome is Outcome.MET)
+    ends = (due + latency for due, latency, outcome in rows if outcome is RequestOutcome.MET)
     return max(ends, default=0.0)
 
 
@@ -217,12 +217,12 @@ def _second(log: RequestLog, at: int, rows: list[int]) -> Second:
     latencies = sorted(
         log.latencies[row]
         for row, outcome in zip(rows, outcomes, strict=True)
-        if outcome in (Outcome.MET, Outcome.LATE)
+        if outcome in (RequestOutcome.MET, RequestOutcome.LATE)
     )
     found = {p: latencies[_nearest(p, len(latencies))] for p in (50.0, 99.0)} if latencies else {}
     variants = Counter(split_variant(log.versions[row])[1] for row in rows)
     del variants[""]
-    met = outcomes.count(Outcome.MET)
+    met = outcomes.count(RequestOutcome.MET)
     return Second(at=at, offered=len(rows), met=met, latency_s=found, variants=dict(variants))
 
 
@@ -231,7 +231,7 @@ def _nearest(percentile: float, count: int) -> int:
     return max(0, math.ceil(percentile / 100 * count) - 1)
 
 
-def _histogram(log: RequestLog, outcomes: Iterable[Outcome]) -> HdrHistogram:
+def _histogram(log: RequestLog, outcomes: Iterable[RequestOutcome]) -> HdrHistogram:
     """Latencies in microseconds, to three digits."""
     wanted = frozenset(outcomes)
     histogram = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)

@@ -19,7 +19,7 @@ from synergai.errors import (
 from synergai.loadgen.sample_set import samples_for
 from synergai.loadgen.traces.driver import send_open_loop
 from synergai.loadgen.traces.request_log import RequestLog, RunSummary, summarise
-from synergai.loadgen.traces.search import Trial, find_goodput
+from synergai.loadgen.traces.search import RateTrial, find_goodput
 from synergai.loadgen.traces.variants import VariantFigures, read_accuracies, variant_figures
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ async def run_trace(settings: LoadSettings, progress: Callable[[int], None]) -> 
     return TraceRun(log, figures, origin, variants)
 
 
-async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]) -> SearchResult:
+async def search_goodput(
+    settings: LoadSettings, report: Callable[[RateTrial], None]
+) -> SearchResult:
     """Search for the highest rate at which enough requests meet the deadline.
 
     Args:
@@ -93,7 +95,7 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
         send, _ = await _warm_up(client, settings)
         made = 0
 
-        async def run_trial(rate: float) -> Trial:
+        async def run_trial(rate: float) -> RateTrial:
             nonlocal made
             # A new seed each time, so that one cluster of arrivals does not decide every trial.
             trial = settings.model_copy(update={"rate": rate, "seed": settings.seed + made})
@@ -101,7 +103,7 @@ async def search_goodput(settings: LoadSettings, report: Callable[[Trial], None]
             instants = list(trial.arrivals())
             log = await send_open_loop(send, instants, deadline_s=_deadline_s(settings))
             figures = _figures(settings, log, settings.duration)
-            found = Trial(
+            found = RateTrial(
                 rate=rate,
                 attainment=figures.attainment if instants else 1.0,
                 goodput=figures.goodput,
@@ -163,7 +165,7 @@ async def _send_probe(send: Send, number: int) -> None:
         await send(number, WARM_UP_S)
 
 
-async def _check_recovered(send: Send, trial: Trial) -> None:
+async def _check_recovered(send: Send, trial: RateTrial) -> None:
     """Check that the gateway serves a request after some failed in a trial.
 
     Raises:

@@ -23,7 +23,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class RateTrial:
     """Result of one trial at a rate.
 
     Attributes:
@@ -60,12 +60,12 @@ class SearchResult:
 
     rate: float
     above: float
-    trials: tuple[Trial, ...]
+    trials: tuple[RateTrial, ...]
     limited_by_generator: bool
 
 
 async def find_goodput(
-    run_trial: Callable[[float], Awaitable[Trial]],
+    run_trial: Callable[[float], Awaitable[RateTrial]],
     *,
     first: float,
     lowest: float,
@@ -86,7 +86,7 @@ async def find_goodput(
         precision: width of the final bracket as a share of its lower end.
         trials: limit of trials at each rate.
     """
-    made: list[Trial] = []
+    made: list[RateTrial] = []
 
     async def verdict(rate: float) -> Verdict:
         met = missed = late = 0

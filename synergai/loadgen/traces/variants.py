@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from synergai.loadgen.outcome import Outcome
+from synergai.loadgen.outcome import RequestOutcome
 from synergai.versions import split_variant, split_version, versioned
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def variant_figures(
         answers[variant] += 1
         accuracy = accuracies.get(variant, 0.0)
         violations += accuracy < floor
-        if outcome is Outcome.MET:
+        if outcome is RequestOutcome.MET:
             total += accuracy
     if not answers:
         return None

@@ -29,7 +29,7 @@ class CorruptFlatBuffer(InvalidInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FlatBufferTable:
     """A table at `start` in `content`; fields are addressed by number.
 
     Raises:
@@ -47,7 +47,7 @@ class Table:
         _check_bounds(self.content, self.start, table_size)
 
     @classmethod
-    def root(cls, content: Content) -> Table:
+    def root(cls, content: Content) -> FlatBufferTable:
         """Return the root table of a buffer."""
         return cls(content, _dereference(content, 0))
 
@@ -56,20 +56,22 @@ class Table:
         position = self._field_position(field, struct.calcsize(struct_format))
         return default if position is None else _number(self.content, position, struct_format)
 
-    def table(self, field: int) -> Table | None:
+    def table(self, field: int) -> FlatBufferTable | None:
         """Return the table a field refers to; None if absent."""
         position = self._field_position(field, _OFFSET_BYTES)
         return (
-            None if position is None else Table(self.content, _dereference(self.content, position))
+            None
+            if position is None
+            else FlatBufferTable(self.content, _dereference(self.content, position))
         )
 
-    def tables(self, field: int, limit: int) -> Iterator[Table]:
+    def tables(self, field: int, limit: int) -> Iterator[FlatBufferTable]:
         """Return the tables of a vector; more than `limit` count as corruption."""
         start, count = self.vector(field, _OFFSET_BYTES)
         if count > limit:
             raise CorruptFlatBuffer(f"a list of {count:,} entries")
         for position in range(start, start + _OFFSET_BYTES * count, _OFFSET_BYTES):
-            yield Table(self.content, _dereference(self.content, position))
+            yield FlatBufferTable(self.content, _dereference(self.content, position))
 
     def numbers(self, field: int, struct_format: str, limit: int) -> tuple[int, ...]:
         """Return the numbers of a vector; more than `limit` count as corruption."""

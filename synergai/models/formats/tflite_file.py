@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.flatbuffer import CorruptFlatBuffer, Table
+from synergai.models.formats.flatbuffer import CorruptFlatBuffer, FlatBufferTable
 from synergai.models.formats.model_files import ModelContents, map_file
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def read_tflite(path: Path) -> ModelContents:
 
 
 def _read_model(content: Content) -> ModelContents:
-    model = Table.root(content)
+    model = FlatBufferTable.root(content)
     codes = list(model.tables(1, _MAX_ENTRIES))
     for code in codes:
         code.string(1)
@@ -107,7 +107,7 @@ def _read_model(content: Content) -> ModelContents:
     )
 
 
-def _check_buffer(buffer: Table, content: Content) -> int:
+def _check_buffer(buffer: FlatBufferTable, content: Content) -> int:
     """Return the buffer's size; in large files its data may follow the FlatBuffer."""
     _, size = buffer.vector(0, 1)
     offset, external_size = buffer.number(1, "Q"), buffer.number(2, "Q")
@@ -116,7 +116,7 @@ def _check_buffer(buffer: Table, content: Content) -> int:
     return size or external_size
 
 
-def _check_subgraph(subgraph: Table, buffers: list[int], codes: int) -> list[_Tensor]:
+def _check_subgraph(subgraph: FlatBufferTable, buffers: list[int], codes: int) -> list[_Tensor]:
     tensors = [_check_tensor(tensor, buffers) for tensor in subgraph.tables(0, _MAX_ENTRIES)]
     for field in (1, 2):
         for index in subgraph.numbers(field, "i", _MAX_ENTRIES):
@@ -135,7 +135,7 @@ def _check_subgraph(subgraph: Table, buffers: list[int], codes: int) -> list[_Te
     return tensors
 
 
-def _check_tensor(tensor: Table, buffers: list[int]) -> _Tensor:
+def _check_tensor(tensor: FlatBufferTable, buffers: list[int]) -> _Tensor:
     shape = tensor.numbers(0, "i", _MAX_RANK)
     signature = tensor.numbers(7, "i", _MAX_RANK)
     if any(size < 0 for size in shape):
@@ -157,7 +157,7 @@ def _check_tensor(tensor: Table, buffers: list[int]) -> _Tensor:
     return _Tensor(spec, buffer, is_weight)
 
 
-def _check_signature(signature: Table, tensors: list[list[_Tensor]]) -> None:
+def _check_signature(signature: FlatBufferTable, tensors: list[list[_Tensor]]) -> None:
     subgraph = signature.number(4, "I")
     _check_index(subgraph, len(tensors))
     for field in (0, 1):

@@ -16,7 +16,7 @@ from synergai.runtime.installation import WriteFile, execute, find_problem
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
 from worker_agent.cli.main import app
 from worker_agent.installer import ENVIRONMENT, STATE, Installation, removal_steps
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.helper import ALLOWED
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def test_units_run_the_programs_of_this_installation(tmp_path: Path) -> None:
     elsewhere = Installation(
         gateway="gw:9", worker_class="x86", programs="/srv/synergai/bin", power="none"
     )
-    texts = [step.text for step in elsewhere.steps(Files(tmp_path)) if isinstance(step, WriteFile)]
+    texts = [
+        step.text for step in elsewhere.steps(MachineFiles(tmp_path)) if isinstance(step, WriteFile)
+    ]
     assert any("ExecStart=/srv/synergai/bin/synergai agent\n" in text for text in texts)
     assert not any("/opt/synergai" in text for text in texts)
 
@@ -117,7 +119,7 @@ def test_uninstalling_keeps_settings_and_state_unless_purged(
     tmp_path: Path,
 ) -> None:
     root = put_programs(tmp_path / "root")
-    files = Files(root)
+    files = MachineFiles(root)
     execute(list(wanted("cgroup").steps(files)), root)
     (files.path(STATE) / "models").mkdir(parents=True)
     assert files.exists("/etc/systemd/system/synergai-agent.service.d/cgroup.conf")
@@ -138,7 +140,7 @@ def test_a_failed_command_ends_the_installation_with_its_error(
     assert program is not None
     Path(program).write_text("#!/bin/sh\necho 'no bus' >&2\nexit 1\n")
     put_programs(tmp_path)
-    steps = list(wanted("none").steps(Files(tmp_path)))
+    steps = list(wanted("none").steps(MachineFiles(tmp_path)))
     with pytest.raises(Unavailable, match="systemctl daemon-reload failed: no bus"):
         execute(steps, tmp_path)
     assert "systemd-sysusers" in systemd.read_text()
@@ -179,7 +181,7 @@ def test_unmet_precondition_is_marked_in_the_whole_plan_and_changes_nothing(
     root = put_programs(tmp_path / "root")
     fields = {"gateway": "gw", "worker_class": "x86", "power": "none", "programs": PROGRAMS}
     options = Installation(**{**fields, **change})  # type: ignore[arg-type]  # only strings
-    steps = list(options.steps(Files(root)))
+    steps = list(options.steps(MachineFiles(root)))
 
     problems = [found for step in steps if (found := find_problem(step, root))]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from synergai.domain import Engine
-    from synergai.models.descriptions import Description
+    from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
@@ -177,7 +177,7 @@ def test_agent_does_not_load_an_added_engine_again_to_describe_it(
 ) -> None:
     run(tmp_path, "add", str(particular / "pairs" / "model.onnx"))
 
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         raise AssertionError(definition.name)
 
     async def describe() -> list[Engine]:

@@ -11,7 +11,7 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from synergai.cli import dictionary
-from synergai.cli.gateway_client import Gateway
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
 from synergai.errors import NotFound
@@ -68,7 +68,7 @@ def test_gateway_adds_the_observed_pace(
 ) -> None:
     workers = [a_worker(f"w{number}", pace) for number, pace in enumerate(paces)]
     workers.append(a_worker("board-1", 9.0, "board"))
-    monkeypatch.setattr(Gateway, "call", lambda *_: ([ENTRY], workers))
+    monkeypatch.setattr(GatewayAddress, "call", lambda *_: ([ENTRY], workers))
     shown = CliRunner().invoke(dictionary.app, ["show", "--target", "h:1"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
     assert shown.output.splitlines()[-1].rstrip().endswith(f"5 h  {text}".rstrip())

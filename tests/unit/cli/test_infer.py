@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from synergai.cli.gateway_client import Gateway
+    from synergai.cli.gateway_client import GatewayAddress
 
 
 def an_engine(postprocess: str = "") -> Engine:
@@ -96,10 +96,10 @@ def test_query_has_what_the_description_leaves_of_the_deadline(
             deadlines.append(deadline)
             return InferResult({"y": np.ones(1, np.float32)})
 
-    def call(_: Gateway, query: Callable[[Client], Coroutine[Any, Any, object]]) -> object:
+    def call(_: GatewayAddress, query: Callable[[Client], Coroutine[Any, Any, object]]) -> object:
         return asyncio.run(query(Client()))
 
-    monkeypatch.setattr("synergai.cli.gateway_client.Gateway.call", call)
+    monkeypatch.setattr("synergai.cli.gateway_client.GatewayAddress.call", call)
     monkeypatch.setattr("synergai.client.deadlines.time", SimpleNamespace(monotonic=lambda: now))
     for options in (["--deadline", "10s"], []):
         result = CliRunner().invoke(app, ["digits", "--input", "[1]", *options])
@@ -123,7 +123,7 @@ def test_outputs_are_saved_to_npz_or_npy_only(tmp_path: Path) -> None:
 def test_version_that_answered_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = InferResult({"y": np.ones((1, 1), np.float32)}, engine="digits", version="2")
     monkeypatch.setattr(
-        "synergai.cli.gateway_client.Gateway.call", lambda *_: (an_engine(), result)
+        "synergai.cli.gateway_client.GatewayAddress.call", lambda *_: (an_engine(), result)
     )
     ran = CliRunner().invoke(app, ["digits", "--input", "1"])
     assert ran.output.splitlines()[-1] == "answered by version 2 of digits"
@@ -163,7 +163,7 @@ def test_deadline_that_passes_while_the_engine_is_described_is_a_missing_respons
     def call(*arguments: Any) -> Any:
         return asyncio.run(arguments[-1](SlowGateway()))
 
-    monkeypatch.setattr("synergai.cli.gateway_client.Gateway.call", call)
+    monkeypatch.setattr("synergai.cli.gateway_client.GatewayAddress.call", call)
     ran = CliRunner().invoke(app, ["digits", "--input", "1", "--deadline", "50ms"])
     assert isinstance(ran.exception, DeadlineExceeded)
     assert str(ran.exception) == "no response before the deadline"

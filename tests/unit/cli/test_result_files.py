@@ -14,7 +14,7 @@ import synergai
 from synergai.cli import result_files
 from synergai.cli.result_files import FailureList, fetch_results
 from synergai.client.results import ResultBatch
-from synergai.data.result_directory import Marker, ResultDirectory
+from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.data.results import JobResult
 from synergai.errors import InvalidInput
 
@@ -48,7 +48,7 @@ async def fetch(
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
     with ResultDirectory(path) as directory:
-        directory.claim(Marker("job"))
+        directory.claim(DirectoryMarker("job"))
         await fetch_results(
             job,
             directory,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.cli.self_check import SelfCheck
+from synergai.cli.self_check import StagedCheck
 from synergai.domain import TensorSpec
 from synergai.errors import BackendMissing, EngineUnusable
-from synergai.models.descriptions import Description
+from synergai.models.descriptions import EngineDescription
 from synergai.models.formats.inspect import ModelDescription
 from synergai.models.formats.model_files import ModelContents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Outcome = Description | Exception
+    Outcome = EngineDescription | Exception
 
 X = (TensorSpec("x", "FP32", (1,)),)
 MODEL = ModelDescription(
@@ -33,7 +33,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Outcome], None]:
     """Replace the loading of a model by an outcome."""
 
     def replace(outcome: Outcome) -> None:
-        def check_engine(_models: Path, _name: str) -> Description:
+        def check_engine(_models: Path, _name: str) -> EngineDescription:
             if isinstance(outcome, Exception):
                 raise outcome
             return outcome
@@ -46,9 +46,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Outcome], None]:
 @pytest.mark.parametrize(
     ("outcome", "result"),
     [
-        (Description(X, X, samples=8), "checked"),
+        (EngineDescription(X, X, samples=8), "checked"),
         (
-            Description(X, X, samples=0, unverified="it fails"),
+            EngineDescription(X, X, samples=0, unverified="it fails"),
             "unverified: it fails\nTo verify it, add a samples.npz, or a [warmup] table",
         ),
         (BackendMissing("install synergai[tflite]"), "not checked: install synergai[tflite]"),
@@ -58,7 +58,7 @@ def test_result_says_whether_the_model_computes(
     loads: Callable[[Outcome], None], outcome: Outcome, result: str
 ) -> None:
     loads(outcome)
-    check = SelfCheck(enabled=True)
+    check = StagedCheck(enabled=True)
     check(Path("models"), "e", MODEL)
     assert check.result.startswith(result)
 
@@ -66,7 +66,7 @@ def test_result_says_whether_the_model_computes(
 def test_model_that_cannot_be_loaded_is_an_error(loads: Callable[[Outcome], None]) -> None:
     loads(EngineUnusable("damaged"))
     with pytest.raises(EngineUnusable, match="damaged"):
-        SelfCheck(enabled=True)(Path("models"), "e", MODEL)
-    check = SelfCheck(enabled=False)
+        StagedCheck(enabled=True)(Path("models"), "e", MODEL)
+    check = StagedCheck(enabled=False)
     check(Path("models"), "e", MODEL)
     assert check.result == "not checked"

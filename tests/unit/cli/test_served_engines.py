@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from synergai.cli import served_engines
-from synergai.cli.gateway_client import Gateway
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.version_policy import VersionFigures, VersionPolicy
 from synergai.errors import InvalidInput
 
@@ -31,8 +31,8 @@ def test_the_mean_of_slow_requests_is_readable(
     policy = VersionPolicy(
         engine="a", base="1", target="", share=0.0, reason="", versions=(figures_of("1"),)
     )
-    monkeypatch.setattr(Gateway, "call", lambda *_: policy)
-    served_engines.rollout(Gateway("h:1"), "a")
+    monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
+    served_engines.rollout(GatewayAddress("h:1"), "a")
     assert " 1.42 s " in capsys.readouterr().out
 
 
@@ -45,8 +45,8 @@ def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
 ) -> None:
     versions = (figures_of("1"), figures_of("2", prepared=loaded))
     policy = VersionPolicy(engine="a", base="", target="", share=0.0, reason="", versions=versions)
-    monkeypatch.setattr(Gateway, "call", lambda *_: policy)
-    served_engines.rollout(Gateway("h:1"), "a")
+    monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
+    served_engines.rollout(GatewayAddress("h:1"), "a")
     output = capsys.readouterr().out
     assert text in output
     assert ("not loaded" in output) != loaded
@@ -63,4 +63,4 @@ def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
 )
 def test_share_that_is_no_percentage_is_refused_with_what_to_write(share: str, text: str) -> None:
     with pytest.raises(InvalidInput, match=text):
-        served_engines.rollout(Gateway("h:1"), "a", to="2", share=share)
+        served_engines.rollout(GatewayAddress("h:1"), "a", to="2", share=share)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from synergai.data import names as unique_names
-from synergai.data.inventory import Inventory
+from synergai.data.inventory import InputInventory
 from synergai.data.items import Reference, Unusable
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput, NotSupported
@@ -57,8 +57,8 @@ def read(
 
 def scanned(
     *patterns: Path | str, engine: Engine = ROWS, limit: int = LIMIT, by_reference: bool = False
-) -> Inventory:
-    inventory = Inventory(
+) -> InputInventory:
+    inventory = InputInventory(
         [str(each) for each in patterns], engine, limit=limit, by_reference=by_reference
     )
     try:

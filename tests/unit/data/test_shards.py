@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 import synergai
 from synergai.data import shards as shard_files
-from synergai.data.result_directory import MARKER, Marker, ResultDirectory, read_marker
+from synergai.data.result_directory import MARKER, DirectoryMarker, ResultDirectory, read_marker
 from synergai.data.results import JobResult
 from synergai.errors import Conflict, InvalidInput
 from synergai.protocol.arrays import BFLOAT16_BITS
@@ -127,7 +127,7 @@ def test_interrupted_writing_continues_without_gap_or_repetition(
         done = 0
         while done < len(counts):
             with ResultDirectory(path) as directory:
-                directory.claim(Marker("job", "engine"))
+                directory.claim(DirectoryMarker("job", "engine"))
                 done = _shards_up_to(counts, directory.cursor)
                 for count in counts[done:]:
                     first = directory.cursor
@@ -160,7 +160,7 @@ def test_shard_has_a_row_for_each_result_for_other_libraries(
         JobResult(1, "b.jpg", {}, "not an image"),
     ]
     with ResultDirectory(tmp_path) as directory:
-        directory.claim(Marker("job", "engine", "", shard_format))
+        directory.claim(DirectoryMarker("job", "engine", "", shard_format))
         path = directory.write(found, 2)
     if shard_format == "npz":
         with np.load(path) as shard:
@@ -178,35 +178,35 @@ def test_shard_has_a_row_for_each_result_for_other_libraries(
 
 def test_directory_takes_the_results_of_one_job(tmp_path: Path) -> None:
     with ResultDirectory(tmp_path / "new" / "folder") as directory:
-        directory.check(Marker("", "digits", "command"))
+        directory.check(DirectoryMarker("", "digits", "command"))
         assert list(directory.path.iterdir()) == []
-        directory.claim(Marker("first", "digits", "command"))
+        directory.claim(DirectoryMarker("first", "digits", "command"))
         directory.write([a_result(0)], 1)
         with pytest.raises(Conflict, match="another process writes results to"):
             ResultDirectory(directory.path)
     with ResultDirectory(directory.path) as again:
         assert (again.cursor, again.total) == (1, 1)
-        again.claim(Marker("first"))
-        again.check(Marker("", "digits", "command"))
+        again.claim(DirectoryMarker("first"))
+        again.check(DirectoryMarker("", "digits", "command"))
         with pytest.raises(Conflict, match=r"has the results of job first \(digits\); choose"):
-            again.claim(Marker("second", "digits", "another command"))
+            again.claim(DirectoryMarker("second", "digits", "another command"))
         with pytest.raises(Conflict, match="has npz files"):
-            again.claim(Marker("first", format="parquet"))
+            again.claim(DirectoryMarker("first", format="parquet"))
 
 
 def test_submission_that_was_not_accepted_does_not_bind_the_directory(tmp_path: Path) -> None:
     """Earlier releases wrote the marker before the submission."""
     (tmp_path / MARKER).write_text('{"engine": "digits", "submission": "x", "format": "npz"}')
     with ResultDirectory(tmp_path) as directory:
-        directory.claim(Marker("first", "digits", "y", "parquet"))
-    assert read_marker(tmp_path) == Marker("first", "digits", "y", "parquet")
+        directory.claim(DirectoryMarker("first", "digits", "y", "parquet"))
+    assert read_marker(tmp_path) == DirectoryMarker("first", "digits", "y", "parquet")
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "results.npz").write_text("mine")
     (tmp_path / ".synergai-results-000001.npz-abc").write_text("of a killed process")
     with ResultDirectory(tmp_path) as directory:
-        directory.claim(Marker("job"))
+        directory.claim(DirectoryMarker("job"))
         directory.write([a_result(0)], 1)
     assert {path.name for path in tmp_path.iterdir()} == {
         "results.npz",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synergai.client.casting import cast_value
-from synergai.data.inventory import Inventory
+from synergai.data.inventory import InputInventory
 from synergai.data.items import Unusable
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
@@ -26,7 +26,7 @@ def read(path: Path, inputs: tuple[TensorSpec, ...], start: int = 0) -> list[Any
     """Return the inputs of a file as an engine gets them."""
     engine = Engine(name=EngineName("e"), version="1", backend="b", inputs=inputs, outputs=())
     specs = {spec.name: spec for spec in inputs}
-    with Inventory([str(path)], engine, limit=1 << 20) as inventory:
+    with InputInventory([str(path)], engine, limit=1 << 20) as inventory:
         for _ in inventory.scan():
             pass
         items = list(inventory.read(start))
@@ -88,7 +88,7 @@ def test_lists_of_paths_are_manifests_still(tmp_path: Path) -> None:
     (tmp_path / "12").write_bytes(b"text")
     (tmp_path / "e.csv").write_text("12\n")
     engine = Engine(name=EngineName("e"), version="1", backend="b", inputs=TEXT, outputs=())
-    with Inventory([str(tmp_path / "e.csv")], engine, limit=99) as inventory:
+    with InputInventory([str(tmp_path / "e.csv")], engine, limit=99) as inventory:
         list(inventory.scan())
         assert [item.value for item in inventory.read()] == [b"text"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.loadgen.traces.search import SearchResult, Trial, find_goodput
+from synergai.loadgen.traces.search import RateTrial, SearchResult, find_goodput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def capacity(
     capacity: float, *, generator: float = math.inf, unlucky: int = 0
-) -> Callable[[float], Awaitable[Trial]]:
+) -> Callable[[float], Awaitable[RateTrial]]:
     """Return a simulated trial.
 
     Args:
@@ -28,11 +28,11 @@ def capacity(
     """
     made = 0
 
-    async def run_trial(rate: float) -> Trial:
+    async def run_trial(rate: float) -> RateTrial:
         nonlocal made
         made += 1
         is_met = rate <= min(capacity, generator) and not (unlucky and made % unlucky == 0)
-        return Trial(
+        return RateTrial(
             rate=rate,
             attainment=1.0 if is_met else 0.5,
             goodput=rate,
@@ -47,7 +47,7 @@ def capacity(
 
 
 async def search(
-    run_trial: Callable[[float], Awaitable[Trial]], first: float = 10.0
+    run_trial: Callable[[float], Awaitable[RateTrial]], first: float = 10.0
 ) -> SearchResult:
     return await find_goodput(
         run_trial, first=first, lowest=0.01, attainment=0.99, precision=0.05, trials=3
@@ -71,7 +71,7 @@ async def test_single_unlucky_trial_does_not_decide() -> None:
 async def test_single_trial_sent_late_does_not_decide() -> None:
     steady, made = capacity(100.0), 0
 
-    async def run_trial(rate: float) -> Trial:
+    async def run_trial(rate: float) -> RateTrial:
         nonlocal made
         made += 1
         trial = await steady(rate)
@@ -98,7 +98,7 @@ async def test_rate_that_cannot_be_sent_is_not_a_miss() -> None:
 async def test_missed_rate_stays_the_bound_when_a_lower_rate_is_sent_late() -> None:
     gateway = capacity(70.0)
 
-    async def run_trial(rate: float) -> Trial:
+    async def run_trial(rate: float) -> RateTrial:
         trial = await gateway(rate)
         return trial if rate in (40.0, 80.0) else replace(trial, attainment=0.5, is_valid=False)
 

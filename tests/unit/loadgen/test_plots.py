@@ -8,7 +8,7 @@ import pytest
 
 from synergai.loadgen.traces.plot import draw_run, draw_search
 from synergai.loadgen.traces.request_log import RequestLog
-from synergai.loadgen.traces.search import SearchResult, Trial
+from synergai.loadgen.traces.search import RateTrial, SearchResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def a_trial(rate: float, p50: float | None, p99: float, attainment: float) -> Trial:
-    return Trial(
+def a_trial(rate: float, p50: float | None, p99: float, attainment: float) -> RateTrial:
+    return RateTrial(
         rate=rate,
         attainment=attainment,
         goodput=rate * attainment,

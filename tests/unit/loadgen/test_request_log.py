@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
-from synergai.loadgen.outcome import Outcome, outcome_of
+from synergai.loadgen.outcome import RequestOutcome, outcome_of
 from synergai.loadgen.traces.request_log import RequestLog, by_second, summarise
 
 LATE_S = 0.01
@@ -26,15 +26,15 @@ def log_of(*requests: tuple[float, float, float, SynergaiError | None]) -> Reque
 @pytest.mark.parametrize(
     ("error", "latency_s", "outcome"),
     [
-        (None, 0.1, Outcome.MET),
-        (None, 0.11, Outcome.LATE),
-        (Overloaded("too much"), 0.01, Outcome.REJECTED),
-        (DeadlineExceeded("too late"), 0.1, Outcome.EXPIRED),
-        (Unavailable("gone"), 0.01, Outcome.FAILED),
+        (None, 0.1, RequestOutcome.MET),
+        (None, 0.11, RequestOutcome.LATE),
+        (Overloaded("too much"), 0.01, RequestOutcome.REJECTED),
+        (DeadlineExceeded("too late"), 0.1, RequestOutcome.EXPIRED),
+        (Unavailable("gone"), 0.01, RequestOutcome.FAILED),
     ],
 )
 def test_outcome_follows_from_error_and_latency(
-    error: SynergaiError | None, latency_s: float, outcome: Outcome
+    error: SynergaiError | None, latency_s: float, outcome: RequestOutcome
 ) -> None:
     assert outcome_of(error, latency_s, 0.1) is outcome
 

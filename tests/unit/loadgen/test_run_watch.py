@@ -10,7 +10,7 @@ import pytest
 
 from synergai.errors import EngineUnusable, InternalError, SynergaiError, Unavailable
 from synergai.loadgen import run
-from synergai.loadgen.messages import RunFailed, RunProgress
+from synergai.loadgen.messages import LoadProgress, RunFailed
 from synergai.loadgen.query_counter import QueryCounter
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def watch(counter: QueryCounter, thread: threading.Thread) -> list[Message]:
         run._watch(counter, thread, 60.0, messages.append)
     except Exited:
         return messages
-    return [*messages, RunProgress(-1, -1.0)]
+    return [*messages, LoadProgress(-1, -1.0)]
 
 
 def test_error_of_a_test_that_ended_between_two_looks_fails_the_run() -> None:
@@ -63,8 +63,8 @@ def test_first_of_several_errors_is_reported() -> None:
 
 def test_run_without_an_error_completes() -> None:
     [progress, completed] = watch(QueryCounter(None), ended_thread())
-    assert isinstance(progress, RunProgress)
-    assert completed == RunProgress(-1, -1.0)
+    assert isinstance(progress, LoadProgress)
+    assert completed == LoadProgress(-1, -1.0)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

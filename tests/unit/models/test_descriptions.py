@@ -9,7 +9,7 @@ import pytest
 from synergai.domain import TensorSpec
 from synergai.models import descriptions
 from synergai.models.descriptions import (
-    Description,
+    EngineDescription,
     default_caches,
     find_unverified,
     read_descriptions,
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 X = (TensorSpec("x", "FP32", (1,)),)
-VERIFIED = Description(X, X, samples=8)
-UNVERIFIED = Description(X, X, samples=0, unverified="it fails")
+VERIFIED = EngineDescription(X, X, samples=8)
+UNVERIFIED = EngineDescription(X, X, samples=0, unverified="it fails")
 
 
 @pytest.fixture

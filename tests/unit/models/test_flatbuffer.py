@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.formats.flatbuffer import CorruptFlatBuffer, Table
+from synergai.models.formats.flatbuffer import CorruptFlatBuffer, FlatBufferTable
 from synergai.models.formats.tflite_file import read_tflite
 from tests.tiny_tflite import save_sum
 
@@ -70,7 +70,7 @@ def test_mutated_file_is_read_or_rejected(tmp_path: Path) -> None:
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_read_within_bounds(content: bytes) -> None:
     try:
-        table = Table.root(content)
+        table = FlatBufferTable.root(content)
         table.number(0, "I")
         table.string(1)
         for inner in table.tables(2, 10):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synergai.domain import TensorSpec
-from synergai.models.synthetic import Candidate, Fill, Synthesiser
+from synergai.models.synthetic import Fill, Synthesiser, SyntheticCandidate
 from synergai.models.warmup import WarmUpInput
 
 TOKENS = TensorSpec("tokens", "INT64", (-1, -1))
@@ -24,7 +24,7 @@ def shapes(*inputs: TensorSpec) -> list[tuple[int, ...]]:
 
 
 def test_first_candidate_is_the_smallest_one_with_random_elements() -> None:
-    assert next(Synthesiser([TOKENS]).candidates()) == Candidate(1, 1, Fill.RANDOM)
+    assert next(Synthesiser([TOKENS]).candidates()) == SyntheticCandidate(1, 1, Fill.RANDOM)
 
 
 def test_dynamic_sizes_grow_for_a_batch_of_one_first() -> None:
@@ -50,12 +50,14 @@ def test_strings_are_numbers_in_some_candidates() -> None:
 def test_elements_are_ones_and_zeros(datatype: str) -> None:
     synthesiser = Synthesiser([TensorSpec("x", datatype, (2,))])
     for fill, number in ((Fill.ONES, 1), (Fill.ZEROS, 0)):
-        (sample,) = synthesiser.generate(Candidate(fill=fill), 1)
+        (sample,) = synthesiser.generate(SyntheticCandidate(fill=fill), 1)
         assert (sample["x"] == number).all()
 
 
 def test_one_in_bfloat16_is_the_upper_half_of_the_float() -> None:
-    (sample,) = Synthesiser([TensorSpec("x", "BF16", (1,))]).generate(Candidate(fill=Fill.ONES), 1)
+    (sample,) = Synthesiser([TensorSpec("x", "BF16", (1,))]).generate(
+        SyntheticCandidate(fill=Fill.ONES), 1
+    )
     assert sample["x"].tolist() == [np.float32(1).view(np.uint32) >> 16]
 
 

@@ -13,7 +13,7 @@ from profiler.exclusive import check_not_serving, only_profiler
 from profiler.settings import ProfilerSettings
 from synergai.domain import WorkerClass
 from synergai.errors import NotFound, Unavailable
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,20 +41,20 @@ def machine(root: Path, clock: int = 2_000_000, cap: int = 2_200_000, count: int
 
 
 def test_machine_that_reports_nothing_has_no_conditions(tmp_path: Path) -> None:
-    with ConditionsMonitor(Files(tmp_path)) as monitor:
+    with ConditionsMonitor(MachineFiles(tmp_path)) as monitor:
         pass
     assert monitor.conditions == Conditions()
-    assert top_mhz(Files(tmp_path)) == 0.0
+    assert top_mhz(MachineFiles(tmp_path)) == 0.0
 
 
 def test_clock_and_temperature_of_the_processor_are_recorded(tmp_path: Path) -> None:
     machine(tmp_path)
-    with ConditionsMonitor(Files(tmp_path)) as monitor:
+    with ConditionsMonitor(MachineFiles(tmp_path)) as monitor:
         machine(tmp_path, clock=1_500_000)
     assert monitor.conditions.clock_mhz == 1500.0
     assert monitor.conditions.temperature_c == 48.5
     assert monitor.conditions.throttled == 0.0
-    assert top_mhz(Files(tmp_path)) == 2265.6
+    assert top_mhz(MachineFiles(tmp_path)) == 2265.6
 
 
 @pytest.mark.parametrize("change", [{"count": 3}, {"cap": 1_200_000}])
@@ -62,7 +62,7 @@ def test_rising_counter_or_falling_cap_is_throttling(
     tmp_path: Path, change: dict[str, int]
 ) -> None:
     machine(tmp_path)
-    with ConditionsMonitor(Files(tmp_path)) as monitor:
+    with ConditionsMonitor(MachineFiles(tmp_path)) as monitor:
         machine(tmp_path, **change)
     assert monitor.conditions.throttled == 1.0
 
@@ -71,7 +71,7 @@ def test_active_cooling_device_of_the_processor_is_throttling(tmp_path: Path) ->
     for number, kind in enumerate(("pwm-fan", "thermal-cpufreq-0")):
         device = tmp_path / f"sys/class/thermal/cooling_device{number}"
         write(device, type=kind, cur_state=str(number))
-    with ConditionsMonitor(Files(tmp_path)) as monitor:
+    with ConditionsMonitor(MachineFiles(tmp_path)) as monitor:
         pass
     assert monitor.conditions.throttled == 1.0
 

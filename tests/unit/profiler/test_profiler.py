@@ -12,7 +12,7 @@ from profiler.cli import NOT_INSTALLED, choose_timer
 from profiler.loadgen_log import parse_detail_log, read_detail_log
 from profiler.measuring_process import (
     ACCURACY_S,
-    Plan,
+    MeasurementPlan,
     Reporter,
     batch_sizes,
     measure_accuracy,
@@ -198,7 +198,9 @@ def test_qps_is_measured_on_successive_ranges_as_in_jobs(per_query_s: float, bat
     host = SteadyHost(per_query_s)
     reporter = create_autospec(Reporter, instance=True)
     # The latency of a query issued alone differs much from its share of a range.
-    plan = Plan(queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4)
+    plan = MeasurementPlan(
+        queries=10, min_duration_s=4.0, per_query_s=per_query_s + 1e-4, fastest_s=1e-4
+    )
 
     queries, seconds, error = measure_ranges(
         cast("HostClient", host), plan, reporter, batch, clock=lambda: host.now
@@ -232,14 +234,16 @@ class LabelledHost:
         return RunEnded(1, Outcome.COMPLETED, Tally(count, len(labelled), right))
 
 
-def accuracy_of(host: LabelledHost, plan: Plan, per_query_s: float = 1e-3) -> tuple[int, int]:
+def accuracy_of(
+    host: LabelledHost, plan: MeasurementPlan, per_query_s: float = 1e-3
+) -> tuple[int, int]:
     reporter = create_autospec(Reporter, instance=True)
     return measure_accuracy(cast("HostClient", host), plan, reporter, per_query_s)
 
 
 def test_accuracy_is_measured_on_each_labelled_sample_once() -> None:
     host = LabelledHost(samples=250, labelled=250)
-    plan = Plan.probe(cast("HostClient", host), 10, 1.0, 1)
+    plan = MeasurementPlan.probe(cast("HostClient", host), 10, 1.0, 1)
     assert plan.labelled == 250
     host.asked.clear()
     assert accuracy_of(host, plan) == (250, 166)
@@ -248,7 +252,7 @@ def test_accuracy_is_measured_on_each_labelled_sample_once() -> None:
 
 def test_accuracy_of_a_slow_engine_is_measured_on_samples_spread_evenly() -> None:
     host = LabelledHost(samples=1000, labelled=1000)
-    plan = Plan(10, 1.0, per_query_s=3.0, fastest_s=3.0, labelled=1000)
+    plan = MeasurementPlan(10, 1.0, per_query_s=3.0, fastest_s=3.0, labelled=1000)
     assert plan.accuracy_s == ACCURACY_S
     labelled, correct = accuracy_of(host, plan, per_query_s=3.0)
     assert (labelled, host.asked) == (20, list(range(0, 1000, 50)))
@@ -260,7 +264,7 @@ def test_accuracy_is_not_measured_without_labels_or_if_it_is_known(
     labelled: int, *, accuracy: bool
 ) -> None:
     host = LabelledHost(samples=250, labelled=labelled)
-    plan = Plan.probe(cast("HostClient", host), 10, 1.0, 1, accuracy=accuracy)
+    plan = MeasurementPlan.probe(cast("HostClient", host), 10, 1.0, 1, accuracy=accuracy)
     host.asked.clear()
     assert (plan.labelled, accuracy_of(host, plan), host.asked) == (0, (0, 0), [])
 

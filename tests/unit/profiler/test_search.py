@@ -18,7 +18,7 @@ from profiler.search.process import QPS, SharedProcess, expected_log_qps
 from profiler.search.search import DEFAULT_BUDGET, Search
 from profiler.search.space import Knobs, Point, Space
 from profiler.search.strategy import STRATEGIES
-from profiler.search.trials import Result, Trial
+from profiler.search.trials import Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
 from synergai.profiles.pareto import front, hypervolume
@@ -50,8 +50,8 @@ def make_space(
     )
 
 
-def make_result(qps: float, watts: float = 10.0) -> Result:
-    return Result(qps, watts, setup_s=1.0, seconds=4.0)
+def make_result(qps: float, watts: float = 10.0) -> TrialResult:
+    return TrialResult(qps, watts, setup_s=1.0, seconds=4.0)
 
 
 def true_qps(point: Point) -> float:
@@ -214,7 +214,7 @@ def test_the_noisier_of_two_contenders_is_measured_again() -> None:
     space = make_space((FAST,), threads=(1, 2))
     search = Search(space, make_strategy(), PLAN, math.inf)
     for point, qps, error in ((0, 60.6, 0.02), (1, 55.4, 0.07)):
-        search.tell(Trial(point), Result(qps, 0.0, setup_s=1.0, seconds=4.0, error=error))
+        search.tell(Trial(point), TrialResult(qps, 0.0, setup_s=1.0, seconds=4.0, error=error))
     assert search.next() == Trial(1)
 
 
@@ -321,7 +321,7 @@ def test_mode_off_the_trend_of_its_clock_is_found() -> None:
         factor = 6.0 if point.configuration.power_mode == "slow" else 1.0
         qps = factor * math.exp(expected_log_qps(point.knobs)) / 100
         run_s = 1.0 + PLAN.run_s(qps, full=False)
-        search.tell(trial, Result(qps, 0.0, setup_s=1.0, seconds=run_s))
+        search.tell(trial, TrialResult(qps, 0.0, setup_s=1.0, seconds=run_s))
     for row in space.rows:
         best = search.state.best(row)
         assert best is not None

@@ -12,7 +12,7 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
-from synergai.profiles.service import LOG_INTERVAL_S, ProfileChanges, ProfileService
+from synergai.profiles.service import LOG_INTERVAL_S, DictionaryChanges, ProfileService
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +83,7 @@ async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Pa
     path = tmp_path / "dictionary.db"
     add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
     profiles = ProfileService(path)
-    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
+    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
     watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
     profiles.record(make_entry(5.0, "observed", threads=8))
     profiles.dictionary.put(make_entry(5.0, "observed", threads=8))
@@ -102,7 +102,7 @@ async def test_entries_changed_by_another_process_are_reported_once(tmp_path: Pa
 async def test_a_large_import_is_one_change(tmp_path: Path) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
-    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
+    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
     watching = asyncio.create_task(profiles.watch(reported.put_nowait, interval_s=0.01))
     entries = [make_entry(10.0, threads=threads) for threads in range(1, 1000)]
     await asyncio.to_thread(add_to_dictionary, path, entries)
@@ -118,14 +118,14 @@ async def test_watching_survives_an_unexpected_error_and_tries_again(
 ) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
-    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
+    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
     failures = iter([RuntimeError("a bug"), RuntimeError("a bug")])
 
     def fail_twice() -> None:
         if (error := next(failures, None)) is not None:
             raise error
 
-    def use(changes: ProfileChanges) -> None:
+    def use(changes: DictionaryChanges) -> None:
         if broken == "use":
             fail_twice()
         reported.put_nowait(changes)
@@ -155,10 +155,10 @@ async def test_entries_deleted_by_another_process_are_reported_even_after_a_fail
     add_to_dictionary(path, [make_entry(10.0), make_entry(20.0, threads=4)])
     profiles = ProfileService(path)
     profiles.dictionary.put(make_entry(5.0, "observed", threads=8))  # not in the file
-    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
+    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
     failures = iter([RuntimeError("a bug")])
 
-    def use(changes: ProfileChanges) -> None:
+    def use(changes: DictionaryChanges) -> None:
         if (error := next(failures, None)) is not None:
             raise error
         reported.put_nowait(changes)
@@ -169,7 +169,7 @@ async def test_entries_deleted_by_another_process_are_reported_even_after_a_fail
     watching.cancel()
     await asyncio.wait([watching])
     await profiles.close()
-    assert changes == ProfileChanges([], [make_entry(10.0)])
+    assert changes == DictionaryChanges([], [make_entry(10.0)])
 
 
 async def test_implausible_entries_are_refused_and_those_of_the_file_not_used(
@@ -206,11 +206,11 @@ async def test_changes_that_follow_each_other_are_logged_together(
 ) -> None:
     path = tmp_path / "dictionary.db"
     profiles = ProfileService(path)
-    reported: asyncio.Queue[ProfileChanges] = asyncio.Queue()
+    reported: asyncio.Queue[DictionaryChanges] = asyncio.Queue()
     caplog.set_level("INFO", logger="synergai.profiles.service")
     now = 0.0
 
-    def use(changes: ProfileChanges) -> None:
+    def use(changes: DictionaryChanges) -> None:
         for entry in changes.put:
             profiles.dictionary.put(entry)
         reported.put_nowait(changes)

@@ -17,7 +17,7 @@ from synergai.domain import Configuration, EngineName, JobId, WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import load_dictionary
-from synergai.simulator.capacity import MARGIN, Planner, plan
+from synergai.simulator.capacity import MARGIN, CapacityPlanner, plan
 from synergai.simulator.outcomes import job_outcomes
 from synergai.simulator.settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.simulation import scheduling_settings, simulate
@@ -47,7 +47,7 @@ def a_planner(
     violations: float = 0.1,
     max_workers: int = 32,
     costs: dict[WorkerClass, float] | None = None,
-) -> Planner:
+) -> CapacityPlanner:
     workload, fresh = (
         draw(
             profile,
@@ -59,7 +59,7 @@ def a_planner(
         )
         for seed in (0, 1)
     )
-    return Planner(
+    return CapacityPlanner(
         workloads=[workload],
         fresh=[fresh],
         settings=scheduling_settings("malleable"),

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.simulator.plots import draw_comparison
-from synergai.simulator.results import Result
+from synergai.simulator.results import SimulationResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def a_result(policy: str, *, wait_s: float) -> Result:
-    return Result(
+def a_result(policy: str, *, wait_s: float) -> SimulationResult:
+    return SimulationResult(
         experiment="DL-FL",
         policy=policy,
         seed=1,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from synergai.scheduling.events import Command, Event
     from synergai.simulator.simulation import Run
-    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.virtual_worker import BusySpan
     from synergai.simulator.workload import Workload
 
 Simulated = tuple["Workload", "Run", "Path"]
@@ -52,7 +52,7 @@ def simulated(
     return workload, run, path
 
 
-def sorted_spans(run: Run) -> list[Span]:
+def sorted_spans(run: Run) -> list[BusySpan]:
     """Return spans by time; spans stopped before their first query tie, except for rounding."""
     return sorted(
         run.spans,

@@ -34,7 +34,7 @@ from synergai.simulator.workload import (
 )
 
 if TYPE_CHECKING:
-    from synergai.simulator.virtual_worker import Span
+    from synergai.simulator.virtual_worker import BusySpan
     from synergai.simulator.workload import TPre
 
 
@@ -232,13 +232,13 @@ def test_bound_counts_infeasible_jobs(profile: Profile) -> None:
 # --- the audit --------------------------------------------------------------------------
 
 
-def shifted(span: Span, seconds: float) -> Span:
+def shifted(span: BusySpan, seconds: float) -> BusySpan:
     return replace(
         span, started=span.started + seconds, ready=span.ready + seconds, ended=span.ended + seconds
     )
 
 
-def with_first_span(run: Run, *spans: Span) -> Run:
+def with_first_span(run: Run, *spans: BusySpan) -> Run:
     return replace(run, spans=(*spans, *run.spans[1:]))
 
 

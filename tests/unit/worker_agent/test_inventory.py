@@ -13,7 +13,7 @@ import pytest
 
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable, NotFound, SynergaiError
-from synergai.models.descriptions import Description
+from synergai.models.descriptions import EngineDescription
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
 from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
@@ -40,10 +40,10 @@ class Loads(list[EngineName]):
 
     unverified = ""
 
-    async def __call__(self, definition: EngineDefinition) -> Description:
+    async def __call__(self, definition: EngineDefinition) -> EngineDescription:
         self.append(definition.name)
         x = (TensorSpec("x", "FP32", (1,)),)
-        return Description(x, x, samples=1, unverified=self.unverified)
+        return EngineDescription(x, x, samples=1, unverified=self.unverified)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ async def test_small_engines_are_described_first(
 async def test_slow_engine_delays_no_other(models: Path, tmp_path: Path, loads: Loads) -> None:
     blocked = asyncio.Event()
 
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         if definition.name == ONE:
             await blocked.wait()
         return await loads(definition)
@@ -158,7 +158,7 @@ async def test_engine_crowded_out_of_memory_is_described_after_the_others(
 ) -> None:
     tried: list[EngineName] = []
 
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         tried.append(definition.name)
         if tried == [ONE]:
             raise CrowdedOut("all engines used more than allowed")
@@ -178,7 +178,7 @@ class Blocked(Loads):
         super().__init__()
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def __call__(self, definition: EngineDefinition) -> Description:
+    async def __call__(self, definition: EngineDefinition) -> EngineDescription:
         if not self.begun.is_set():
             self.begun.set()
             await self.go_on.wait()
@@ -251,7 +251,7 @@ async def test_engine_that_changed_before_its_load_is_loaded_once(
 ) -> None:
     loads, crowded = Blocked(), asyncio.Event()
 
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         if crowded_out and definition.name == TWO and not crowded.is_set():
             crowded.set()
             raise CrowdedOut("all engines used more than allowed")
@@ -277,7 +277,7 @@ async def test_engine_that_changed_before_its_load_is_loaded_once(
 async def test_fault_of_an_engine_that_is_being_replaced_is_dropped(
     models: Path, tmp_path: Path
 ) -> None:
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         definition.file.unlink()  # the first step of replacing it
         raise EngineUnusable("it cannot be read")
 
@@ -291,7 +291,7 @@ async def test_fault_of_an_engine_that_is_being_replaced_is_dropped(
 async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
     models: Path, tmp_path: Path
 ) -> None:
-    async def inspect(_: EngineDefinition) -> Description:
+    async def inspect(_: EngineDefinition) -> EngineDescription:
         (models / "one").rename(away)
         raise EngineUnusable("it cannot be read")
 
@@ -309,7 +309,7 @@ async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
 async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
     models: Path, tmp_path: Path, *, others: bool
 ) -> None:
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         if definition.name == ONE:
             (models / "one").rename(away)
             raise LoadHung("it was not loaded within 60 s")
@@ -348,7 +348,7 @@ class Hanging(Loads):
         super().__init__()
         self._error = error
 
-    async def __call__(self, definition: EngineDefinition) -> Description:
+    async def __call__(self, definition: EngineDefinition) -> EngineDescription:
         await super().__call__(definition)
         raise self._error(f"engine {definition.name} was not loaded within 60 s")
 
@@ -387,7 +387,7 @@ async def test_model_that_hung_is_loaded_again_on_request(
     loads: list[EngineName] = []
     hangs = True
 
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         loads.append(definition.name)
         if definition.name == ONE and hangs:
             raise LoadHung("it was not loaded within 60 s")
@@ -454,13 +454,13 @@ class Variants(Loads):
         self.widths: dict[str, int] = {}
         self.variants: list[str] = []
 
-    async def __call__(self, definition: EngineDefinition) -> Description:
+    async def __call__(self, definition: EngineDefinition) -> EngineDescription:
         self.variants.append(definition.variant)
         if error := self.errors.get(definition.variant):
             raise error
         x = (TensorSpec("x", "FP32", (1,)),)
         y = (TensorSpec("y", "FP32", (self.widths.get(definition.variant, 10),)),)
-        return Description(x, y, samples=1)
+        return EngineDescription(x, y, samples=1)
 
 
 @pytest.fixture
@@ -553,7 +553,7 @@ async def test_known_engine_is_ready_while_others_are_loaded(models: Path, tmp_p
     put(models, "two", b"2")  # smaller, and so the first one to be loaded
     started, ready = asyncio.Event(), asyncio.Event()
 
-    async def inspect(definition: EngineDefinition) -> Description:
+    async def inspect(definition: EngineDefinition) -> EngineDescription:
         assert definition.name == TWO
         started.set()
         await ready.wait()

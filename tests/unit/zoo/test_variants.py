@@ -16,13 +16,13 @@ from synergai.models.installation import write_definition
 from synergai.models.samples import write_samples
 from synergai.zoo import variants
 from synergai.zoo.builders.onnx_graph import write_model
-from synergai.zoo.variants import Checked, make_variants, remove_variant
+from synergai.zoo.variants import CheckedVariant, make_variants, remove_variant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SHAPE = Shape(size=4, channels=(4, 4), strides=(1, 2), classes=2)
-RIGHT = Checked(
+RIGHT = CheckedVariant(
     inputs=(TensorSpec(INPUT, "UINT8", (-1, 1, 4, 4)),),
     outputs=(TensorSpec("logits", "FP32", (-1, 2)),),
     labelled=8,
@@ -40,11 +40,11 @@ class Checks:
 
     def __init__(self, models: Path) -> None:
         self.asked: list[str] = []
-        self.results: dict[str, Checked | Exception] = {}
+        self.results: dict[str, CheckedVariant | Exception] = {}
         self.loadable: list[bool] = []
         self._models = models
 
-    def __call__(self, models: Path, name: str, variant: str) -> Checked:
+    def __call__(self, models: Path, name: str, variant: str) -> CheckedVariant:
         self.asked.append(variant)
         ModelDirectory(models).get(name).of_variant(variant).verified_digest()
         for engine in ModelDirectory(self._models).engines():
@@ -108,7 +108,7 @@ def test_variant_with_other_tensors_or_that_fails_changes_nothing(
     models: Path, checks: Checks
 ) -> None:
     before = {path: path.read_bytes() for path in (models / "net").iterdir()}
-    faults: tuple[Checked | Exception, ...] = (
+    faults: tuple[CheckedVariant | Exception, ...] = (
         replace(RIGHT, outputs=(TensorSpec("logits", "FP32", (-1, 3)),)),
         replace(RIGHT, unverified="the model fails on its samples.npz"),
         EngineUnusable("it crashed"),

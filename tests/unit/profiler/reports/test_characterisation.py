@@ -10,7 +10,7 @@ from profiler.reports.characterisation.facts import compute_facts
 from profiler.reports.characterisation.modes import Limits, limits_of
 from profiler.reports.characterisation.operating_modes import compare_modes
 from profiler.reports.characterisation.report import characterise
-from profiler.reports.characterisation.space import Space
+from profiler.reports.characterisation.space import FleetProfile
 from profiler.reports.characterisation.threads import scale_threads
 from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare
@@ -46,16 +46,16 @@ def an_entry(
 
 
 @pytest.fixture(scope="module")
-def reconstructed() -> Space:
-    return Space(load_dictionary(RECONSTRUCTED_PROFILE), 3900)
+def reconstructed() -> FleetProfile:
+    return FleetProfile(load_dictionary(RECONSTRUCTED_PROFILE), 3900)
 
 
 def report_on(*entries: ProfileEntry) -> Report:
-    return characterise(Space(entries, 100), source="test", made="now")
+    return characterise(FleetProfile(entries, 100), source="test", made="now")
 
 
 def test_classes_are_compared_by_ratios_of_means_over_shared_engines() -> None:
-    space = Space(
+    space = FleetProfile(
         [
             an_entry(40.0, engine="a", t_pre_s=1.0),
             an_entry(20.0, engine="b", t_pre_s=3.0),
@@ -76,7 +76,7 @@ def test_classes_are_compared_by_ratios_of_means_over_shared_engines() -> None:
 
 
 def test_threads_are_compared_in_one_mode_and_on_one_provider() -> None:
-    space = Space(
+    space = FleetProfile(
         [
             an_entry(10.0, threads=1, mode="fast", t_pre_s=2.0),
             an_entry(16.0, threads=2, mode="fast", t_pre_s=1.5),
@@ -95,14 +95,16 @@ def test_threads_are_compared_in_one_mode_and_on_one_provider() -> None:
 
 
 def test_an_engine_that_is_slower_with_all_threads_collapses() -> None:
-    space = Space([an_entry(q, threads=n) for n, q in ((1, 10.0), (2, 19.5), (4, 12.0))], 100)
+    space = FleetProfile(
+        [an_entry(q, threads=n) for n, q in ((1, 10.0), (2, 19.5), (4, 12.0))], 100
+    )
     [engine] = scale_threads(space)[0].engines
     assert engine.collapses
     assert (engine.best, engine.near_best) == (2, 2)
 
 
 def test_modes_are_compared_by_their_best_thread_count() -> None:
-    space = Space(
+    space = FleetProfile(
         [
             an_entry(10.0, mode="1x1000mhz", threads=1),
             an_entry(30.0, mode="2x2000mhz", threads=1),
@@ -143,13 +145,17 @@ def test_front_has_what_no_other_configuration_surpasses() -> None:
         an_entry(40.0, threads=1, watts=8.0),
     )
     worse = an_entry(70.0, threads=3, watts=30.0)
-    [front] = fronts(Space([worse, efficient, fast, middle, an_entry(9.0, engine="dark")], 100))
+    [front] = fronts(
+        FleetProfile([worse, efficient, fast, middle, an_entry(9.0, engine="dark")], 100)
+    )
     assert front.front == (fast, middle, efficient)
     assert front.saving == pytest.approx(1 - 0.2 / 0.5)
     assert front.price == pytest.approx(0.6)
 
 
-def test_reconstructed_profile_agrees_with_most_printed_numbers(reconstructed: Space) -> None:
+def test_reconstructed_profile_agrees_with_most_printed_numbers(
+    reconstructed: FleetProfile,
+) -> None:
     facts = compute_facts(
         summarize_classes(reconstructed), scale_threads(reconstructed), compare_modes(reconstructed)
     )
@@ -178,7 +184,7 @@ def test_reconstructed_profile_agrees_with_most_printed_numbers(reconstructed: S
     )
 
 
-def test_every_caption_says_that_a_profile_is_reconstructed(reconstructed: Space) -> None:
+def test_every_caption_says_that_a_profile_is_reconstructed(reconstructed: FleetProfile) -> None:
     report = characterise(reconstructed, source="thesis", made="now")
     blocks = [block for section in report.sections for block in section.blocks]
     captions = [block.caption for block in blocks if isinstance(block, Figure | Table)]
@@ -226,7 +232,7 @@ def test_what_is_missing_is_said() -> None:
 def test_nothing_is_computed_from_predicted_entries() -> None:
     measured = an_entry(10.0, threads=1)
     predicted = an_entry(99.0, threads=2, label="predicted")
-    space = Space([measured, predicted], 100)
+    space = FleetProfile([measured, predicted], 100)
     assert space.best(measured.engine, measured.worker_class) == measured
     assert scale_threads(space) == []
     report = report_on(measured, predicted)
@@ -242,7 +248,7 @@ def test_entries_of_an_older_model_file_or_runtime_are_set_aside() -> None:
         an_entry(50.0, threads=2), digest="a", runtime="r 2", measured_at="2026-01-01T00:00:00Z"
     )
     unknown = an_entry(20.0, threads=4)
-    space = Space([new, older, unknown], 100)
+    space = FleetProfile([new, older, unknown], 100)
     assert (space.stale, space.measured) == ([older], [new, unknown])
     assert space.labels() == {"measured": 2, "stale": 1}
     assert any("1 stale" in figure.caption for figure in report_on(new, older).figures())
@@ -253,14 +259,14 @@ def test_the_measured_clock_stands_for_one_that_the_mode_does_not_state() -> Non
         structs.replace(an_entry(qps, mode=mode), clock_mhz=clock)
         for mode, qps, clock in (("slow", 10.0, 801.0), ("fast", 20.0, 1598.0))
     ]
-    [comparison] = compare_modes(Space(entries, 100))
+    [comparison] = compare_modes(FleetProfile(entries, 100))
     [knob] = comparison.knobs
     assert [(knob.name, each.value) for each in knob.values] == [("clock", 800), ("clock", 1600)]
 
 
 def test_two_points_and_disturbed_ones_have_no_correlation() -> None:
-    two = Space([an_entry(10.0, threads=1), an_entry(9.0, threads=2)], 100)
-    disturbed = Space(
+    two = FleetProfile([an_entry(10.0, threads=1), an_entry(9.0, threads=2)], 100)
+    disturbed = FleetProfile(
         [
             an_entry(10.0, threads=1),
             an_entry(9.0, threads=2, label="disturbed"),
@@ -276,7 +282,7 @@ def test_two_points_and_disturbed_ones_have_no_correlation() -> None:
 def test_clock_and_cores_are_told_apart_by_partial_correlation() -> None:
     # QPS follows the clock alone; modes with more cores have lower clocks, as on the AGX.
     modes = {"8x1000mhz": 10.0, "6x1200mhz": 12.0, "4x1500mhz": 15.0, "2x1600mhz": 16.0}
-    [comparison] = compare_modes(Space([an_entry(q, mode=m) for m, q in modes.items()], 100))
+    [comparison] = compare_modes(FleetProfile([an_entry(q, mode=m) for m, q in modes.items()], 100))
     clock, cores = comparison.knobs
     assert cores.pearson is not None
     assert cores.pearson < -0.9
@@ -284,7 +290,9 @@ def test_clock_and_cores_are_told_apart_by_partial_correlation() -> None:
     assert cores.partial is None
 
 
-def test_correlation_with_the_budget_says_that_maxn_is_left_out(reconstructed: Space) -> None:
+def test_correlation_with_the_budget_says_that_maxn_is_left_out(
+    reconstructed: FleetProfile,
+) -> None:
     report = characterise(reconstructed, source="thesis", made="now")
     captions = {figure.key: figure.caption for figure in report.figures()}
     assert "MAXN" in captions["figure-5-4-agx"]
@@ -293,13 +301,13 @@ def test_correlation_with_the_budget_says_that_maxn_is_left_out(reconstructed: S
 
 def test_modes_without_a_common_engine_are_not_compared() -> None:
     apart = [an_entry(90.0, engine="a", mode="fast"), an_entry(1.0, engine="b", mode="slow")]
-    assert compare_modes(Space(apart, 100)) == []
+    assert compare_modes(FleetProfile(apart, 100)) == []
     shared = [an_entry(10.0, engine="c", mode="fast"), an_entry(30.0, engine="c", mode="slow")]
-    [comparison] = compare_modes(Space([*apart, *shared], 100))
+    [comparison] = compare_modes(FleetProfile([*apart, *shared], 100))
     assert (comparison.best.mode, comparison.worst.behind) == ("slow", 3.0)
 
 
 @pytest.mark.parametrize("entries", [[], [an_entry(1.0, label="predicted")]])
 def test_a_dictionary_without_measurements_is_refused(entries: list[ProfileEntry]) -> None:
     with pytest.raises(InvalidInput, match="no measurement"):
-        Space(entries, 100)
+        FleetProfile(entries, 100)

@@ -11,7 +11,7 @@ from profiler.reports.document import Figure, Report, Table
 from profiler.reports.evaluation.demand import measure_demand, printed_qos_s
 from profiler.reports.evaluation.factors import Factors
 from profiler.reports.evaluation.outcomes import outcome_of_log, outcome_of_run, outcomes_of_logs
-from profiler.reports.evaluation.report import Origin, evaluate
+from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import Study
 from profiler.reports.evaluation.thesis import compare_cells
 from profiler.reports.printed import BASELINES, CELLS, EXPERIMENTS, TABLE_7_1
@@ -66,7 +66,7 @@ def a_study(profile: Profile, *, policies: Iterable[str], **options: object) -> 
 
 
 def a_report(study: Study, profile: Profile | None = None, *, thesis: bool = False) -> Report:
-    origin = Origin(facts=(), profile=profile, is_reconstructed=thesis, made="now")
+    origin = StudyOrigin(facts=(), profile=profile, is_reconstructed=thesis, made="now")
     return evaluate(study, origin)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ V1 = {
 V2 = {"cpu.max": "max 100000", "cpuset.cpus": "", "cgroup.subtree_control": ""}
 
 
-class EmulatedCgroups(Files):
+class EmulatedCgroups(MachineFiles):
     """Directory in which new groups have the kernel's files, and processes move between groups."""
 
     __slots__ = ()

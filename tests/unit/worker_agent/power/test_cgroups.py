@@ -12,7 +12,7 @@ from worker_agent.power.cgroup_versions import CpuLimit
 from worker_agent.power.controller import Reading, SwitchFailed
 from worker_agent.power.cpu_cgroup import CpuCgroup
 from worker_agent.power.cpu_shares import CpuShareController, parse_share
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 PID = str(os.getpid())
 
 
-def directories(files: Files) -> list[str]:
+def directories(files: MachineFiles) -> list[str]:
     return files.find("/sys/fs/cgroup", "**/synergai-*")
 
 
-def test_a_group_limits_the_process_until_it_is_left(groups: Files) -> None:
+def test_a_group_limits_the_process_until_it_is_left(groups: MachineFiles) -> None:
     with CpuCgroup(CpuLimit(0.3, frozenset({0, 1})), groups) as group:
         assert group.members() == {os.getpid()}
         assert group.read() == CpuLimit(0.3, frozenset({0, 1}))
@@ -32,7 +32,7 @@ def test_a_group_limits_the_process_until_it_is_left(groups: Files) -> None:
     assert directories(groups) == []
 
 
-def test_the_period_is_short_so_that_a_limited_process_runs_evenly(version_2: Files) -> None:
+def test_the_period_is_short_so_that_a_limited_process_runs_evenly(version_2: MachineFiles) -> None:
     with CpuCgroup(CpuLimit(0.3), version_2) as group:
         assert version_2.read(f"{group.folders[0]}/cpu.max") == "3000 10000"
 
@@ -42,14 +42,14 @@ def test_a_very_small_share_gets_a_longer_period() -> None:
     assert (limit.quota_us, limit.period_us) == (1000, 100_000)
 
 
-def test_no_limit_is_written_in_the_kernels_notation(groups: Files) -> None:
+def test_no_limit_is_written_in_the_kernels_notation(groups: MachineFiles) -> None:
     with CpuCgroup(CpuLimit(), groups) as group:
         assert group.read() == CpuLimit()
         words = {groups.read(path) for path in groups.find(group.folders[0], "cpu.*")}
         assert words & {"-1", "max 10000"}
 
 
-def test_after_a_refusal_the_process_is_back_in_its_group(groups: Files) -> None:
+def test_after_a_refusal_the_process_is_back_in_its_group(groups: MachineFiles) -> None:
     group = CpuCgroup(CpuLimit(1.0, frozenset({9})), groups)
     with pytest.raises(NotSupported, match=r"cpuset.cpus.*Numerical result out of range"):
         group.enter()
@@ -57,7 +57,7 @@ def test_after_a_refusal_the_process_is_back_in_its_group(groups: Files) -> None
     assert group.remove()
 
 
-def test_a_group_with_processes_is_not_removed(groups: Files) -> None:
+def test_a_group_with_processes_is_not_removed(groups: MachineFiles) -> None:
     group = CpuCgroup(CpuLimit(1.0), groups)
     group.enter()
     assert not group.remove()
@@ -66,14 +66,16 @@ def test_a_group_with_processes_is_not_removed(groups: Files) -> None:
     assert directories(groups) == []
 
 
-def test_controllers_of_version_2_stay_on_while_another_group_needs_them(version_2: Files) -> None:
+def test_controllers_of_version_2_stay_on_while_another_group_needs_them(
+    version_2: MachineFiles,
+) -> None:
     version_2.make_directory("/sys/fs/cgroup/unit/other")
     with CpuCgroup(CpuLimit(1.0), version_2):
         pass
     assert version_2.read("/sys/fs/cgroup/unit/cgroup.subtree_control") == "cpu"
 
 
-def test_groups_of_dead_processes_are_removed(version_1: Files) -> None:
+def test_groups_of_dead_processes_are_removed(version_1: MachineFiles) -> None:
     left = "/sys/fs/cgroup/cpu/box/synergai-999999999-abc"
     version_1.make_directory(left)
     version_1.make_directory(alive := f"/sys/fs/cgroup/cpu/box/synergai-{PID}-abc")
@@ -83,7 +85,7 @@ def test_groups_of_dead_processes_are_removed(version_1: Files) -> None:
     assert version_1.exists(alive)
 
 
-def test_group_that_another_process_removed_is_gone(groups: Files) -> None:
+def test_group_that_another_process_removed_is_gone(groups: MachineFiles) -> None:
     group = CpuCgroup(CpuLimit(1.0), groups)
     for folder in group.folders:
         groups.remove_directory(folder)
@@ -93,7 +95,7 @@ def test_group_that_another_process_removed_is_gone(groups: Files) -> None:
 
 def test_a_machine_without_control_groups_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="neither cgroup v2 nor the v1 cpu hierarchy"):
-        CpuCgroup(CpuLimit(1.0), Files(tmp_path))
+        CpuCgroup(CpuLimit(1.0), MachineFiles(tmp_path))
 
 
 @pytest.mark.parametrize("cpus", [-1.0, 0.001, float("nan"), float("inf"), 1e6])
@@ -105,7 +107,7 @@ def test_a_limit_out_of_range_is_refused(cpus: float) -> None:
 # --- modes ------------------------------------------------------------------------------
 
 
-def test_shares_are_switched_and_read_back(groups: Files) -> None:
+def test_shares_are_switched_and_read_back(groups: MachineFiles) -> None:
     power = CpuShareController(groups, ["2cpu_on_0-1", "1cpu", "0.25cpu_on_0_2"])
     assert [mode.cores for mode in power.modes()] == [2, 1, 2]
     assert power.read() == Reading("2cpu_on_0-1")
@@ -117,21 +119,21 @@ def test_shares_are_switched_and_read_back(groups: Files) -> None:
 
 
 def test_the_default_shares_are_all_cores_and_repeated_halves(
-    groups: Files, monkeypatch: pytest.MonkeyPatch
+    groups: MachineFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
     power = CpuShareController(groups)
     assert [mode.name for mode in power.modes()] == ["4cpu", "2cpu", "1cpu", "0.5cpu"]
 
 
-def test_a_limit_written_by_another_program_matches_no_mode(version_2: Files) -> None:
+def test_a_limit_written_by_another_program_matches_no_mode(version_2: MachineFiles) -> None:
     power = CpuShareController(version_2, ["1cpu", "0.5cpu"])
     (folder,) = directories(version_2)
     version_2.write(f"{folder}/cpu.max", "7000 10000")
     assert power.read() == Reading("", "the cgroup is limited to 0.7 CPUs")
 
 
-def test_a_refused_share_leaves_the_mode_that_was_in_force(version_1: Files) -> None:
+def test_a_refused_share_leaves_the_mode_that_was_in_force(version_1: MachineFiles) -> None:
     power = CpuShareController(version_1, ["1cpu_on_0", "1cpu_on_9"])
     with pytest.raises(SwitchFailed, match="kernel refused") as failed:
         power.switch("1cpu_on_9")

@@ -9,7 +9,7 @@ import pytest
 from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.controller import Reading, SwitchFailed
 from worker_agent.power.cpufreq import CpuFrequencyController
-from worker_agent.power.files import Files, format_cpus
+from worker_agent.power.files import MachineFiles, format_cpus
 from worker_agent.power.switching import SwitchTiming
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ CPU = "/sys/devices/system/cpu"
 NO_SETTLING = SwitchTiming(settle=0.0, timeout=0.0)
 
 
-class Cores(Files):
+class Cores(MachineFiles):
     """Keeps the list of online cores consistent with their flags, as the kernel does."""
 
     __slots__ = ()
@@ -49,7 +49,7 @@ def cores(tmp_path: Path) -> Cores:
     return Cores(tmp_path)
 
 
-def controller(files: Files, modes: Sequence[str] = ()) -> CpuFrequencyController:
+def controller(files: MachineFiles, modes: Sequence[str] = ()) -> CpuFrequencyController:
     return CpuFrequencyController(files, modes, timing=NO_SETTLING)
 
 
@@ -100,4 +100,4 @@ def test_a_mode_out_of_range_is_refused(cores: Cores, name: str) -> None:
 
 def test_a_machine_whose_clock_cannot_be_set_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match="virtual machines"):
-        CpuFrequencyController(Files(tmp_path))
+        CpuFrequencyController(MachineFiles(tmp_path))

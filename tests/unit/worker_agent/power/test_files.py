@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput
-from worker_agent.power.files import Files, format_cpus, parse_cpus
+from worker_agent.power.files import MachineFiles, format_cpus, parse_cpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +29,9 @@ def test_a_malformed_cpu_list_is_refused(text: str) -> None:
 @pytest.mark.parametrize("path", ["sys/kernel", "/sys/../etc/passwd", ""])
 def test_a_path_outside_the_root_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidInput):
-        Files(tmp_path).path(path)
+        MachineFiles(tmp_path).path(path)
 
 
 def test_writing_never_creates_a_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="scaling_max_freq"):
-        Files(tmp_path).write("/scaling_max_freq", "1")
+        MachineFiles(tmp_path).write("/scaling_max_freq", "1")

@@ -10,7 +10,7 @@ from synergai.errors import NotSupported
 from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.emulated_board.kinds import KINDS
 from worker_agent.power import telemetry
-from worker_agent.power.files import Files
+from worker_agent.power.files import MachineFiles
 from worker_agent.power.nvml import NvmlSensor
 from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor
 from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 RAPL = "sys/class/powercap/intel-rapl:0"
 
 
-def a_machine(root: Path, files: dict[str, str]) -> Files:
+def a_machine(root: Path, files: dict[str, str]) -> MachineFiles:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return Files(root)
+    return MachineFiles(root)
 
 
 @pytest.mark.parametrize("jetpack", [4, 5])
@@ -76,11 +76,11 @@ def test_rapl_counts_packages_without_their_parts_and_over_a_wrap(tmp_path: Path
 
 def test_the_error_without_sensors_lists_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(NotSupported, match=r"INA3221.*RAPL"):
-        open_meter(Files(tmp_path))
+        open_meter(MachineFiles(tmp_path))
 
 
 def test_counters_that_only_root_may_read_are_reported_as_that() -> None:
-    class Locked(Files):
+    class Locked(MachineFiles):
         def read(self, path: str) -> str:
             raise PermissionError(13, "Permission denied", path)
 
@@ -97,7 +97,7 @@ def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_pa
     with MeanPower(board.files, lambda: now[0]) as power:
         now[0] += 2.0
     assert power.watts == pytest.approx(5.06)
-    with MeanPower(Files(tmp_path / "nothing")) as power:
+    with MeanPower(MachineFiles(tmp_path / "nothing")) as power:
         pass
     assert power.watts == 0.0
 
@@ -124,7 +124,7 @@ def test_a_meter_in_service_gives_mean_power_between_readings_and_total_energy(
 
 
 def test_a_machine_without_a_sensor_has_no_reading(tmp_path: Path) -> None:
-    meter = PowerMeter(Files(tmp_path))
+    meter = PowerMeter(MachineFiles(tmp_path))
     assert (meter.source, meter.read()) == ("", None)
     meter.close()
 
@@ -248,7 +248,7 @@ def test_machines_without_gpus_or_driver_have_no_such_sensor(tmp_path: Path) -> 
         raise OSError(f"{name}: cannot open shared object file")
 
     with pytest.raises(NotSupported, match="no NVIDIA GPU"):
-        NvmlSensor(Files(tmp_path), lambda _: FakeNvml(powers=[]))
+        NvmlSensor(MachineFiles(tmp_path), lambda _: FakeNvml(powers=[]))
     with pytest.raises(NotSupported, match=r"cannot load libnvidia-ml\.so\.1"):
         NvmlSensor(a_machine(tmp_path, GPU), missing)
     with pytest.raises(NotSupported, match="no NVIDIA GPU"):
