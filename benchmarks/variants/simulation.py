@@ -197,7 +197,7 @@ class _Simulation:
         served = Counter(engine for engines in scenario.layout for engine in engines)
         self._load = Load(served, scenario.deadline_s, by_throughput=scenario.profile is None)
         if rule != OURS:
-            self._core._variants.rule = RULES[rule](self._load).choose  # noqa: SLF001 - no option
+            self._core.state.variants.rule = RULES[rule](self._load).choose
         self._workers: dict[WorkerId, _Worker] = {}
         # When an assignment ends, or a load, of which the session is given.
         self._timers: list[tuple[float, int, WorkerId, Session | None]] = []

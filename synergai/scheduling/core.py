@@ -1,7 +1,7 @@
 """The scheduler: events in, commands out.
 
-`ActiveJobs`, `Reports`, `WorkerChanges` and `ProfileChanges` each apply one kind of event. Then
-`Decisions` gives work to the workers.
+Every kind of event has a handler. After each event, what is due follows, and `Decisions` gives work
+to the workers. All rules share one `State`, and keep what only they need.
 
 Invariants after every call of ``handle``:
 
@@ -21,64 +21,43 @@ Invariants after every call of ``handle``:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from synergai.scheduling.events import (
-    AssignmentEnded,
-    AssignmentsRevoked,
-    AssignmentStarted,
-    Command,
-    Eject,
-    EnginesChanged,
-    Event,
-    Expire,
-    JobArrived,
-    JobCancelled,
-    ProfilesAdded,
-    ProfilesRemoved,
-    ProgressChecked,
-    QueriesDone,
-    QueriesReady,
-    TimePassed,
-    WorkerJoined,
-    WorkerLeft,
-)
-from synergai.scheduling.policy import POLICIES, View
-from synergai.scheduling.queue.wait_queue import WaitQueue
+from synergai.domain import Fault, Outcome
+from synergai.scheduling import events
 from synergai.scheduling.rules.active_jobs import ActiveJobs
 from synergai.scheduling.rules.completion import expected_completion
 from synergai.scheduling.rules.crashes import Crashes
 from synergai.scheduling.rules.decisions import Decisions
-from synergai.scheduling.rules.expiries import Expiries
 from synergai.scheduling.rules.failures import Failures
 from synergai.scheduling.rules.hedging import Hedging
 from synergai.scheduling.rules.interleaving import Interleaver
+from synergai.scheduling.rules.kernel import State
 from synergai.scheduling.rules.leases import Leases
 from synergai.scheduling.rules.outliers import Outliers
 from synergai.scheduling.rules.probes import Probes
 from synergai.scheduling.rules.profile_changes import ProfileChanges
-from synergai.scheduling.rules.releases import Releases
-from synergai.scheduling.rules.reports import Reports
 from synergai.scheduling.rules.residency import Residency
 from synergai.scheduling.rules.resumption import Resumption
-from synergai.scheduling.rules.retries import Retries
-from synergai.scheduling.rules.sharing import CoreSharing
 from synergai.scheduling.rules.worker_changes import WorkerChanges
-from synergai.scheduling.state.estimator import Estimator
-from synergai.scheduling.state.fleet import Fleet
-from synergai.scheduling.state.loads import Loads
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
-from synergai.scheduling.state.sizes import SessionSizes
-from synergai.scheduling.variants.choice import Variants
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from synergai.domain import EngineName, Job, JobId, Session, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+    from synergai.scheduling.events import (
+        AssignmentEnded,
+        AssignmentStarted,
+        Command,
+        Event,
+        QueriesDone,
+        WorkerJoined,
+    )
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.records import Lease, WorkerRecord
 
 
 class SchedulerCore:
@@ -91,76 +70,51 @@ class SchedulerCore:
 
     Raises:
         InvalidInput: the policy does not exist or rejects its options.
+
+    Attributes:
+        state: the kernel.
     """
 
     def __init__(
         self, settings: SchedulingSettings, dictionary: ConfigurationDictionary, epoch: int = 0
     ) -> None:
-        self._settings = settings
-        self._now = -math.inf
-        self._commands: list[Command] = []
-        commands = self._commands
-        policy = self._policy = POLICIES.create(settings.policy, settings.policy_options)
-        loads = self._loads = Loads()
-        sizes = self._sizes = SessionSizes()
-        estimator = self._estimator = Estimator(dictionary, loads, settings)
-        fleet = self._fleet = Fleet(settings)
-        wait_queue = self._wait_queue = WaitQueue(policy, estimator, fleet, settings)
-        queue = self._queue = wait_queue.queue
-        probes = self._probes = Probes(estimator, settings.probe_queries)
-        variants = self._variants = Variants(estimator, fleet, queue, settings)
-        view = self._view = View(queue, fleet, estimator, variants, loads, settings)
-        leases = self._leases = Leases(
-            fleet, wait_queue, estimator, view, variants, loads, settings, commands, epoch
-        )
-        interleaver = self._interleaver = Interleaver(queue, fleet, view, estimator, probes)
-        resumption = self._resumption = Resumption(view)
-        expiries = self._expiries = Expiries()
-        outliers = self._outliers = Outliers(fleet, estimator, settings)
-        workers = self._workers = WorkerChanges(
-            fleet, estimator, dictionary, probes, outliers, wait_queue, view, variants, loads, sizes
-        )
-        profiles = self._profiles = ProfileChanges(
-            dictionary, fleet, estimator, probes, leases, wait_queue, view, commands
-        )
-        residency = self._residency = Residency(
-            fleet, estimator, variants, loads, sizes, commands, settings
-        )
-        retries = self._retries = Retries()
-        crashes = self._crashes = Crashes(fleet, workers, commands)
-        hedging = self._hedging = Hedging(
-            fleet, estimator, leases, wait_queue, commands, settings.hedge_share
-        )
-        jobs = self._jobs = ActiveJobs(
-            wait_queue, leases, hedging, resumption, variants, probes, residency, expiries, commands
-        )
-        releases = self._releases = Releases(leases, jobs, residency, probes, hedging, commands)
-        failures = Failures(fleet, workers, jobs, retries, wait_queue, settings, commands)
-        self._reports = Reports(
-            fleet,
-            leases,
-            workers,
-            profiles,
-            outliers,
-            crashes,
-            hedging,
-            releases,
-            failures,
-            None if policy.rebalances else resumption,
-        )
-        self._decisions = Decisions(
-            policy,
-            view,
-            wait_queue,
-            jobs,
-            leases,
-            probes,
-            CoreSharing(queue, fleet, view, estimator),
-            interleaver,
-            resumption,
-            settings,
-            commands,
-        )
+        self._handled_at = -math.inf
+        state = self.state = State(settings, dictionary)
+        leases = self._leases = Leases(state, epoch)
+        probes = self._probes = Probes(state)
+        residency = self._residency = Residency(state)
+        hedging = self._hedging = Hedging(state, leases)
+        jobs = self._jobs = ActiveJobs(state, leases, hedging, probes, residency)
+        outliers = self._outliers = Outliers(state, jobs)
+        profiles = self._profiles = ProfileChanges(state, probes, leases)
+        workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers)
+        self._crashes = Crashes(state, workers, jobs)
+        self._failures = Failures(state, workers, jobs)
+        resumption = self._resumption = Resumption(state)
+        interleaver = self._interleaver = Interleaver(state, probes)
+        self._decisions = Decisions(state, jobs, leases, probes, interleaver, resumption)
+        of_worker = self._of_worker
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            events.JobArrived: jobs.add,
+            events.QueriesReady: jobs.add_ready,
+            events.JobCancelled: jobs.cancel,
+            events.AssignmentStarted: self._started,
+            events.QueriesDone: self._progressed,
+            events.AssignmentEnded: self._ended,
+            events.AssignmentsRevoked: jobs.revoke_all,
+            events.WorkerJoined: self._joined,
+            events.WorkerLeft: of_worker(workers.remove),
+            events.WorkerDraining: of_worker(workers.drain),
+            events.EnginesChanged: of_worker(workers.change_engines),
+            events.ConfigurationsUnusable: of_worker(workers.change_unusable),
+            events.SessionLoaded: of_worker(workers.session_loaded),
+            events.SessionDropped: of_worker(workers.session_dropped),
+            events.ModeChanged: of_worker(workers.change_mode),
+            events.ProfilesAdded: profiles.add,
+            events.ProfilesRemoved: profiles.remove,
+            events.ProgressChecked: outliers.check,
+            events.TimePassed: lambda _: None,
+        }
 
     # --- driver interface ---------------------------------------------------------------
 
@@ -171,49 +125,36 @@ class SchedulerCore:
             event: what happened.
             now: when it happened, in monotonic seconds; never earlier than the previous event.
         """
-        self._now = self._estimator.now = now
-        self._apply(event)
-        if self._retries.held:
-            for job in self._retries.due(now):
-                self._wait_queue.enqueue(job)
-        if self._crashes.pauses:
-            self._crashes.resume(now)
-        for job in self._expiries.due(now):
-            self._jobs.abort(job, now)
-            self._commands.append(Expire(job.job.id))
-        if self._queue.size:
-            self._decisions.schedule(now)
-        elif self._policy.rebalances:
-            self._decisions.rebalance(now)
+        state = self.state
+        self._handled_at = state.now = state.estimator.now = now
+        self._handlers[type(event)](event)
+        self._failures.resume()
+        self._crashes.resume()
+        self._jobs.expire()
+        self._decisions.decide()
         if self._hedging.is_on:
-            self._hedging.place(self._queue.engines(), now)
-        residency = self._residency
-        if now >= residency.rests_until and (residency.due or residency.again_at <= now):
-            residency.plan(now)
-        commands = self._commands.copy()
-        self._commands.clear()
+            self._hedging.place()
+        self._residency.plan()
+        commands = state.commands.copy()
+        state.commands.clear()
         return commands
 
     def wakeup(self) -> float | None:
         """Return when ``TimePassed`` must be handled; None if only other events matter."""
-        instant = self._expiries.next_deadline()
-        if self._retries.held:
-            instant = min(instant, self._retries.next_due())
-        if self._crashes.pauses:
-            instant = min(instant, self._crashes.next_due())
-        if self._hedging.is_on:
-            instant = min(instant, self._hedging.next_due())
-        residency = self._residency
-        if residency.due:
-            instant = min(instant, residency.rests_until)
-        elif residency.again_at < math.inf:
-            instant = min(instant, max(residency.rests_until, residency.again_at))
-        if self._queue.size:
+        state, now = self.state, self._handled_at
+        instant = min(
+            self._jobs.next_deadline(),
+            self._failures.next_due(),
+            self._crashes.next_due(),
+            self._hedging.next_due(),
+            self._residency.next_due(),
+        )
+        if state.queue.size:
             instant = min(
                 instant,
-                self._loads.next_change(self._now),
-                self._wait_queue.wakeup(self._now),
-                self._fleet.next_available_at(self._now),
+                state.loads.next_change(now),
+                state.waiting.wakeup(now),
+                state.fleet.next_available_at(now),
             )
         return instant if instant < math.inf else None
 
@@ -222,10 +163,12 @@ class SchedulerCore:
 
         None if a worker is idle, or nothing is known. See `Interleaver.expected_answer_s`.
         """
-        self._view.now = now
-        request = JobRecord(job, self._queue.newest + 1, Ranges.complement((), 1), 1)
-        self._wait_queue.rank(request)
-        return self._interleaver.expected_answer_s(request, interruptible=not self._settings.strict)
+        self.state.now = now
+        request = JobRecord(job, self.state.queue.newest + 1, Ranges.complement((), 1), 1)
+        self.state.waiting.rank(request)
+        return self._interleaver.expected_answer_s(
+            request, interruptible=not self.state.settings.strict
+        )
 
     def expected_completion(self, job_id: JobId, now: float) -> float | None:
         """Return when a job is expected to complete, in monotonic seconds.
@@ -235,13 +178,13 @@ class SchedulerCore:
         job = self._jobs.by_id.get(job_id)
         if job is None:
             return None
-        self._view.now = now
-        return expected_completion(job, self._view)
+        self.state.now = now
+        return expected_completion(job, self.state)
 
     @property
     def queued(self) -> int:
         """Number of jobs that wait for a worker."""
-        return len(self._queue)
+        return len(self.state.queue)
 
     @property
     def hedges(self) -> tuple[int, int]:
@@ -251,16 +194,16 @@ class SchedulerCore:
     @property
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
         """Observed over profiled time per query, by worker and engine."""
-        return self._estimator.paces
+        return self.state.estimator.paces
 
     def unprofiled(self, worker_id: WorkerId) -> list[EngineName]:
         """Return the worker's engines that the dictionary lacks for its class, sorted."""
-        worker = self._fleet.workers[worker_id]
+        worker = self.state.fleet.workers[worker_id]
         return sorted(self._probes.unprofiled(worker))
 
     def is_unprofiled(self, worker_id: WorkerId, engine: EngineName) -> bool:
         """Return whether the worker has `engine` and the dictionary lacks it for its class."""
-        worker = self._fleet.workers.get(worker_id)
+        worker = self.state.fleet.workers.get(worker_id)
         return worker is not None and engine in self._probes.unprofiled(worker)
 
     def profiles(self, worker_id: WorkerId) -> list[tuple[ProfileEntry, float | None]]:
@@ -268,101 +211,91 @@ class SchedulerCore:
 
         Sorted by engine; unprofiled engines are left out.
         """
-        worker = self._fleet.workers[worker_id]
+        worker = self.state.fleet.workers[worker_id]
         return [
-            (estimates[0].entry, self._estimator.paces.get((worker_id, engine)))
+            (estimates[0].entry, self.state.estimator.paces.get((worker_id, engine)))
             for engine in sorted(worker.engines)
-            if (estimates := self._estimator.estimates(engine, worker))
+            if (estimates := self.state.estimator.estimates(engine, worker))
         ]
-
-    # --- events -------------------------------------------------------------------------
-
-    def _apply(self, event: Event) -> None:
-        match event:
-            case JobArrived():
-                self._jobs.add(event, self._now)
-            case AssignmentEnded():
-                self._reports.ended(event, self._now)
-            case QueriesDone():
-                self._reports.progressed(event, self._now)
-            case AssignmentStarted():
-                self._reports.started(event, self._now)
-            case QueriesReady(job_id, ready):
-                if job := self._jobs.by_id.get(job_id):
-                    self._wait_queue.withdraw(job)
-                    job.ready = max(job.ready, ready)
-                    self._wait_queue.enqueue(job)
-            case JobCancelled(job_id):
-                if job := self._jobs.by_id.get(job_id):
-                    self._jobs.abort(job, self._now)
-            case AssignmentsRevoked(worker_id):
-                if record := self._fleet.workers.get(worker_id):
-                    self._releases.revoke(record, self._now)
-            case WorkerJoined(worker):
-                if existing := self._fleet.workers.get(worker.id):
-                    self._remove_worker(existing)
-                self._profiles.keep(self._workers.add(worker, self._now))
-                self._residency.due = self._residency.is_on
-            case TimePassed():
-                pass
-            case ProgressChecked():
-                self._check_progress()
-            case ProfilesAdded(entries):
-                self._profiles.add(entries)
-            case ProfilesRemoved(entries):
-                self._profiles.remove(entries)
-            case WorkerLeft(worker_id):
-                if record := self._fleet.workers.get(worker_id):
-                    self._remove_worker(record)
-            case _:
-                if record := self._fleet.workers.get(event.worker_id):
-                    if isinstance(event, EnginesChanged):
-                        self._crashes.engines_changed(record, event)
-                    self._workers.apply(record, event, self._now)
-                    if isinstance(event, EnginesChanged):
-                        self._profiles.keep(record)
-                    self._residency.due = self._residency.is_on
-
-    def _remove_worker(self, worker: WorkerRecord) -> None:
-        self._fleet.remove(worker)
-        self._residency.due = self._residency.is_on
-        self._sizes.remove_worker(worker.worker)
-        self._loads.remove_worker(worker.id)
-        self._crashes.remove_worker(worker.id)
-        self._variants.fleet_changed()
-        self._resumption.discard_worker(worker)
-        self._estimator.invalidate_worker(worker)
-        self._probes.remove_worker(worker)
-        for lease in worker.all_leases():
-            self._releases.release(lease, self._now)
-        for engine in sorted(worker.engines):
-            self._wait_queue.rerank(engine)
-
-    # --- outliers -----------------------------------------------------------------------
 
     @property
     def stuck_s(self) -> float:
         """Time without progress, in addition to what is expected, that ejects a worker."""
-        return self._settings.stuck_s
+        return self.state.settings.stuck_s
 
     def ejected(self, worker_id: WorkerId) -> bool:
         """Return whether a worker gets no assignments because it made no progress."""
-        worker = self._fleet.workers.get(worker_id)
+        worker = self.state.fleet.workers.get(worker_id)
         return worker is not None and worker.ejected_until is not None
 
     def paused(self, worker_id: WorkerId) -> Mapping[Session, float]:
         """Return until when variants are not used on a worker, as they crashed."""
-        worker = self._fleet.workers.get(worker_id)
+        worker = self.state.fleet.workers.get(worker_id)
         return {} if worker is None else worker.paused
 
-    def _check_progress(self) -> None:
-        for worker in list(self._fleet.workers.values()):
-            self._outliers.start_trial(worker, self._now)
-            if self._outliers.is_stuck(worker, self._now):
-                self._eject(worker)
+    # --- events -------------------------------------------------------------------------
 
-    def _eject(self, worker: WorkerRecord) -> None:
-        """Take all assignments of a worker back, and give it no others for a while."""
-        pause_s = self._outliers.eject(worker, self._now)
-        self._releases.revoke(worker, self._now)
-        self._commands.append(Eject(worker.id, pause_s))
+    def _of_worker(self, handle: Callable[[Any, WorkerRecord], None]) -> Callable[[Any], None]:
+        """Return a handler of events of a worker, which change nothing once it has left."""
+
+        def handle_event(event: Any) -> None:
+            if worker := self.state.fleet.workers.get(event.worker_id):
+                handle(event, worker)
+                self._residency.changed()
+
+        return handle_event
+
+    def _joined(self, event: WorkerJoined) -> None:
+        self._workers.add(event)
+        self._residency.changed()
+
+    # Reports on an assignment that is not in flight change nothing.
+
+    def _started(self, event: AssignmentStarted) -> None:
+        """Record that the first query of an assignment runs."""
+        if lease := self._leases.get(event.assignment_id):
+            worker = self._hear(lease)
+            self._workers.add_session(worker, lease.session)
+            self._leases.record_start(lease, event.setup_s)
+
+    def _progressed(self, event: QueriesDone) -> None:
+        """Record the queries that are done so far."""
+        if lease := self._leases.get(event.assignment_id):
+            self._hear(lease, completed=event.done > lease.done)
+            self._leases.record_progress(lease, event.done, event.compute_s)
+            self._jobs.end_answered(lease)
+
+    def _ended(self, event: AssignmentEnded) -> None:
+        """Record the outcome of an assignment, and what follows from it."""
+        lease = self._leases.get(event.assignment_id)
+        if lease is None:
+            return
+        done, stopped = max(event.done, lease.done), event.outcome is Outcome.STOPPED
+        self._hear(lease, completed=event.outcome is Outcome.COMPLETED)
+        lease.batch_size = event.batch
+        self._leases.record_progress(lease, done, event.compute_s, final=True)
+        if lease.done:
+            self._profiles.learn(lease)
+        self._jobs.release(lease, stopped=stopped)
+        if stopped and lease.yielding and not lease.job.is_request and lease.job.queued:
+            self._resumption.remember(lease)
+        if event.fault is Fault.CRASHED:
+            self._crashes.crashed(lease)
+        if event.outcome is Outcome.FAILED:
+            self._failures.charge(lease, event.fault, event.detail)
+        elif event.outcome is Outcome.COMPLETED and lease.remaining:
+            detail = (
+                f"worker {lease.assignment.worker_id} reported completion after {lease.done} of "
+                f"{lease.assignment.count} queries"
+            )
+            self._failures.charge(lease, Fault.UNSPECIFIED, detail)
+
+    def _hear(self, lease: Lease, *, completed: bool = False) -> WorkerRecord:
+        """Note a sign of progress of a worker, and return the worker."""
+        worker = self.state.fleet.workers[lease.assignment.worker_id]
+        if not lease.assignment.concurrent:  # which shows nothing about the head
+            self._outliers.heard(worker)
+        if completed:
+            self._crashes.completed(lease)
+            self._outliers.completed(worker)
+        return worker

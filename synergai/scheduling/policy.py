@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from msgspec import Struct
 
 from synergai.runtime.plugins import Registry
+from synergai.scheduling.queue.job_queue import JobQueue
+from synergai.scheduling.state.estimator import Estimator
+from synergai.scheduling.state.fleet import Fleet
+from synergai.scheduling.state.loads import Loads
+from synergai.scheduling.variants.choice import Variants
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from synergai.domain import Configuration, EngineName, WorkerId
-    from synergai.scheduling.queue.job_queue import JobQueue
+    from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.loads import Loads
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
-    from synergai.scheduling.variants.choice import Variants
 
 
 class Assign(Struct, frozen=True):
@@ -75,53 +76,51 @@ class Candidate(NamedTuple):
 
 
 class View:
-    """Read-only view of queue, fleet and estimates for a policy.
+    """What is known of jobs and workers; policies read it.
 
     Attributes:
-        queue: the waiting jobs.
+        settings: scheduling options.
         now: the instant of the event.
+        queue: the waiting jobs.
+        fleet: the workers.
+        loads: sessions that are being loaded.
+        estimator: what engines cost on workers.
+        variants: the choice among variants of engines.
         extended_at: when the fleet last gained a worker, an engine on one, or by a probe a profile.
         minimizes_energy: the objective is ``energy``.
     """
 
-    def __init__(
-        self,
-        queue: JobQueue,
-        fleet: Fleet,
-        estimator: Estimator,
-        variants: Variants,
-        loads: Loads,
-        settings: SchedulingSettings,
-    ) -> None:
-        self.queue = queue
-        self.now = 0.0
+    def __init__(self, settings: SchedulingSettings, dictionary: ConfigurationDictionary) -> None:
+        self.settings = settings
+        self.now = -math.inf
+        self.queue = JobQueue()
+        self.fleet = Fleet(settings)
+        self.loads = Loads()
+        self.estimator = Estimator(dictionary, self.loads, settings)
+        self.variants = Variants(self.estimator, self.fleet, self.queue, settings)
         self.extended_at = -math.inf
-        self._fleet = fleet
-        self._estimator = estimator
-        self._variants = variants
-        self._loads = loads
         self.minimizes_energy = settings.objective == "energy"
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerRecord]:
         """The whole fleet."""
-        return self._fleet.workers
+        return self.fleet.workers
 
     def available(self) -> list[WorkerRecord]:
         """Return the workers that accept an assignment now, in order of joining."""
-        return self._fleet.available(self.now)
+        return self.fleet.available(self.now)
 
     def serving(self, engine: EngineName) -> Sequence[WorkerRecord]:
         """Return the workers that have `engine`."""
-        return self._fleet.serving(engine)
+        return self.fleet.serving(engine)
 
     def next_available(self, count: int, engine: EngineName) -> list[WorkerRecord]:
         """Return the `count` busy workers with `engine` that become available soonest by time."""
-        return self._fleet.next_available(count, engine)
+        return self.fleet.next_available(count, engine)
 
     def running_jobs(self) -> Iterator[Lease]:
         """Yield the leases that workers run now, of jobs that a request may interrupt."""
-        for worker in self._fleet.interruptible.values():
+        for worker in self.fleet.interruptible.values():
             head = worker.head
             if head is not None and not head.job.is_request and not head.stopping:
                 yield head
@@ -133,7 +132,7 @@ class View:
 
         Falls back to the fastest configuration; None if the engine is not profiled there at all.
         """
-        estimates = self._estimator.estimates(engine, worker)
+        estimates = self.estimator.estimates(engine, worker)
         for estimate in estimates:
             if estimate.configuration == configuration:
                 return estimate
@@ -147,7 +146,7 @@ class View:
         Falls back to the fastest configuration. None if the worker has no variant that the job may
         use now, or the engine is not profiled there at all.
         """
-        estimates = self._estimator.for_job(job, worker)
+        estimates = self.estimator.for_job(job, worker)
         for estimate in estimates:
             if estimate.configuration.base == configuration:
                 return estimate
@@ -155,7 +154,7 @@ class View:
 
     def can_run(self, job: JobRecord, worker: WorkerRecord) -> bool:
         """Return whether a worker has a variant that a job with a floor or a pin may use."""
-        return job.limit is None or bool(self._estimator.allowed(job, worker))
+        return job.limit is None or bool(self.estimator.allowed(job, worker))
 
     def setup_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return the setup still to be paid if the job comes next on the worker."""
@@ -168,7 +167,7 @@ class View:
             or any(lease.session == session for lease in worker.leases.values())
         ):
             return 0.0
-        return self._loads.left_s(worker, session, estimate.setup_s, self.now)
+        return self.loads.left_s(worker, session, estimate.setup_s, self.now)
 
     def best_estimate(self, job: JobRecord, worker: WorkerRecord) -> Estimate | None:
         """Return the cost of the job in the worker's best configuration; None if it cannot run.
@@ -178,7 +177,7 @@ class View:
         """
         if job.job.engine not in worker.engines or worker.withdrawn:
             return None
-        estimates = self._estimator.for_job(job, worker)
+        estimates = self.estimator.for_job(job, worker)
         if not estimates:
             return None
         if not self.minimizes_energy:
@@ -192,7 +191,7 @@ class View:
 
     def _chosen(self, job: JobRecord, worker: WorkerRecord, fastest: Estimate) -> Estimate:
         """Return the variant in which a job would run; that of a request is chosen when it does."""
-        variants = self._variants
+        variants = self.variants
         if not (variants.is_on and fastest.configuration.variant) or job.is_request:
             return fastest
         return variants.choose_for_job(job, worker, fastest, self.now)[0]
@@ -208,7 +207,7 @@ class View:
 
         Uses the current profile if the one of the estimate was replaced.
         """
-        if not self._estimator.is_current(estimate.entry):
+        if not self.estimator.is_current(estimate.entry):
             current = self.estimate(lease.assignment.engine, worker, estimate.configuration)
             estimate = current or estimate
         return self.per_query_s(lease.job, worker, estimate)
@@ -225,7 +224,7 @@ class View:
         for worker in workers:
             if engine not in worker.engines:
                 continue
-            estimates = self._estimator.for_job(job, worker)
+            estimates = self.estimator.for_job(job, worker)
             if not self.minimizes_energy:
                 estimates = estimates[:1]
             free_at = worker.free_at(self.now)
@@ -238,24 +237,24 @@ class View:
             return _by_energy(found, job.job.deadline)
         if len(found) > 1:
             found.sort(key=_by_completion)
-            if job.is_request and engine in self._variants.engines:
+            if job.is_request and engine in self.variants.engines:
                 self._prefer_loaded(job, found)
         return found
 
     def _prefer_loaded(self, job: JobRecord, found: list[Candidate]) -> None:
         """Put the idle worker first that lacks least of the variants that a request may use."""
         first = found[0]
-        if first.worker.leases or not self._variants.lack(job, first.worker, self.now):
+        if first.worker.leases or not self.variants.lack(job, first.worker, self.now):
             return
         limit = self.now + SIMILAR * (first.completes_at - self.now)
         similar = [c for c in found if c.completes_at <= limit and not c.worker.leases]
-        best = min(similar, key=lambda c: self._variants.lack(job, c.worker, self.now))
+        best = min(similar, key=lambda c: self.variants.lack(job, c.worker, self.now))
         found.remove(best)
         found.insert(0, best)
 
     def cost_bounds(self, workers: Sequence[WorkerRecord]) -> LeastCosts:
         """Return the least setup and least seconds per query of `workers`, by engine."""
-        return LeastCosts(tuple(workers), self._estimator)
+        return LeastCosts(tuple(workers), self.estimator)
 
 
 class LeastCosts:

@@ -1,72 +1,60 @@
-"""Active jobs: each from its arrival until it finishes, fails, expires or is cancelled."""
+"""Active jobs: each from its arrival until it finishes, fails, expires or is cancelled.
+
+An assignment of a job ends with a report, with its worker, or when it is taken back.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from typing import TYPE_CHECKING
 
-from synergai.scheduling.events import Finish
+from synergai.scheduling.events import Expire, Finish, Revoke
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
 
 if TYPE_CHECKING:
-    from synergai.domain import JobId
-    from synergai.scheduling.events import Command, JobArrived
-    from synergai.scheduling.queue.wait_queue import WaitQueue
-    from synergai.scheduling.rules.expiries import Expiries
+    from synergai.domain import JobId, Session
+    from synergai.scheduling.events import (
+        AssignmentsRevoked,
+        JobArrived,
+        JobCancelled,
+        QueriesReady,
+    )
     from synergai.scheduling.rules.hedging import Hedging
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.rules.residency import Residency
-    from synergai.scheduling.rules.resumption import Resumption
-    from synergai.scheduling.variants.choice import Variants
+    from synergai.scheduling.state.records import Lease, WorkerRecord
 
 
 class ActiveJobs:
-    """Lets jobs enter and leave the system, and notifies what keeps state about them.
-
-    Args:
-        wait_queue: where jobs with pending queries wait.
-        leases: the assignments in flight, which are stopped when their job leaves.
-        hedging: knows the copies of late requests.
-        resumption: the interrupted jobs.
-        variants: follows how busy engines with variants are.
-        probes: knows the jobs that were stopped for a probe.
-        residency: counts arrivals.
-        expiries: deadlines of perishable jobs.
-        commands: output; receives a ``Finish`` for each job that is completed.
+    """Lets jobs enter and leave the system, and ends their assignments.
 
     Attributes:
         by_id: the jobs.
     """
 
     def __init__(
-        self,
-        wait_queue: WaitQueue,
-        leases: Leases,
-        hedging: Hedging,
-        resumption: Resumption,
-        variants: Variants,
-        probes: Probes,
-        residency: Residency,
-        expiries: Expiries,
-        commands: list[Command],
+        self, state: State, leases: Leases, hedging: Hedging, probes: Probes, residency: Residency
     ) -> None:
-        self._wait_queue = wait_queue
+        self._state = state
         self._leases = leases
         self._hedging = hedging
-        self._resumption = resumption
-        self._variants = variants
         self._probes = probes
         self._residency = residency
-        self._expiries = expiries
-        self._commands = commands
         self.by_id: dict[JobId, JobRecord] = {}
         self._next_sequence = 0
+        # Perishable jobs. Most end long before their deadline, and stay here until they reach the
+        # top of the heap, or dominate it.
+        self._deadlines: list[tuple[float, int, JobRecord]] = []
 
-    def add(self, event: JobArrived, now: float) -> None:
+    # --- jobs ---------------------------------------------------------------------------
+
+    def add(self, event: JobArrived) -> None:
         """Add a job; do nothing if it is active already."""
-        job = event.job
+        job, state = event.job, self._state
         if job.id in self.by_id:
             return
         pending = Ranges.complement(event.done, job.queries)
@@ -75,38 +63,104 @@ class ActiveJobs:
         )
         self._next_sequence += 1
         self.by_id[job.id] = record
-        self._wait_queue.job_added(record, now)
-        if job.engine in self._variants.engines:
-            self._variants.arrived(record, now)
-        if self._residency.is_on:
-            self._residency.arrived(job.engine, now)
+        state.waiting.job_added(record)
+        if job.engine in state.variants.engines:
+            state.variants.arrived(record, state.now)
+        self._residency.arrived(job.engine)
         if job.perishable and math.isfinite(job.deadline):
-            self._expiries.add(record, len(self.by_id))
+            self._watch_deadline(record)
         if record.remaining == 0:
-            self.finish(record, now)
+            self.finish(record)
         else:
-            self._wait_queue.enqueue(record)
+            state.waiting.enqueue(record)
 
-    def abort(self, job: JobRecord, now: float) -> None:
+    def add_ready(self, event: QueriesReady) -> None:
+        """Let more queries of a job run."""
+        if job := self.by_id.get(event.job_id):
+            self._state.waiting.withdraw(job)
+            job.ready = max(job.ready, event.ready)
+            self._state.waiting.enqueue(job)
+
+    def cancel(self, event: JobCancelled) -> None:
+        """Remove a job that is no longer wanted."""
+        if job := self.by_id.get(event.job_id):
+            self.abort(job)
+
+    def abort(self, job: JobRecord) -> None:
         """Remove the job and stop its assignments in flight."""
-        self._remove(job)
-        if self._hedging.is_on:
-            self._hedging.stop(job, now)
-        for lease in job.leases.values():
-            self._leases.stop(lease, now, abort=True)
-
-    def finish(self, job: JobRecord, now: float) -> None:
-        """Remove a job whose queries are all recorded."""
-        # An assignment whose queries are all recorded may not have ended yet.
-        self.abort(job, now)
-        self._commands.append(Finish(job.job.id))
-
-    def _remove(self, job: JobRecord) -> None:
+        state = self._state
         del self.by_id[job.job.id]
         job.removed = True
-        if not job.is_request:  # which is never interrupted, and of which no pace is kept
-            self._resumption.discard(job)
-            self._leases.job_removed(job)
-            self._variants.removed(job)
-            self._probes.job_removed(job.job.id)
-        self._wait_queue.job_removed(job)
+        if not job.is_request:
+            for forget in state.forget_job:
+                forget(job)
+            state.variants.removed(job)
+        state.waiting.job_removed(job)
+        if self._hedging.is_on:
+            self._hedging.stop(job)
+        for lease in job.leases.values():
+            self._leases.stop(lease, abort=True)
+
+    def finish(self, job: JobRecord) -> None:
+        """Remove a job whose queries are all recorded."""
+        # An assignment whose queries are all recorded may not have ended yet.
+        self.abort(job)
+        self._state.commands.append(Finish(job.job.id))
+
+    # --- deadlines ----------------------------------------------------------------------
+
+    def _watch_deadline(self, job: JobRecord) -> None:
+        heapq.heappush(self._deadlines, (job.job.deadline, job.sequence, job))
+        if len(self._deadlines) > 4 * len(self.by_id) + 16:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].removed]
+            heapq.heapify(self._deadlines)
+
+    def expire(self) -> None:
+        """Remove the perishable jobs whose deadline has passed."""
+        while self.next_deadline() <= self._state.now:
+            job = heapq.heappop(self._deadlines)[2]
+            self.abort(job)
+            self._state.commands.append(Expire(job.job.id))
+
+    def next_deadline(self) -> float:
+        """Return the earliest deadline of a perishable job; infinite if there is none."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].removed:
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else math.inf
+
+    # --- assignments --------------------------------------------------------------------
+
+    def release(self, lease: Lease, *, stopped: bool = False) -> None:
+        """End a lease; its job finishes if nothing of it remains.
+
+        Args:
+            lease: an assignment in flight.
+            stopped: it was stopped or taken back; its worker goes on with a load that has begun.
+        """
+        self._leases.release(lease, stopped=stopped)
+        self._residency.changed()
+        self._probes.finished(lease.assignment.id)
+        if self._hedging.is_on:
+            self._hedging.released(lease)
+        self.end_answered(lease)
+        job = lease.job
+        if not job.removed and job.remaining == 0:
+            self.finish(job)
+
+    def revoke(self, worker: WorkerRecord, session: Session | None = None) -> None:
+        """Take the assignments of a worker back, or only those that run in `session`."""
+        for lease in worker.all_leases():
+            if session is None or lease.session == session:
+                self._state.commands.append(Revoke(lease.assignment.id, worker.id))
+                self.release(lease, stopped=True)
+
+    def revoke_all(self, event: AssignmentsRevoked) -> None:
+        """Take back the assignments of a worker whose reports are not trusted."""
+        if worker := self._state.fleet.workers.get(event.worker_id):
+            self.revoke(worker)
+
+    def end_answered(self, lease: Lease) -> None:
+        """End a request, one of whose two assignments has an answer."""
+        if self._hedging.is_on and (job := self._hedging.answered(lease)):
+            self.finish(job)

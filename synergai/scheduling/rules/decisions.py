@@ -10,161 +10,137 @@ from typing import TYPE_CHECKING
 
 from synergai.scheduling.events import Reject
 from synergai.scheduling.policy import Assign, Expect, Preempt
+from synergai.scheduling.rules.sharing import CoreSharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from synergai.scheduling.events import Command
-    from synergai.scheduling.policy import Decision, Policy, View
-    from synergai.scheduling.queue.wait_queue import WaitQueue
+    from synergai.scheduling.policy import Decision
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.interleaving import Interleaver, Interruption
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.rules.resumption import Resumption
-    from synergai.scheduling.rules.sharing import CoreSharing
-    from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
 
 
 class Decisions:
-    """Decides after an event, and executes what is decided.
-
-    Args:
-        policy: decides which waiting job runs where.
-        view: what the policy sees.
-        wait_queue: the waiting jobs.
-        jobs: the active jobs; one that is rejected leaves them.
-        leases: the assignments in flight.
-        probes: chooses where unprofiled engines are measured.
-        sharing: chooses which requests run concurrently with other work.
-        interleaver: chooses which jobs yield to requests.
-        resumption: the interrupted jobs.
-        settings: scheduling options.
-        commands: output; receives a ``Reject`` for each job that is rejected.
-    """
+    """Decides after an event, and executes what is decided."""
 
     def __init__(
         self,
-        policy: Policy,
-        view: View,
-        wait_queue: WaitQueue,
+        state: State,
         jobs: ActiveJobs,
         leases: Leases,
         probes: Probes,
-        sharing: CoreSharing,
         interleaver: Interleaver,
         resumption: Resumption,
-        settings: SchedulingSettings,
-        commands: list[Command],
     ) -> None:
-        self._policy = policy
-        self._view = view
-        self._wait_queue = wait_queue
-        self._queue = wait_queue.queue
+        self._state = state
         self._jobs = jobs
         self._leases = leases
         self._probes = probes
-        self._sharing = sharing
+        self._sharing = CoreSharing(state)
         self._interleaver = interleaver
         self._resumption = resumption
-        self._settings = settings
-        self._commands = commands
 
-    def schedule(self, now: float) -> None:
-        """Decide on the waiting jobs; there is at least one."""
-        self._wait_queue.reassess(now)
-        if self._settings.infeasible == "reject":
-            self._reject_infeasible(now)
-        view = self._view
-        view.now = now
-        probing = self._probes.are_needed(self._queue)
+    def decide(self) -> None:
+        """Decide on the waiting jobs, or let the policy move running work if none waits."""
+        if self._state.queue.size:
+            self._schedule()
+        elif self._state.policy.rebalances:
+            self._rebalance()
+
+    def _schedule(self) -> None:
+        self._state.waiting.reassess()
+        if self._state.settings.infeasible == "reject":
+            self._reject_infeasible()
+        probing = self._probes.are_needed()
         if probing:
-            self._assign_probes(self._probes.for_unprofiled_engines(view), now)
-            if self._policy.rebalances:
-                self._assign_probes(self._probes.for_unplannable_workers(view), now)
-        interleaves = not self._settings.strict
-        if interleaves and self._queue.requests:
-            self._share_cores(now)
-            self._interrupt(self._interleaver.before_policy(), now)
+            self._assign_probes(self._probes.for_unprofiled_engines())
+            if self._state.policy.rebalances:
+                self._assign_probes(self._probes.for_unplannable_workers())
+        interleaves = not self._state.settings.strict
+        if interleaves and self._state.queue.requests:
+            self._share_cores()
+            self._interrupt(self._interleaver.before_policy())
         # Jobs resume before the policy decides on others, but after the waiting requests.
         resumes = bool(self._resumption.jobs)
-        if resumes and not self._queue.requests:
-            self._resume(now)
-        while self._execute(self._policy.decide(view), now) and self._queue.size:
+        if resumes and not self._state.queue.requests:
+            self._resume()
+        while self._execute(self._state.policy.decide(self._state)) and self._state.queue.size:
             pass
-        if interleaves and self._queue.requests:
-            self._share_cores(now)
-            self._interrupt(self._interleaver.after_policy(), now)
+        if interleaves and self._state.queue.requests:
+            self._share_cores()
+            self._interrupt(self._interleaver.after_policy())
         if resumes:
-            self._resume(now)
-        if probing and self._queue.size:
-            self._assign_probes(self._probes.for_idle_workers(view), now)
-        if self._policy.rebalances:
-            self._stop_for_probes(now)
+            self._resume()
+        if probing and self._state.queue.size:
+            self._assign_probes(self._probes.for_idle_workers())
+        if self._state.policy.rebalances:
+            self._stop_for_probes()
 
-    def rebalance(self, now: float) -> None:
-        """Let the policy move running work, while no job waits."""
-        self._wait_queue.reassess(now)
-        self._view.now = now
+    def _rebalance(self) -> None:
+        self._state.waiting.reassess()
         if self._leases:
-            self._execute(self._policy.decide(self._view), now)
-        self._stop_for_probes(now)
+            self._execute(self._state.policy.decide(self._state))
+        self._stop_for_probes()
 
-    def _stop_for_probes(self, now: float) -> None:
+    def _stop_for_probes(self) -> None:
         """Stop running jobs where they would measure an unprofiled engine."""
-        for lease in self._probes.in_running_jobs(self._view):
-            self._leases.stop(lease, now)
+        for lease in self._probes.in_running_jobs():
+            self._leases.stop(lease)
 
-    def _share_cores(self, now: float) -> None:
+    def _share_cores(self) -> None:
         """Run requests concurrently with the work of busy workers."""
         for decision in self._sharing.decisions():
-            if not self._leases.assign(decision, now):
+            if not self._leases.assign(decision):
                 return  # it would be proposed again and again
 
-    def _interrupt(self, interruptions: Iterable[Interruption], now: float) -> None:
+    def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         """Run requests between two queries of running jobs."""
         for request, worker, estimate, yielding, aborted in interruptions:
             if aborted is not None:
-                self._leases.stop(aborted, now, for_request=True, abort=True)
+                self._leases.stop(aborted, for_request=True, abort=True)
             for lease in yielding:
-                self._leases.stop(lease, now, for_request=True)
+                self._leases.stop(lease, for_request=True)
             if yielding:
                 worker.interruptions += 1
                 if estimate is not None:
                     worker.interrupted_s += estimate.seconds(1, with_tensors=True)
-                worker.interrupted_at = now
+                worker.interrupted_at = self._state.now
             if estimate is None:
-                self._assign_probes([(request, worker)], now)
-            elif not self._leases.assign(Assign(request, worker, estimate, 1), now):
+                self._assign_probes([(request, worker)])
+            elif not self._leases.assign(Assign(request, worker, estimate, 1)):
                 return  # it would be proposed again and again
 
-    def _resume(self, now: float) -> None:
+    def _resume(self) -> None:
         """Assign interrupted jobs again where they ran, as if there had been no request."""
         for decision in self._resumption.decisions():
-            self._leases.assign(decision, now)
+            self._leases.assign(decision)
 
-    def _execute(self, decisions: Sequence[Decision], now: float) -> bool:
+    def _execute(self, decisions: Sequence[Decision]) -> bool:
         """Execute the policy's decisions; return whether they produced any command."""
-        before = len(self._commands)
+        before = len(self._state.commands)
         for decision in decisions:
             match decision:
                 case Assign():
                     self._resumption.discard(decision.job)
-                    self._leases.assign(decision, now)
+                    self._leases.assign(decision)
                 case Preempt(lease):
-                    self._leases.stop(lease, now)
+                    self._leases.stop(lease)
                 case Expect(job, completes_at):
                     job.planned_at = completes_at
-        return len(self._commands) > before
+        return len(self._state.commands) > before
 
-    def _reject_infeasible(self, now: float) -> None:
+    def _reject_infeasible(self) -> None:
         """Reject untouched jobs that no worker can finish before the deadline."""
-        for job in self._wait_queue.infeasible(now):
-            remaining_s = job.job.deadline - now
+        for job in self._state.waiting.infeasible():
+            remaining_s = job.job.deadline - self._state.now
             fastest_s = job.job.deadline - job.latest_start
-            self._jobs.abort(job, now)
-            self._commands.append(
+            self._jobs.abort(job)
+            self._state.commands.append(
                 Reject(
                     job.job.id,
                     f"no worker can meet the deadline: the fastest needs {fastest_s:.3g} s, "
@@ -172,9 +148,9 @@ class Decisions:
                 )
             )
 
-    def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]], now: float) -> None:
+    def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
         """Measure unprofiled engines with a few real queries."""
         for job, worker in probes:
             self._resumption.discard(job)
-            lease = self._leases.probe(job, worker, now)
+            lease = self._leases.probe(job, worker)
             self._probes.started(lease.assignment, worker.worker.worker_class)

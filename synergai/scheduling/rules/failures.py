@@ -1,58 +1,45 @@
-"""Failed assignments: what a worker cannot run, and whether the job is retried or fails."""
+"""Failed assignments: what a worker cannot run, and whether the job is retried or fails.
+
+A job whose assignments keep failing waits longer and longer before the next one. A fault after
+progress is a new one, not a repetition: an engine host that crashes once an hour does not fail a
+job that runs for days, while a query that always crashes it does.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import heapq
+import math
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Fault
 from synergai.scheduling.events import Fail
 
 if TYPE_CHECKING:
-    from synergai.scheduling.events import Command
-    from synergai.scheduling.queue.wait_queue import WaitQueue
+    from synergai.domain import AssignmentId
     from synergai.scheduling.rules.active_jobs import ActiveJobs
-    from synergai.scheduling.rules.retries import Retries
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.worker_changes import WorkerChanges
-    from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.records import Lease
+    from synergai.scheduling.state.records import JobRecord, Lease
+
+FIRST_PAUSE_S: Final = 1.0
+"""Pause after the second fault without progress in between; each further one doubles it."""
+LONGEST_PAUSE_S: Final = 60.0
 
 
 class Failures:
-    """Charges failures to jobs and workers.
+    """Charges failures to jobs and workers, and lets jobs pause before their next retry."""
 
-    Args:
-        fleet: the workers.
-        workers: records what they cannot run.
-        jobs: the active jobs; one that fails leaves them.
-        retries: counts faults, and lets jobs pause.
-        wait_queue: the waiting jobs; one that pauses leaves them.
-        settings: scheduling options.
-        commands: output; receives a ``Fail`` for each job that fails.
-    """
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        workers: WorkerChanges,
-        jobs: ActiveJobs,
-        retries: Retries,
-        wait_queue: WaitQueue,
-        settings: SchedulingSettings,
-        commands: list[Command],
-    ) -> None:
-        self._fleet = fleet
+    def __init__(self, state: State, workers: WorkerChanges, jobs: ActiveJobs) -> None:
+        self._state = state
         self._workers = workers
         self._jobs = jobs
-        self._retries = retries
-        self._wait_queue = wait_queue
-        self._settings = settings
-        self._commands = commands
+        # Jobs that pause, by the end of their pause; some may have been removed.
+        self._held: list[tuple[float, int, JobRecord]] = []
 
-    def charge(self, lease: Lease, fault: Fault, detail: str, now: float) -> None:
+    def charge(self, lease: Lease, fault: Fault, detail: str) -> None:
         """Charge a failure to the job or the worker; fail the job once its retries are used up."""
         engine = lease.assignment.engine
-        worker = self._fleet.workers.get(lease.assignment.worker_id)
+        worker = self._state.fleet.workers.get(lease.assignment.worker_id)
         if (
             fault is Fault.ENGINE_BROKEN
             and worker is not None
@@ -61,19 +48,57 @@ class Failures:
             fault = Fault.CONFIGURATION_UNUSABLE
         leaves_worker = fault in (Fault.ENGINE_BROKEN, Fault.UNKNOWN_ENGINE)
         if leaves_worker and worker is not None:
-            self._workers.set_engines(worker, worker.engines - {engine}, now)
+            self._workers.set_engines(worker, worker.engines - {engine})
         if fault is Fault.CONFIGURATION_UNUSABLE and worker is not None:
-            self._workers.add_unusable(worker, lease.session, now)
+            worker.unusable.add(lease.session)
+            self._workers.update_configurations(worker, engine)
         job = lease.job
         if job.removed:
             return
         # Neither can happen again on the same worker.
         once = fault in (Fault.UNKNOWN_ENGINE, Fault.CONFIGURATION_UNUSABLE)
-        counted = not once and self._retries.count_fault(job, lease.assignment.id)
+        counted = not once and _count_fault(job, lease.assignment.id)
         broken = fault in (Fault.ENGINE_BROKEN, Fault.CONFIGURATION_UNUSABLE)
-        no_worker_left = broken and not self._fleet.serving(engine)
-        if fault.is_of_query or no_worker_left or job.faults >= self._settings.max_faults:
-            self._jobs.abort(job, now)
-            self._commands.append(Fail(job.job.id, detail, fault))
-        elif counted and not leaves_worker and self._retries.hold(job, now):
-            self._wait_queue.withdraw(job)
+        no_worker_left = broken and not self._state.serving(engine)
+        if fault.is_of_query or no_worker_left or job.faults >= self._state.settings.max_faults:
+            self._jobs.abort(job)
+            self._state.commands.append(Fail(job.job.id, detail, fault))
+        elif counted and not leaves_worker and not job.is_request and job.faults > 1:
+            # The first retry comes at once, as the fault may have been another job's or the host's.
+            # Requests never pause: their clients wait.
+            self._hold(job)
+
+    def _hold(self, job: JobRecord) -> None:
+        """Let a job pause after its last fault."""
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(job.faults - 2, 60), LONGEST_PAUSE_S)
+        job.held_until = self._state.now + pause_s
+        heapq.heappush(self._held, (job.held_until, job.sequence, job))
+        self._state.waiting.withdraw(job)
+
+    def resume(self) -> None:
+        """Queue the jobs whose pause is over."""
+        while self._held and self._held[0][0] <= self._state.now:
+            until, _, job = heapq.heappop(self._held)
+            if not job.removed and job.held_until == until:
+                job.held_until = None
+                self._state.waiting.enqueue(job)
+
+    def next_due(self) -> float:
+        """Return when the next pause ends; infinite if none does."""
+        while self._held and self._held[0][2].removed:
+            heapq.heappop(self._held)
+        return self._held[0][0] if self._held else math.inf
+
+
+def _count_fault(job: JobRecord, assignment: AssignmentId) -> bool:
+    """Count a failed assignment; return False if it belongs to the fault before.
+
+    The job's faults start from 1 if it has made progress. What was in flight at a fault shares it:
+    an engine host that dies takes all assignments with it that wait there.
+    """
+    if assignment <= job.fault_covers:
+        return False
+    job.faults = job.faults + 1 if job.done == job.done_at_fault else 1
+    job.done_at_fault = job.done
+    job.fault_covers = max(job.leases, default=assignment)
+    return True

@@ -21,15 +21,10 @@ from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-
-    from synergai.domain import AssignmentId, EngineName, JobId
-    from synergai.scheduling.events import Command
-    from synergai.scheduling.queue.wait_queue import WaitQueue
+    from synergai.domain import AssignmentId, JobId
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import Lease, WorkerRecord
 
 FACTOR: Final = 2.0
@@ -47,36 +42,16 @@ BURST: Final = 10.0
 class Hedging:
     """Requests in flight that may become late, and copies of those that did.
 
-    Args:
-        fleet: the workers.
-        estimator: knows what a copy costs.
-        leases: leases copies to workers.
-        wait_queue: where a request waits again that has lost its worker.
-        commands: output of the event being handled.
-        share: copies per dispatched request; 0 turns hedging off.
-
     Attributes:
         is_on: whether late requests are copied at all.
         sent: number of copies sent so far.
         won: number of copies that answered first.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        estimator: Estimator,
-        leases: Leases,
-        wait_queue: WaitQueue,
-        commands: list[Command],
-        share: float,
-    ) -> None:
-        self._fleet = fleet
-        self._estimator = estimator
+    def __init__(self, state: State, leases: Leases) -> None:
+        self._state = state
         self._leases = leases
-        self._wait_queue = wait_queue
-        self._commands = commands
-        self._share = share
-        self.is_on = share > 0.0
+        self.is_on = state.settings.hedge_share > 0.0
         self._tokens = 0.0
         self._due: list[tuple[float, AssignmentId]] = []
         self._late: dict[AssignmentId, Lease] = {}
@@ -92,14 +67,13 @@ class Hedging:
 
     # --- copies -------------------------------------------------------------------------
 
-    def place(self, queued: Set[EngineName], now: float) -> None:
+    def place(self) -> None:
         """Watch the requests that were just dispatched, and copy late ones to idle workers.
 
-        Args:
-            queued: engines of waiting jobs; workers that have one of them run no copies.
-            now: the instant of the event.
+        Workers that have an engine of a waiting job run no copies.
         """
-        self._watch(now)
+        self._watch()
+        now, queued = self._state.now, self._state.queue.engines()
         while self._due and self._due[0][0] <= now:
             _, assignment_id = heapq.heappop(self._due)
             if lease := self._leases.get(assignment_id):
@@ -108,7 +82,7 @@ class Hedging:
             return
         idle = [
             worker
-            for worker in self._fleet.available(now)
+            for worker in self._state.fleet.available(now)
             if worker.is_idle and not worker.on_trial and worker.engines.isdisjoint(queued)
         ]
         for lease in list(self._late.values()):
@@ -116,10 +90,10 @@ class Hedging:
                 return
             if lease.job.removed or lease.job.hedged or lease.done:
                 del self._late[lease.assignment.id]
-            elif option := self._choose(lease, idle, now):
+            elif option := self._choose(lease, idle):
                 worker, estimate = option
                 del self._late[lease.assignment.id]
-                self._copy(lease.job, worker, estimate, now)
+                self._copy(lease.job, worker, estimate)
                 idle.remove(worker)
 
     def answered(self, lease: Lease) -> JobRecord | None:
@@ -137,43 +111,44 @@ class Hedging:
             return lease.job
         return None
 
-    def stop(self, job: JobRecord, now: float) -> None:
+    def stop(self, job: JobRecord) -> None:
         """Stop the copy of a request that has left the system."""
         if copy := self._copies.pop(job.job.id, None):
-            self._leases.stop(copy, now, abort=True)
+            self._leases.stop(copy, abort=True)
 
-    def released(self, lease: Lease, now: float) -> None:
+    def released(self, lease: Lease) -> None:
         """Forget a lease that has ended; a copy takes the place of one without an answer."""
         self._late.pop(lease.assignment.id, None)
         job = lease.job
         if job.is_request and lease.done:
-            self._observe(lease, now)
+            self._observe(lease)
         copy = self._copies.get(job.job.id)
         if copy is lease:
             del self._copies[job.job.id]
         elif copy is not None and job.copy_of is None and lease.remaining:
-            self._promote(copy, job, now)
+            self._promote(copy, job)
 
     # --- internals ----------------------------------------------------------------------
 
-    def _watch(self, now: float) -> None:
+    def _watch(self) -> None:
         """Note when the requests that were just dispatched become late."""
-        for command in self._commands:
+        share = self._state.settings.hedge_share
+        for command in self._state.commands:
             if not isinstance(command, Dispatch):
                 continue
             assignment = command.assignment
             lease = self._leases.get(assignment.id)
             if lease is None or not lease.job.is_request or lease.estimate is None:
                 continue
-            self._tokens = min(self._tokens + self._share, BURST)
+            self._tokens = min(self._tokens + share, BURST)
             if assignment.estimate_s > 0.0 and not lease.job.hedged:
-                worker = self._fleet.workers[assignment.worker_id]
+                worker = self._state.fleet.workers[assignment.worker_id]
                 factor = worker.lateness.get(assignment.engine, FACTOR)
-                late_at = now + factor * assignment.estimate_s + MARGIN_S
+                late_at = self._state.now + factor * assignment.estimate_s + MARGIN_S
                 heapq.heappush(self._due, (late_at, assignment.id))
 
     def _choose(
-        self, lease: Lease, idle: list[WorkerRecord], now: float
+        self, lease: Lease, idle: list[WorkerRecord]
     ) -> tuple[WorkerRecord, Estimate] | None:
         """Return the idle worker that answers soonest, if in time, and the cost there.
 
@@ -184,39 +159,41 @@ class Hedging:
         for worker in idle:
             if job.engine not in worker.engines:
                 continue
-            for estimate in self._estimator.for_job(lease.job, worker):
+            for estimate in self._state.estimator.for_job(lease.job, worker):
                 seconds = estimate.seconds(1, with_tensors=job.with_tensors)
                 if estimate.session not in worker.sessions or estimate.setup_s > 0.0:
                     continue
-                if now + seconds <= job.deadline and (best is None or seconds < best[0]):
+                if self._state.now + seconds <= job.deadline and (
+                    best is None or seconds < best[0]
+                ):
                     best = seconds, worker, estimate
         return None if best is None else best[1:]
 
-    def _copy(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float) -> None:
+    def _copy(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> None:
         self._tokens -= 1.0
         self.sent += 1
         job.hedged = True
         # Removed from the outset: it is never queued.
         copy = JobRecord(job.job, job.sequence, Ranges(), 1, removed=True, copy_of=job)
-        self._copies[job.job.id] = self._leases.repeat(copy, worker, estimate, now)
+        self._copies[job.job.id] = self._leases.repeat(copy, worker, estimate)
 
-    def _promote(self, copy: Lease, job: JobRecord, now: float) -> None:
+    def _promote(self, copy: Lease, job: JobRecord) -> None:
         """Let the copy of a request that has lost its worker be its only assignment."""
         del self._copies[job.job.id]
-        self._wait_queue.withdraw(job)
+        self._state.waiting.withdraw(job)
         job.pending.take(1, job.ready)
         job.leases.update(copy.job.leases)
         copy.job = job
-        self._wait_queue.charge(job, copy.expected_s, now)
+        self._state.waiting.charge(job, copy.expected_s)
 
-    def _observe(self, lease: Lease, now: float) -> None:
+    def _observe(self, lease: Lease) -> None:
         """Follow the time that all but a few of the worker's requests take, by their estimates."""
-        worker = self._fleet.workers.get(lease.assignment.worker_id)
+        worker = self._state.fleet.workers.get(lease.assignment.worker_id)
         estimate_s = lease.assignment.estimate_s
         if worker is None or estimate_s <= 0.0:
             return
         engine = lease.assignment.engine
         factor = worker.lateness.get(engine, FACTOR)
-        late = now - lease.assigned_at > factor * estimate_s + MARGIN_S
+        late = self._state.now - lease.assigned_at > factor * estimate_s + MARGIN_S
         factor *= 1.0 + STEP * (QUANTILE if late else QUANTILE - 1.0)
         worker.lateness[engine] = max(FACTOR, factor)

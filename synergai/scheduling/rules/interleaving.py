@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from synergai.domain import EngineName
-    from synergai.scheduling.policy import View
-    from synergai.scheduling.queue.job_queue import JobQueue
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 MAX_INTERRUPTIONS: Final = 8
@@ -74,13 +71,8 @@ class _Aborted(NamedTuple):
 class Interleaver:
     """Selects which waiting request interrupts which worker's job."""
 
-    def __init__(
-        self, queue: JobQueue, fleet: Fleet, view: View, estimator: Estimator, probes: Probes
-    ) -> None:
-        self._queue = queue
-        self._fleet = fleet
-        self._view = view
-        self._estimator = estimator
+    def __init__(self, state: State, probes: Probes) -> None:
+        self._state = state
         self._probes = probes
 
     def before_policy(self) -> Iterator[Interruption]:
@@ -88,11 +80,11 @@ class Interleaver:
 
         The caller executes each one before it asks for the next.
         """
-        while self._queue.requests and self._fleet.interruptible:
-            available = self._view.available()
+        while self._state.queue.requests and self._state.fleet.interruptible:
+            available = self._state.available()
             found = self._first(
                 request
-                for request in self._queue.first_requests(self._view.now)
+                for request in self._state.queue.first_requests(self._state.now)
                 if not any(request.job.engine in worker.engines for worker in available)
             )
             if found is None:
@@ -104,9 +96,9 @@ class Interleaver:
 
         It may have given the available workers to jobs, or hold a request for another worker.
         """
-        while self._queue.requests:
-            available = {worker.index for worker in self._view.available()}
-            found = self._first(self._queue.first_requests(self._view.now), available)
+        while self._state.queue.requests:
+            available = {worker.index for worker in self._state.available()}
+            found = self._first(self._state.queue.first_requests(self._state.now), available)
             if found is None:
                 return
             yield found
@@ -121,13 +113,13 @@ class Interleaver:
         late everywhere runs if no other one is on its way there.
         """
         for request in requests:
-            left_s = request.job.deadline - self._view.now
+            left_s = request.job.deadline - self._state.now
             known: list[tuple[float, Interruption]] = []
             unprofiled: Interruption | None = None
             for wait_s, option in self._options(request, available):
                 if option.estimate is not None:
                     answer_s = wait_s + option.estimate.seconds(1, with_tensors=True)
-                    is_late = request.latest_start < self._view.now and not option.worker.requests
+                    is_late = request.latest_start < self._state.now and not option.worker.requests
                     if answer_s <= left_s or is_late:
                         known.append((answer_s, option))
                 elif unprofiled is None:
@@ -144,13 +136,13 @@ class Interleaver:
         self, request: JobRecord, available: Collection[int]
     ) -> Iterator[tuple[float, Interruption]]:
         """Yield where a request may run next, and the seconds until that worker turns to it."""
-        for worker in self._view.serving(request.job.engine):
-            estimate = next(iter(self._estimator.for_job(request, worker)), None)
-            if estimate is None and self._estimator.to_measure(request, worker) is None:
+        for worker in self._state.serving(request.job.engine):
+            estimate = next(iter(self._state.estimator.for_job(request, worker)), None)
+            if estimate is None and self._state.estimator.to_measure(request, worker) is None:
                 continue  # no variant on it may be used for the request now
             cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
             if worker.index in available and estimate is not None:
-                wait_s = worker.free_at(self._view.now) - self._view.now
+                wait_s = worker.free_at(self._state.now) - self._state.now
                 yield wait_s, Interruption(request, worker, estimate, ())
             elif self._may_interrupt(worker, request, estimate, cost_s):
                 yielding = tuple(le for le in worker.leases.values() if not le.job.is_request)
@@ -161,7 +153,7 @@ class Interleaver:
                 lease = None if aborted is None else aborted.lease
                 yield wait_s, Interruption(request, worker, estimate, yielding, lease)
             elif worker.requests and worker.requests == len(worker.leases):
-                wait_s = worker.free_at(self._view.now) - self._view.now
+                wait_s = worker.free_at(self._state.now) - self._state.now
                 aborted = self._aborted(request, worker, wait_s, cost_s)
                 if aborted is not None:
                     option = Interruption(request, worker, estimate, (), aborted.lease)
@@ -180,13 +172,13 @@ class Interleaver:
             The least of all workers' remaining work and query time, behind the requests that wait
             ahead of it. None if a worker is idle, or its work or the engine's speed is unknown.
         """
-        now = self._view.now
+        now = self._state.now
         soonest_s, overtakes = math.inf, False
         workers: list[WorkerRecord] = []
-        for worker in self._view.serving(request.job.engine):
+        for worker in self._state.serving(request.job.engine):
             if worker.withdrawn:
                 continue
-            estimate = self._estimator.estimate(request.job.engine, worker)
+            estimate = self._state.estimator.estimate(request.job.engine, worker)
             if estimate is None or not worker.leases:
                 return None
             workers.append(worker)
@@ -212,7 +204,7 @@ class Interleaver:
                 soonest_s, overtakes = wait_s + cost_s, not waits
         if not workers:
             return None
-        if self._queue.requests:
+        if self._state.queue.requests:
             # A request that interrupts other work overtakes what waits for other engines.
             engines = {request.job.engine} if overtakes else engines_of(workers)
             soonest_s += self._queued_s(request, engines, workers) / QUEUED_SHARE
@@ -226,12 +218,12 @@ class Interleaver:
     ) -> float:
         """Return how long workers take for the requests of some engines ahead of another one."""
         busy_s = 0.0
-        for engine, count in self._queue.requests_ahead(request, engines):
+        for engine, count in self._state.queue.requests_ahead(request, engines):
             costs = [
                 capacity_s(estimate, batched=True)
                 for worker in workers[:MAX_WORKERS]
                 if engine in worker.engines
-                and (estimate := self._estimator.estimate(engine, worker)) is not None
+                and (estimate := self._state.estimator.estimate(engine, worker)) is not None
             ]
             query_s = min(costs, default=0.0)
             if query_s < LONG_S or engine == request.job.engine:  # others may be aborted
@@ -249,7 +241,7 @@ class Interleaver:
             wait_s: seconds until it turns to the request otherwise.
             cost_s: seconds that the request takes on it.
         """
-        head, now = worker.head, self._view.now
+        head, now = worker.head, self._state.now
         if head is None or head.estimate is None or head.aborted_at is not None:
             return None
         query_s = head.assignment.query_s
@@ -274,7 +266,7 @@ class Interleaver:
         ends_at = now + left_s + others * query_s
         lost_s = ABORT_S + cost_s + spent_s
         if head.job.is_request:  # only one that is longer in any variant, or they would take turns
-            fastest = next(iter(self._estimator.for_job(head.job, worker)), None)
+            fastest = next(iter(self._state.estimator.for_job(head.job, worker)), None)
             if fastest is None or 2.0 * cost_s > fastest.per_query_s:
                 return None
         makes_late = ends_at <= head.job.job.deadline < ends_at + lost_s
@@ -285,7 +277,7 @@ class Interleaver:
     def _may_interrupt(
         self, worker: WorkerRecord, request: JobRecord, estimate: Estimate | None, cost_s: float
     ) -> bool:
-        if worker.index not in self._fleet.interruptible:
+        if worker.index not in self._state.fleet.interruptible:
             return False
         if estimate is None and self._probes.is_in_flight(
             request.job.engine, worker.worker.worker_class
@@ -323,14 +315,14 @@ class Interleaver:
             return True
         remaining = lease.remaining + lease.job.pending.total
         remaining_s = remaining * lease.assignment.query_s
-        completes_at = self._view.now + remaining_s
+        completes_at = self._state.now + remaining_s
         if completes_at > deadline:
             return True
         return completes_at + delay_s + MARGIN * remaining_s <= deadline
 
     def _delay_s(self, worker: WorkerRecord) -> float:
         """Return the seconds until the worker turns to a request: one query, and other requests."""
-        now = self._view.now
+        now = self._state.now
         delay_s = 0.0
         for lease in worker.leases.values():
             if lease.head_at is None:

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import AssignmentId, Session
-from synergai.scheduling.events import Assignment, Command, Dispatch, Stop
+from synergai.scheduling.events import Assignment, Dispatch, Stop
 from synergai.scheduling.state.observation import observe
 from synergai.scheduling.state.records import ABORT_S, LONG_S, Lease, Phase
 
@@ -18,16 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from synergai.domain import BatchTimes, Configuration, EngineName, JobId
-    from synergai.scheduling.policy import Assign, View
-    from synergai.scheduling.queue.wait_queue import WaitQueue
-    from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.policy import Assign
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.loads import Loads
     from synergai.scheduling.state.observation import Observation
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
-    from synergai.scheduling.variants.choice import Variants
 
 _EPOCH_SHIFT: Final = 40
 LOST_SHARE: Final = 0.05
@@ -61,37 +56,13 @@ class Leases:
     """The leases in flight, by assignment id.
 
     Args:
-        fleet: the workers.
-        wait_queue: where jobs with pending queries wait.
-        estimator: learns from reported progress.
-        view: setup and per-query estimates.
-        variants: chooses variants.
-        loads: sessions that are being loaded.
-        settings: scheduling options.
-        commands: output; receives ``Dispatch`` and ``Stop`` in order.
+        state: the kernel.
         epoch: upper bits of the assignment ids, which therefore increase across restarts.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        wait_queue: WaitQueue,
-        estimator: Estimator,
-        view: View,
-        variants: Variants,
-        loads: Loads,
-        settings: SchedulingSettings,
-        commands: list[Command],
-        epoch: int,
-    ) -> None:
-        self._fleet = fleet
-        self._wait_queue = wait_queue
-        self._estimator = estimator
-        self._view = view
-        self._variants = variants
-        self._loads = loads
-        self._settings = settings
-        self._commands = commands
+    def __init__(self, state: State, epoch: int) -> None:
+        self._state = state
+        state.forget_job.append(self._forget_job)
         self._by_id: dict[AssignmentId, Lease] = {}
         # Those that ran long enough to show a pace of their own; most waiting jobs have not.
         self._paced: dict[EngineName, dict[JobId, JobRecord]] = {}
@@ -108,14 +79,13 @@ class Leases:
         """Return the jobs of `engine` in the system that have paces of their own."""
         return self._paced.get(engine, {}).values()
 
-    def job_removed(self, job: JobRecord) -> None:
-        """Forget a job that left the system."""
+    def _forget_job(self, job: JobRecord) -> None:
         if jobs := self._paced.get(job.job.engine):
             jobs.pop(job.job.id, None)
 
     # --- assigning ----------------------------------------------------------------------
 
-    def assign(self, decision: Assign, now: float) -> bool:
+    def assign(self, decision: Assign) -> bool:
         """Lease queries as the policy decided, one assignment per contiguous range.
 
         Returns:
@@ -127,69 +97,70 @@ class Leases:
         """
         job, worker, estimate = decision.job, decision.worker, decision.estimate
         wanted = count = decision.count
-        if estimate.configuration.variant and self._variants.is_on:
-            estimate, count = self._variants.choose(job, worker, estimate, count, now)
+        if estimate.configuration.variant and self._state.variants.is_on:
+            estimate, count = self._state.variants.choose(
+                job, worker, estimate, count, self._state.now
+            )
             wanted = count
-        if not self._estimator.may_use(estimate.session, worker):
+        if not self._state.estimator.may_use(estimate.session, worker):
             estimate = decision.estimate
-            if not self._estimator.may_use(estimate.session, worker):
+            if not self._state.estimator.may_use(estimate.session, worker):
                 return False
-        self._begin_load(worker, estimate.session, estimate.setup_s, now)
+        self._begin_load(worker, estimate.session, estimate.setup_s)
         leased_s = 0.0
-        self._wait_queue.withdraw(job)
+        self._state.waiting.withdraw(job)
         while count > 0 and (queries := job.pending.take(count, job.ready)):
             count -= queries[1] - queries[0]
             cost = self._cost(job, worker, estimate, queries[1] - queries[0])
-            lease = self._dispatch(job, worker, estimate.configuration, queries, cost, now)
+            lease = self._dispatch(job, worker, estimate.configuration, queries, cost)
             leased_s += lease.expected_s
         if count == wanted:
             raise RuntimeError(f"the policy assigned queries that job {job.job.id} does not have")
-        self._wait_queue.charge(job, leased_s, now)
-        if self._variants.engines and job.is_request and not estimate.configuration.variant:
-            self._variants.charge(worker, leased_s, now)
-        self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
+        self._state.waiting.charge(job, leased_s)
+        if self._state.variants.engines and job.is_request and not estimate.configuration.variant:
+            self._state.variants.charge(worker, leased_s, self._state.now)
+        self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0)
         if job.pending.total:
-            self._wait_queue.enqueue(job)
+            self._state.waiting.enqueue(job)
         return True
 
-    def probe(self, job: JobRecord, worker: WorkerRecord, now: float) -> Lease:
+    def probe(self, job: JobRecord, worker: WorkerRecord) -> Lease:
         """Lease a few queries to measure their engine; see `Estimator.to_measure`.
 
         Raises:
             RuntimeError: the job has no assignable queries, or cannot measure it there.
         """
-        configuration = self._estimator.to_measure(job, worker)
+        configuration = self._state.estimator.to_measure(job, worker)
         if configuration is None:
             raise RuntimeError(f"job {job.job.id} may not measure its engine on {worker.id}")
-        self._wait_queue.withdraw(job)
-        queries = job.pending.take(self._settings.probe_queries, job.ready)
+        self._state.waiting.withdraw(job)
+        queries = job.pending.take(self._state.settings.probe_queries, job.ready)
         if queries is None:
             raise RuntimeError(f"job {job.job.id} has no queries to probe its engine with")
         session = Session(job.job.engine, configuration)
-        self._begin_load(worker, session, math.inf, now)
-        lease = self._dispatch(job, worker, configuration, queries, _UNKNOWN_COST, now)
-        self._update_worker(worker, session, loads=True, now=now)
-        self._wait_queue.enqueue(job)
+        self._begin_load(worker, session, math.inf)
+        lease = self._dispatch(job, worker, configuration, queries, _UNKNOWN_COST)
+        self._update_worker(worker, session, loads=True)
+        self._state.waiting.enqueue(job)
         return lease
 
-    def repeat(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, now: float) -> Lease:
+    def repeat(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> Lease:
         """Lease a query that runs twice, which is not queued and charged to no tenant."""
         cost = self._cost(job, worker, estimate, 1)
-        self._begin_load(worker, estimate.session, estimate.setup_s, now)
-        lease = self._dispatch(job, worker, estimate.configuration, (0, 1), cost, now)
-        self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0, now=now)
+        self._begin_load(worker, estimate.session, estimate.setup_s)
+        lease = self._dispatch(job, worker, estimate.configuration, (0, 1), cost)
+        self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0)
         return lease
 
-    def _begin_load(
-        self, worker: WorkerRecord, session: Session, setup_s: float, now: float
-    ) -> None:
+    def _begin_load(self, worker: WorkerRecord, session: Session, setup_s: float) -> None:
         """Record the load of a variant that an assignment needs, if it is not loaded."""
         if not session.configuration.variant or session in worker.sessions:
             return
         if worker.worker.keeps_sessions:
+            now = self._state.now
             # No setup was expected of a session that the worker dropped since.
             seconds = worker.free_at(now) - now + (setup_s or math.inf)
-            self._loads.begin(worker.id, session, seconds, now)
+            self._state.loads.begin(worker.id, session, seconds, now)
 
     def _cost(
         self,
@@ -199,8 +170,8 @@ class Leases:
         count: int,
     ) -> _Cost:
         """Return what `count` of the job's queries cost as the worker's next assignment."""
-        setup_s = self._view.setup_s(job, worker, estimate)
-        per_query_s = self._view.per_query_s(job, worker, estimate)
+        setup_s = self._state.setup_s(job, worker, estimate)
+        per_query_s = self._state.per_query_s(job, worker, estimate)
         batch_times = None
         compute_by = math.inf
         if estimate.entry.batch_qps and job.job.with_tensors and job.job.queries == 1:
@@ -219,10 +190,10 @@ class Leases:
         configuration: Configuration,
         queries: tuple[int, int],
         cost: _Cost,
-        now: float,
     ) -> Lease:
         """Create the assignment of a range of queries, register its lease and send it."""
         first, stop = queries
+        now = self._state.now
         session = Session(job.job.engine, configuration)
         concurrent = (
             job.is_request
@@ -257,32 +228,31 @@ class Leases:
         self._by_id[assignment.id] = lease
         job.leases[assignment.id] = lease
         worker.append(lease, now)
-        self._commands.append(Dispatch(assignment))
+        self._state.commands.append(Dispatch(assignment))
         return lease
 
-    def _update_worker(
-        self, worker: WorkerRecord, session: Session, *, loads: bool, now: float
-    ) -> None:
+    def _update_worker(self, worker: WorkerRecord, session: Session, *, loads: bool) -> None:
         """Update availability and estimates of a worker that got work for `session`."""
-        self._fleet.update_availability(worker, now)
+        self._state.fleet.update_availability(worker, self._state.now)
         power_mode = session.configuration.power_mode
         if power_mode and worker.power_mode != power_mode:
             worker.power_mode = power_mode
-            self._estimator.invalidate_worker(worker)
+            self._state.estimator.invalidate_worker(worker)
         elif loads:
-            self._estimator.invalidate_engine(worker, session.engine)
+            self._state.estimator.invalidate_engine(worker, session.engine)
 
     # --- progress -----------------------------------------------------------------------
 
-    def record_start(self, lease: Lease, setup_s: float, now: float) -> None:
+    def record_start(self, lease: Lease, setup_s: float) -> None:
         """Record that setup is over and the first query runs."""
+        now = self._state.now
         lease.start(setup_s, now)
         if lease.is_head and lease.estimate is not None and not lease.stopping:
             queries_s = lease.expected_s - lease.assignment.setup_s
-            self._set_expected_end(lease, now + max(0.0, queries_s), now)
+            self._set_expected_end(lease, now + max(0.0, queries_s))
 
     def record_progress(
-        self, lease: Lease, done: int, compute_s: float, now: float, *, final: bool = False
+        self, lease: Lease, done: int, compute_s: float, *, final: bool = False
     ) -> None:
         """Record finished queries and learn from their timing.
 
@@ -290,21 +260,21 @@ class Leases:
             lease: the reporting assignment.
             done: queries finished since its start; implausible values are ignored.
             compute_s: time inside the engine since its start; 0 if unknown.
-            now: when the report arrived.
             final: the lease is released next, so its expected end is not updated.
         """
         new = done - lease.done
         if not 0 <= new <= lease.remaining:
             return
+        now = self._state.now
         lease.done = done
         lease.job.done += new
         if new and lease.estimate is not None:
-            worker = self._fleet.workers[lease.assignment.worker_id]
+            worker = self._state.fleet.workers[lease.assignment.worker_id]
             self._learn(lease, worker, observe(lease, new, compute_s, now))
             if lease.job.is_request and lease.estimate.configuration.variant:
-                self._variants.margins.answered(lease, worker, now)
+                self._state.variants.margins.answered(lease, worker, now)
             lease.compute_s = max(lease.compute_s, compute_s)
-            self._wait_queue.mark_drifted(lease.assignment.engine, now)
+            self._state.waiting.mark_drifted(lease.assignment.engine)
             if not lease.job.is_request:
                 worker.interruptions, worker.interrupted_s = 0, 0.0
                 worker.brief_s = 0.0
@@ -314,19 +284,19 @@ class Leases:
                 if lease.aborted_at is not None and now - lease.aborted_at > 5 * ABORT_S:
                     worker.unabortable.add(lease.assignment.engine)
             if not final and lease.is_head and not lease.stopping:
-                per_query_s = self._view.lease_query_s(lease, worker, lease.estimate)
-                self._set_expected_end(lease, now + lease.remaining * per_query_s, now)
+                per_query_s = self._state.lease_query_s(lease, worker, lease.estimate)
+                self._set_expected_end(lease, now + lease.remaining * per_query_s)
         lease.reported_at = now
 
     def _learn(self, lease: Lease, worker: WorkerRecord, observation: Observation | None) -> None:
         """Correct the pace of the worker and, unless tensors are transferred, of this very job."""
         if observation is None or lease.estimate is None:
             return
-        self._estimator.observe_queries(lease, worker, observation)
+        self._state.estimator.observe_queries(lease, worker, observation)
         entry = lease.estimate.entry
-        if not lease.job.job.with_tensors and self._estimator.is_current(entry):
+        if not lease.job.job.with_tensors and self._state.estimator.is_current(entry):
             # What was known before weighs as much as this many seconds of observation.
-            prior_s = self._settings.pace_half_life_s
+            prior_s = self._state.settings.pace_half_life_s
             prior_pace = 1.0 if lease.prior_pace is None else lease.prior_pace
             profiled_s = lease.done / entry.qps
             pace = (observation.engine_s + prior_s * prior_pace) / (profiled_s + prior_s)
@@ -334,77 +304,77 @@ class Leases:
             if not (lease.job.removed or lease.job.is_request):
                 self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
 
-    def stop(
-        self, lease: Lease, now: float, *, for_request: bool = False, abort: bool = False
-    ) -> None:
+    def stop(self, lease: Lease, *, for_request: bool = False, abort: bool = False) -> None:
         """Command the worker to stop the lease at its next query; idempotent.
 
         Args:
             lease: an assignment in flight.
-            now: the instant of the decision.
             for_request: it yields to a request, and its rest returns to the queue next.
             abort: also abort the query that runs.
         """
         if lease.stopping and (lease.aborted_at is not None or not abort):
             return
+        now = self._state.now
         assignment = lease.assignment
-        self._commands.append(Stop(assignment.id, assignment.worker_id, abort))
-        worker = self._fleet.workers[assignment.worker_id]
+        self._state.commands.append(Stop(assignment.id, assignment.worker_id, abort))
+        worker = self._state.fleet.workers[assignment.worker_id]
         if abort:
             lease.aborted_at = now
             if for_request:
                 worker.lost_s += lease.query_spent_s(now)
         worker.stop(lease, now, for_request=for_request)
-        self._fleet.update_availability(worker, now)
+        self._state.fleet.update_availability(worker, now)
 
-    def release(self, lease: Lease, now: float, *, stopped: bool = False) -> None:
+    def release(self, lease: Lease, *, stopped: bool = False) -> None:
         """End the lease; its unfinished queries are pending again unless the job was removed.
 
         Args:
             lease: an assignment in flight.
-            now: when it ended.
             stopped: it was stopped or taken back; its worker goes on with a load that has begun.
         """
+        now = self._state.now
         assignment = lease.assignment
         del self._by_id[assignment.id]
-        worker = self._fleet.workers.get(assignment.worker_id)
+        worker = self._state.fleet.workers.get(assignment.worker_id)
         if worker is not None:
             worker.remove(lease, now)
             worker.used_at[lease.session] = now
-            self._fleet.update_availability(worker, now)
+            self._state.fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
                 needed = any(each.session == lease.session for each in worker.all_leases())
                 if stopped and lease.phase is Phase.SETUP:
                     self._leave_load(lease, worker)
                 elif not needed and not (
-                    stopped and self._loads.is_apart(worker.id, lease.session)
+                    stopped and self._state.loads.is_apart(worker.id, lease.session)
                 ):
-                    self._loads.end(worker.id, lease.session)
-                self._estimator.invalidate_engine(worker, assignment.engine)
-                self._wait_queue.mark_drifted(assignment.engine, now)
+                    self._state.loads.end(worker.id, lease.session)
+                self._state.estimator.invalidate_engine(worker, assignment.engine)
+                self._state.waiting.mark_drifted(assignment.engine)
         job = lease.job
         del job.leases[assignment.id]
         if lease.remaining and not job.removed:
             if lease.estimate is not None:
-                self._wait_queue.charge(job, -lease.remaining * lease.estimate.per_query_s, now)
-            self._wait_queue.withdraw(job)
+                self._state.waiting.charge(job, -lease.remaining * lease.estimate.per_query_s)
+            self._state.waiting.withdraw(job)
             first = assignment.first + lease.done
             job.pending.add(first, first + lease.remaining)
-            self._wait_queue.enqueue(job)
+            self._state.waiting.enqueue(job)
 
     def _leave_load(self, lease: Lease, worker: WorkerRecord) -> None:
         """Record that a worker goes on with the load that a stopped lease has begun."""
         if lease.head_at is None or lease.estimate is None or not worker.worker.cores:
             return
         begun_s = 0.0  # of a load that it took over
-        if self._loads.is_apart(worker.id, lease.session):
+        if self._state.loads.is_apart(worker.id, lease.session):
             begun_s = lease.estimate.setup_s - lease.assignment.setup_s
-        self._loads.goes_on(worker.id, lease.session, lease.head_at - begun_s, concurrent=True)
+        self._state.loads.goes_on(
+            worker.id, lease.session, lease.head_at - begun_s, concurrent=True
+        )
 
-    def _set_expected_end(self, lease: Lease, at: float, now: float) -> None:
+    def _set_expected_end(self, lease: Lease, at: float) -> None:
         """Set when the worker's head lease is expected to end; no-op for a concurrent one."""
         if lease.assignment.concurrent:
             return
-        worker = self._fleet.workers[lease.assignment.worker_id]
+        worker = self._state.fleet.workers[lease.assignment.worker_id]
         worker.head_ends_at = at
-        self._fleet.update_availability(worker, now)
+        self._state.fleet.update_availability(worker, self._state.now)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from synergai.scheduling.events import Eject
 from synergai.scheduling.state.records import Phase
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName
-    from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
+    from synergai.scheduling.events import ProgressChecked
+    from synergai.scheduling.rules.active_jobs import ActiveJobs
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.records import Lease, WorkerRecord
 
 FACTOR: Final = 8.0
@@ -37,13 +38,13 @@ LONGEST_PAUSE_S: Final = 600.0
 class Outliers:
     """Judges workers by their signs of progress."""
 
-    def __init__(self, fleet: Fleet, estimator: Estimator, settings: SchedulingSettings) -> None:
-        self._fleet = fleet
-        self._estimator = estimator
-        self._margin_s = settings.stuck_s
+    def __init__(self, state: State, jobs: ActiveJobs) -> None:
+        self._state = state
+        self._jobs = jobs
 
-    def heard(self, worker: WorkerRecord, now: float) -> None:
+    def heard(self, worker: WorkerRecord) -> None:
         """Record a sign of progress on the worker."""
+        now = self._state.now
         head = worker.head
         if head is not None and head.head_at is not None:
             engine = head.assignment.engine
@@ -52,39 +53,49 @@ class Outliers:
             worker.silences_s[engine] = max(silence_s, longest_s)
         worker.heard_at = now
 
-    def completed(self, worker: WorkerRecord, now: float) -> None:
+    def completed(self, worker: WorkerRecord) -> None:
         """Record that the worker completed queries; that ends its trial."""
         worker.ejections = 0
         if worker.on_trial:
             worker.on_trial = False
-            self._fleet.update_availability(worker, now)
+            self._state.fleet.update_availability(worker, self._state.now)
 
-    def is_stuck(self, worker: WorkerRecord, now: float) -> bool:
+    def check(self, _event: ProgressChecked) -> None:
+        """Eject the workers that make no progress, and readmit those whose pause is over."""
+        for worker in list(self._state.fleet.workers.values()):
+            self._start_trial(worker)
+            if self._is_stuck(worker):
+                self._eject(worker)
+
+    def _is_stuck(self, worker: WorkerRecord) -> bool:
         """Return whether the worker has been silent for too long and others can take over."""
         head = worker.head
         if head is None or head.head_at is None or worker.ejected_until is not None:
             return False
-        silent_s = now - max(worker.heard_at, head.head_at)
+        silent_s = self._state.now - max(worker.heard_at, head.head_at)
         return silent_s > self._limit_s(worker, head) and all(
             self._has_other(engine, worker)
             for engine in {lease.assignment.engine for lease in worker.all_leases()}
         )
 
-    def eject(self, worker: WorkerRecord, now: float) -> float:
-        """Withdraw the worker; return for how many seconds."""
+    def _eject(self, worker: WorkerRecord) -> None:
+        """Take all assignments of a worker back, and give it no others for a while."""
+        now = self._state.now
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(worker.ejections, 30), LONGEST_PAUSE_S)
         worker.ejections += 1
         worker.ejected_until = now + pause_s
         worker.on_trial = False
-        self._fleet.update_availability(worker, now)
-        return pause_s
+        self._state.fleet.update_availability(worker, now)
+        self._jobs.revoke(worker)
+        self._state.commands.append(Eject(worker.id, pause_s))
 
-    def start_trial(self, worker: WorkerRecord, now: float) -> None:
+    def _start_trial(self, worker: WorkerRecord) -> None:
         """Let an ejected worker have one assignment, once its pause is over."""
+        now = self._state.now
         if worker.ejected_until is not None and worker.ejected_until <= now:
             worker.ejected_until = None
             worker.on_trial = True
-            self._fleet.update_availability(worker, now)
+            self._state.fleet.update_availability(worker, now)
 
     def _limit_s(self, worker: WorkerRecord, lease: Lease) -> float:
         """Return how long the worker may be silent; infinite while an engine is measured."""
@@ -98,14 +109,14 @@ class Outliers:
             expected_s += assignment.setup_s
             if lease.session not in worker.sessions:
                 expected_s += LOAD_S
-        seen = (worker.id, engine) in self._estimator.paces
-        return FACTOR * expected_s + self._margin_s * (1.0 if seen else UNSEEN)
+        seen = (worker.id, engine) in self._state.estimator.paces
+        return FACTOR * expected_s + self._state.settings.stuck_s * (1.0 if seen else UNSEEN)
 
     def _has_other(self, engine: EngineName, worker: WorkerRecord) -> bool:
         return any(
             other is not worker
             and not other.withdrawn
             and not other.on_trial
-            and self._estimator.estimates(engine, other)
-            for other in self._fleet.serving(engine)
+            and self._state.estimator.estimates(engine, other)
+            for other in self._state.fleet.serving(engine)
         )

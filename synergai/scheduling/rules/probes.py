@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from synergai.domain import AssignmentId, EngineName, JobId, WorkerClass, WorkerId
     from synergai.scheduling.events import Assignment
-    from synergai.scheduling.policy import View
-    from synergai.scheduling.queue.job_queue import JobQueue
-    from synergai.scheduling.state.estimator import Estimator
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 WORTH_S: Final = 2.0
@@ -41,16 +39,13 @@ _SEARCHED: Final = 64
 
 
 class Probes:
-    """Selects what to probe where; at most one probe per engine and worker class is in flight.
+    """Selects what to probe where; at most one probe per engine and worker class is in flight."""
 
-    Args:
-        estimator: knows the profiles.
-        queries: number of queries of a probe.
-    """
-
-    def __init__(self, estimator: Estimator, queries: int) -> None:
-        self._estimator = estimator
-        self._queries = queries
+    def __init__(self, state: State) -> None:
+        self._state = state
+        state.forget_worker.append(self._forget_worker)
+        state.forget_job.append(self._forget_job)
+        self._queries = state.settings.probe_queries
         self._unprofiled: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._unprofiled_counts: Counter[EngineName] = Counter()
         # Engines of which some variants are profiled, and others are not.
@@ -59,13 +54,14 @@ class Probes:
         self._changed: set[WorkerId] = set()
         self._stopped_for: dict[JobId, set[WorkerId]] = {}
 
-    def are_needed(self, queue: JobQueue) -> bool:
+    def are_needed(self) -> bool:
         """Return whether a queued job's engine is unprofiled on some worker, or a variant of it."""
         unprofiled = self._unprofiled_counts.keys()
-        if unprofiled and not unprofiled.isdisjoint(queue.engines()):
-            return True
-        return bool(self._partly) and any(
-            not engines.isdisjoint(queue.engines()) for _, engines in self._partly.values()
+        if not unprofiled and not self._partly:
+            return False
+        waited_for = self._state.queue.engines()
+        return not unprofiled.isdisjoint(waited_for) or any(
+            not engines.isdisjoint(waited_for) for _, engines in self._partly.values()
         )
 
     def unprofiled(self, worker: WorkerRecord) -> set[EngineName]:
@@ -75,8 +71,8 @@ class Probes:
 
     def update_worker(self, worker: WorkerRecord) -> None:
         """Recompute the unprofiled engines of a worker that joined or changed its engines."""
-        self.remove_worker(worker)
-        unprofiled = {e for e in worker.engines if not self._estimator.estimates(e, worker)}
+        self._forget_worker(worker)
+        unprofiled = {e for e in worker.engines if not self._state.estimator.estimates(e, worker)}
         if unprofiled:
             self._unprofiled[worker.id] = (worker, unprofiled)
             self._unprofiled_counts.update(unprofiled)
@@ -87,12 +83,13 @@ class Probes:
 
     def _is_partly_profiled(self, engine: EngineName, worker: WorkerRecord) -> bool:
         """Return whether some variants of an engine have a profile on a worker, and others not."""
-        profiled = {e.configuration.variant for e in self._estimator.estimates(engine, worker)}
+        profiled = {
+            e.configuration.variant for e in self._state.estimator.estimates(engine, worker)
+        }
         known = {each.variant for each in worker.configurations(engine)}
         return engine in worker.engines and bool(profiled) and not known <= profiled
 
-    def remove_worker(self, worker: WorkerRecord) -> None:
-        """Forget the worker."""
+    def _forget_worker(self, worker: WorkerRecord) -> None:
         self._changed.discard(worker.id)
         self._partly.pop(worker.id, None)
         _, unprofiled = self._unprofiled.pop(worker.id, (worker, ()))
@@ -101,9 +98,8 @@ class Probes:
             if not self._unprofiled_counts[engine]:
                 del self._unprofiled_counts[engine]
 
-    def job_removed(self, job_id: JobId) -> None:
-        """Forget a job that left the system."""
-        self._stopped_for.pop(job_id, None)
+    def _forget_job(self, job: JobRecord) -> None:
+        self._stopped_for.pop(job.job.id, None)
 
     def refresh(self) -> None:
         """Recompute the unprofiled engines of all workers after a profile change."""
@@ -124,46 +120,51 @@ class Probes:
         """Record that an assignment, possibly a probe, has ended."""
         self._in_flight.pop(assignment_id, None)
 
-    def for_unprofiled_engines(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+    def for_unprofiled_engines(self) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes of engines without any profile, whose jobs the policy cannot place."""
-        for worker, engine in self._missing_pairs(view):
-            if not any(self._estimator.estimates(engine, one) for one in view.serving(engine)):
-                yield from self._candidates(view, worker, engine)
+        for worker, engine in self._missing_pairs():
+            if not any(
+                self._state.estimator.estimates(engine, one) for one in self._state.serving(engine)
+            ):
+                yield from self._candidates(worker, engine)
         if self._partly:
-            yield from self._for_unprofiled_variants(view)
+            yield from self._for_unprofiled_variants()
 
-    def _for_unprofiled_variants(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+    def _for_unprofiled_variants(self) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes of variants without a profile, with jobs that may use no other."""
-        waited_for = view.queue.engines()
-        for worker in view.available():
+        waited_for = self._state.queue.engines()
+        for worker in self._state.available():
             _, partly = self._partly.get(worker.id, (worker, frozenset()))
             for engine in sorted(partly & waited_for):
                 if self.is_in_flight(engine, worker.worker.worker_class):
                     continue
-                for job in islice(view.queue.in_order({engine}), _TRIED):
-                    if job.limit is None or self._estimator.to_measure(job, worker) is None:
+                for job in islice(self._state.queue.in_order({engine}), _TRIED):
+                    if job.limit is None or self._state.estimator.to_measure(job, worker) is None:
                         continue
-                    if any(self._estimator.allowed(job, one) for one in view.serving(engine)):
+                    if any(
+                        self._state.estimator.allowed(job, one)
+                        for one in self._state.serving(engine)
+                    ):
                         continue
-                    if math.isfinite(worker.free_at(view.now)):
+                    if math.isfinite(worker.free_at(self._state.now)):
                         yield job, worker
                         break
 
-    def for_unplannable_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+    def for_unplannable_workers(self) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes with parts of jobs, for idle workers that no policy could give work to.
 
         Afterwards the policy would assign the whole job to the profiled workers.
         """
-        waited_for = view.queue.engines()
-        for worker, engine in self._missing_pairs(view):
+        waited_for = self._state.queue.engines()
+        for worker, engine in self._missing_pairs():
             unprofiled = self.unprofiled(worker)
             if worker.leases or not waited_for.isdisjoint(worker.engines - unprofiled):
                 continue
-            for job, _ in self._candidates(view, worker, engine):
-                if not job.is_request and self._is_worth_splitting(view, job, job.assignable):
+            for job, _ in self._candidates(worker, engine):
+                if not job.is_request and self._is_worth_splitting(job, job.assignable):
                     yield job, worker
 
-    def in_running_jobs(self, view: View) -> Iterator[Lease]:
+    def in_running_jobs(self) -> Iterator[Lease]:
         """Yield leases to stop, so that the rest of their jobs can probe an idle worker.
 
         Looks at workers that have just become idle, joined or changed their engines. A job is
@@ -171,14 +172,14 @@ class Probes:
         """
         if not self._unprofiled:
             return
-        for worker in view.available():
+        for worker in self._state.available():
             unprofiled = self.unprofiled(worker)
             if worker.leases or not unprofiled:
                 continue
-            if worker.idle_since != view.now and worker.id not in self._changed:
+            if worker.idle_since != self._state.now and worker.id not in self._changed:
                 continue
             self._changed.discard(worker.id)
-            for lease in islice(view.running_jobs(), _SEARCHED):
+            for lease in islice(self._state.running_jobs(), _SEARCHED):
                 engine = lease.assignment.engine
                 if engine not in unprofiled or lease.job.queued:
                     continue
@@ -190,21 +191,21 @@ class Probes:
                     continue
                 stopped_for = self._stopped_for.setdefault(lease.job.job.id, set())
                 if worker.id not in stopped_for and self._is_worth_splitting(
-                    view, lease.job, lease.remaining
+                    lease.job, lease.remaining
                 ):
                     stopped_for.add(worker.id)
                     yield lease
                     break
 
-    def _is_worth_splitting(self, view: View, job: JobRecord, queries: int) -> bool:
+    def _is_worth_splitting(self, job: JobRecord, queries: int) -> bool:
         """Return whether the profiled workers take long for so many of the job's queries.
 
         A probe on a much slower worker must not delay the job.
         """
         estimates = [
-            (view.per_query_s(job, worker, estimate), estimate)
-            for worker in view.serving(job.job.engine)
-            if (estimate := self._estimator.estimate(job.job.engine, worker)) is not None
+            (self._state.per_query_s(job, worker, estimate), estimate)
+            for worker in self._state.serving(job.job.engine)
+            if (estimate := self._state.estimator.estimate(job.job.engine, worker)) is not None
         ]
         if not estimates or queries <= self._queries:
             return False
@@ -213,40 +214,37 @@ class Probes:
         probe_s = 2.0 * fastest.entry.t_pre_s + SLOWER * self._queries * per_query_s
         return left_s >= max(WORTH_S, probe_s)
 
-    def for_idle_workers(self, view: View) -> Iterator[tuple[JobRecord, WorkerRecord]]:
+    def for_idle_workers(self) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         """Yield probes for workers that the policy left idle."""
-        for worker, engine in self._missing_pairs(view):
+        for worker, engine in self._missing_pairs():
             if not worker.leases:
-                yield from self._candidates(view, worker, engine)
+                yield from self._candidates(worker, engine)
 
-    def _missing_pairs(self, view: View) -> list[tuple[WorkerRecord, EngineName]]:
+    def _missing_pairs(self) -> list[tuple[WorkerRecord, EngineName]]:
         """Return available workers with an unprofiled engine that some job waits for."""
-        waited_for = view.queue.engines()
+        waited_for = self._state.queue.engines()
         return [
             (worker, engine)
-            for worker in view.available()
+            for worker in self._state.available()
             for engine in sorted(self.unprofiled(worker) & waited_for)
         ]
 
     def _candidates(
-        self, view: View, worker: WorkerRecord, engine: EngineName
+        self, worker: WorkerRecord, engine: EngineName
     ) -> Iterator[tuple[JobRecord, WorkerRecord]]:
         if self.is_in_flight(engine, worker.worker.worker_class):
             return
-        if not math.isfinite(worker.free_at(view.now)):
+        if not math.isfinite(worker.free_at(self._state.now)):
             return
-        for job in islice(view.queue.in_order({engine}), _TRIED):
-            if self._estimator.to_measure(job, worker) is not None:
+        for job in islice(self._state.queue.in_order({engine}), _TRIED):
+            if self._state.estimator.to_measure(job, worker) is not None:
                 yield job, worker
                 return
 
-    @staticmethod
-    def measured_profile(
-        lease: Lease, worker_class: WorkerClass, now: float
-    ) -> ProfileEntry | None:
+    def measured_profile(self, lease: Lease, worker_class: WorkerClass) -> ProfileEntry | None:
         """Return the profile measured by a finished probe; None if its duration is unknown."""
         started = lease.first_query_at if lease.first_query_at is not None else lease.head_at
-        wall_s = now - started if started is not None else 0.0
+        wall_s = self._state.now - started if started is not None else 0.0
         seconds = lease.compute_s or wall_s
         if seconds < _SHORTEST_S:
             return None
@@ -260,7 +258,7 @@ class Probes:
             label=OBSERVED,
         )
 
-    def refined_profile(self, lease: Lease, now: float) -> ProfileEntry | None:
+    def refined_profile(self, lease: Lease) -> ProfileEntry | None:
         """Return a better profile if the lease's own rests on fewer queries in service.
 
         A probe is short and includes an engine's first queries, so it gives only the order of
@@ -270,7 +268,7 @@ class Probes:
         if lease.estimate is None or lease.job.job.with_tensors or lease.first_query_at is None:
             return None
         entry = lease.estimate.entry
-        seconds = now - lease.first_query_at
+        seconds = self._state.now - lease.first_query_at
         if entry.label not in {OBSERVED, PREDICTED} or seconds <= 0:
             return None
         known = self._queries - 1 if entry.label == PREDICTED else entry.queries

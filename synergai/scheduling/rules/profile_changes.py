@@ -11,87 +11,62 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from synergai.profiles.dictionary import PREDICTED
-from synergai.scheduling.events import Command, Learned
+from synergai.scheduling.events import Learned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.domain import EngineName
-    from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-    from synergai.scheduling.policy import View
-    from synergai.scheduling.queue.wait_queue import WaitQueue
+    from synergai.profiles.dictionary import ProfileEntry
+    from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import Lease, WorkerRecord
 
 
 class ProfileChanges:
-    """Applies changes of profiles.
+    """Applies changes of profiles."""
 
-    Args:
-        dictionary: profiled engine speeds.
-        fleet: the workers.
-        estimator: derives costs from the profiles, and paces from what is observed.
-        probes: knows which engines are unprofiled, and what assignments measured.
-        leases: knows the jobs whose paces are kept.
-        wait_queue: the waiting jobs, ranked by these costs.
-        view: tells policies when more has become available to run on.
-        commands: receives a `Learned` for each profile that a job measured.
-    """
-
-    def __init__(
-        self,
-        dictionary: ConfigurationDictionary,
-        fleet: Fleet,
-        estimator: Estimator,
-        probes: Probes,
-        leases: Leases,
-        wait_queue: WaitQueue,
-        view: View,
-        commands: list[Command],
-    ) -> None:
-        self._dictionary = dictionary
-        self._fleet = fleet
-        self._estimator = estimator
+    def __init__(self, state: State, probes: Probes, leases: Leases) -> None:
+        self._state = state
         self._probes = probes
         self._leases = leases
-        self._wait_queue = wait_queue
-        self._view = view
-        self._commands = commands
 
-    def learn(self, lease: Lease, now: float) -> None:
+    def learn(self, lease: Lease) -> None:
         """Store a profile measured in service if it is the first or better than the known one."""
-        worker = self._fleet.workers[lease.assignment.worker_id]
+        worker = self._state.fleet.workers[lease.assignment.worker_id]
         if lease.assignment.probe:
-            entry = self._probes.measured_profile(lease, worker.worker.worker_class, now)
-            self._view.extended_at = now
+            entry = self._probes.measured_profile(lease, worker.worker.worker_class)
+            self._state.extended_at = self._state.now
         else:
-            entry = self._probes.refined_profile(lease, now) or self._estimator.settled_profile(
+            entry = self._probes.refined_profile(lease) or self._state.estimator.settled_profile(
                 lease, worker
             )
         if entry is None or self._has_better(entry):
             return
         engine = entry.engine
         jobs = self._leases.paced_jobs(engine)
-        self._estimator.reset_paces(engine, self._fleet.serving(engine), jobs)
-        self._dictionary.put(entry)
+        self._state.estimator.reset_paces(engine, self._state.fleet.serving(engine), jobs)
+        self._state.dictionary.put(entry)
         self._refresh([engine])
-        self._commands.append(Learned(entry))
+        self._state.commands.append(Learned(entry))
 
-    def add(self, entries: Sequence[ProfileEntry]) -> None:
+    def add(self, event: ProfilesAdded) -> None:
         """Put entries into the dictionary; paces relative to a replaced one are void."""
+        entries = event.entries
         for entry in entries:
-            known = self._dictionary.row(entry.engine, entry.worker_class).get(entry.configuration)
+            known = self._state.dictionary.row(entry.engine, entry.worker_class).get(
+                entry.configuration
+            )
             if known is not None and known.qps != entry.qps:
                 self._reset_paces(entry)
             if known is not None:
                 self._remove_kept(known)
-            self._dictionary.put(entry)
+            self._state.dictionary.put(entry)
         engines = sorted({entry.engine for entry in entries})
         for engine in engines:
-            for worker in self._fleet.serving(engine):
+            for worker in self._state.fleet.serving(engine):
                 if engine in worker.variants:
                     self._keep(engine, worker)
         self._refresh(engines)
@@ -107,7 +82,7 @@ class ProfileChanges:
 
     def _keep(self, engine: EngineName, worker: WorkerRecord) -> bool:
         """Put profiles of its variants' files into the dictionary; return whether there are any."""
-        row = self._dictionary.row(engine, worker.worker.worker_class)
+        row = self._state.dictionary.row(engine, worker.worker.worker_class)
         names = {each.digest: each.name for each in worker.variants[engine] if each.digest}
         kept = [
             _as_variant(entry, name)
@@ -116,38 +91,39 @@ class ProfileChanges:
         ]
         kept = [entry for entry in kept if entry.configuration not in row]
         for entry in kept:
-            self._dictionary.put(entry)
+            self._state.dictionary.put(entry)
         return bool(kept)
 
     def _remove_kept(self, entry: ProfileEntry) -> None:
         """Remove what `_keep` has put for the profile of a file, which is removed or replaced."""
         if entry.configuration.variant:
             return
-        for kept in list(self._dictionary.row(entry.engine, entry.worker_class).values()):
+        for kept in list(self._state.dictionary.row(entry.engine, entry.worker_class).values()):
             variant = kept.configuration.variant
             if variant and kept == _as_variant(entry, variant):
-                self._dictionary.remove(kept)
+                self._state.dictionary.remove(kept)
 
-    def remove(self, entries: Sequence[ProfileEntry]) -> None:
+    def remove(self, event: ProfilesRemoved) -> None:
         """Remove entries from the dictionary; an engine without any is measured again."""
+        entries = event.entries
         for entry in entries:
             self._reset_paces(entry)
-            self._dictionary.remove(entry)
+            self._state.dictionary.remove(entry)
             self._remove_kept(entry)
         self._refresh(sorted({entry.engine for entry in entries}))
-        for worker in self._fleet.workers.values():
+        for worker in self._state.fleet.workers.values():
             self._probes.update_worker(worker)
 
     def _has_better(self, entry: ProfileEntry) -> bool:
         """Return whether the profiler measured what was only observed, while it was observed."""
-        row = self._dictionary.row(entry.engine, entry.worker_class)
+        row = self._state.dictionary.row(entry.engine, entry.worker_class)
         known = row.get(entry.configuration)
         return known is not None and known.label not in {entry.label, PREDICTED}
 
     def _reset_paces(self, entry: ProfileEntry) -> None:
         """Void the paces that were observed on the class of an entry, which is replaced."""
-        workers = self._fleet.serving(entry.engine)
-        self._estimator.reset_paces(
+        workers = self._state.fleet.serving(entry.engine)
+        self._state.estimator.reset_paces(
             entry.engine,
             [w for w in workers if w.worker.worker_class == entry.worker_class],
             self._leases.paced_jobs(entry.engine),
@@ -156,10 +132,10 @@ class ProfileChanges:
     def _refresh(self, engines: Sequence[EngineName]) -> None:
         """Compute what rests on the profiles of `engines` again."""
         for engine in engines:
-            self._estimator.invalidate_profile(engine, self._fleet.serving(engine))
+            self._state.estimator.invalidate_profile(engine, self._state.fleet.serving(engine))
         self._probes.refresh()
         for engine in engines:
-            self._wait_queue.rerank(engine)
+            self._state.waiting.rerank(engine)
 
 
 def _as_variant(entry: ProfileEntry, variant: str) -> ProfileEntry:

@@ -21,15 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from synergai.domain import EngineName, Session, WorkerId
-    from synergai.scheduling.events import Command
-    from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.loads import Loads
     from synergai.scheduling.state.records import WorkerRecord
-    from synergai.scheduling.state.sizes import SessionSizes
-    from synergai.scheduling.variants.choice import Variants
 
 HALF_LIFE_S: Final = 600.0
 """Time after which an arrival counts half."""
@@ -58,75 +52,61 @@ class _Wish(NamedTuple):
 
 
 class Residency:
-    """Plans which sessions are preloaded.
+    """Plans which sessions are preloaded."""
 
-    Args:
-        fleet: the workers.
-        estimator: knows what loading costs.
-        variants: knows what load asks of engines with variants.
-        loads: the loads in flight.
-        sizes: memory that sessions take.
-        commands: output; receives ``Load`` and ``Unload``.
-        settings: scheduling options.
-
-    Attributes:
-        due: something has changed since the last plan.
-        rests_until: no plan is made before, as plans are limited in their rate.
-        again_at: when to plan again although nothing has changed: a load is overdue by then, or the
-            last plan looked at a part of the fleet. Infinite otherwise.
-    """
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        estimator: Estimator,
-        variants: Variants,
-        loads: Loads,
-        sizes: SessionSizes,
-        commands: list[Command],
-        settings: SchedulingSettings,
-    ) -> None:
-        self._fleet = fleet
-        self._estimator = estimator
-        self._variants = variants
-        self._loads = loads
-        self._sizes = sizes
-        self._commands = commands
-        self._preloads_all = settings.preload
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._preloads_all = state.settings.preload
         self._counts: dict[EngineName, tuple[float, float]] = {}
-        self.rests_until = -math.inf
         self._first_worker = 0
         self._rounds = 0
-        self.due = False
-        self.again_at = math.inf
+        # Something has changed since the last plan.
+        self._due = False
+        # No plan is made before, as plans are limited in their rate.
+        self._rests_until = -math.inf
+        # When to plan again although nothing has changed: a load is overdue by then, or the last
+        # plan looked at a part of the fleet.
+        self._again_at = math.inf
 
     @property
     def is_on(self) -> bool:
         """Whether any session may be preloaded."""
-        return self._preloads_all or bool(self._variants.engines)
+        return self._preloads_all or bool(self._state.variants.engines)
 
-    def arrived(self, engine: EngineName, now: float) -> None:
+    def changed(self) -> None:
+        """Plan again, as a worker or its work has changed."""
+        self._due = self.is_on
+
+    def arrived(self, engine: EngineName) -> None:
         """Count an arrival."""
-        self._counts[engine] = self._arrivals(engine, now) + 1.0, now
-        self.due = True
+        if self.is_on:
+            now = self._state.now
+            self._counts[engine] = self._arrivals(engine, now) + 1.0, now
+            self._due = True
 
-    def plan(self, now: float) -> None:
-        """Command preloads, at a limited rate."""
-        if now < self.rests_until:
+    def next_due(self) -> float:
+        """Return when to plan next; infinite if nothing has to change first."""
+        at = -math.inf if self._due else self._again_at
+        return max(at, self._rests_until) if at < math.inf else at
+
+    def plan(self) -> None:
+        """Command preloads, if a plan is due."""
+        now = self._state.now
+        if now < self.next_due():
             return
         weights = self._weights(now)
         each_time = max(1, min(_WORKERS, _SESSIONS // max(1, len(weights))))
-        if self.due:
-            self._rounds = math.ceil(len(self._fleet.workers) / each_time)
+        if self._due:
+            self._rounds = math.ceil(len(self._state.fleet.workers) / each_time)
         self._rounds -= 1
-        self.due = False
-        self.again_at = now if self._rounds > 0 else math.inf
-        self.rests_until = now + PLANNED_EVERY_S
+        self._due = False
+        self._again_at = now if self._rounds > 0 else math.inf
+        self._rests_until = now + PLANNED_EVERY_S
         wishes = sorted(
             (
                 wish
                 for worker in self._next_workers(each_time)
-                if not self._loads.worker_is_loading(worker.id, now)
+                if not self._state.loads.worker_is_loading(worker.id, now)
                 for wish in self._wishes(worker, weights, now)
             ),
             key=lambda wish: (-wish.value, wish.estimate.setup_s, wish.worker.index),
@@ -135,14 +115,14 @@ class Residency:
         full: set[WorkerId] = set()
         for wish in wishes:
             worker, session = wish.worker, wish.estimate.session
-            if self._loads.worker_is_loading(worker.id, now):
+            if self._state.loads.worker_is_loading(worker.id, now):
                 continue
-            if not self._loads.may_begin(session.engine, worker.id, now):
-                self.again_at = min(self.again_at, self._loads.next_change(now))
+            if not self._state.loads.may_begin(session.engine, worker.id, now):
+                self._again_at = min(self._again_at, self._state.loads.next_change(now))
                 continue
             if worker.id not in free_bytes:
                 free_bytes[worker.id] = self._free_bytes(worker, now)
-            if self._sizes.of(worker, session) <= free_bytes[worker.id]:
+            if self._state.sizes.of(worker, session) <= free_bytes[worker.id]:
                 self._load(wish, now)
             elif worker.id not in full:
                 full.add(worker.id)  # for what is worth less, nothing else is dropped
@@ -152,18 +132,18 @@ class Residency:
         worker, session = wish.worker, wish.estimate.session
         # Of a session that is not loaded, a setup of 0 s means that nothing is known.
         seconds = worker.free_at(now) - now + (wish.estimate.setup_s or math.inf)
-        self._loads.begin(worker.id, session, seconds, now)
-        self._loads.goes_on(worker.id, session, now, concurrent=False)
+        self._state.loads.begin(worker.id, session, seconds, now)
+        self._state.loads.goes_on(worker.id, session, now, concurrent=False)
         known_s = seconds if math.isfinite(seconds) else 0.0
-        self._commands.append(Load(worker.id, session, known_s))
+        self._state.commands.append(Load(worker.id, session, known_s))
 
     # --- wishes -------------------------------------------------------------------------
 
     def _weights(self, now: float) -> dict[EngineName, float]:
         """Return how likely the engines are to be used: by their recent arrivals."""
         if self._preloads_all:
-            return {each: self._arrivals(each, now) + PRIOR for each in self._fleet.engines}
-        in_use = (each for each in self._counts if each in self._variants.engines)
+            return {each: self._arrivals(each, now) + PRIOR for each in self._state.fleet.engines}
+        in_use = (each for each in self._counts if each in self._state.variants.engines)
         weights = {each: self._arrivals(each, now) for each in in_use}
         return {each: weight for each, weight in weights.items() if weight > LEAST}
 
@@ -171,7 +151,7 @@ class Residency:
         """Return the workers of this plan; in a large fleet, following plans look at the others."""
         workers = [
             each
-            for each in self._fleet.workers.values()
+            for each in self._state.fleet.workers.values()
             if not each.withdrawn and each.worker.keeps_sessions
         ]
         first = self._first_worker if self._first_worker < len(workers) else 0
@@ -190,7 +170,7 @@ class Residency:
         self, worker: WorkerRecord, weights: Mapping[EngineName, float]
     ) -> list[EngineName]:
         """Return the engines of which a worker may lack a session, the likeliest ones."""
-        with_variants = self._variants.engines
+        with_variants = self._state.variants.engines
         found = {each for each in worker.engines if each in with_variants and each in weights}
         if self._preloads_all and not worker.leases:
             loaded = {session.engine for session in worker.sessions}
@@ -201,10 +181,10 @@ class Residency:
 
     def _missing(self, worker: WorkerRecord, engine: EngineName, now: float) -> Iterator[Estimate]:
         """Yield the session of an engine to load next on a worker, if there is any."""
-        if engine in self._variants.engines:
-            wanted = self._variants.wanted(engine, worker, now)
+        if engine in self._state.variants.engines:
+            wanted = self._state.variants.wanted(engine, worker, now)
         else:
-            fastest = self._estimator.estimate(engine, worker)
+            fastest = self._state.estimator.estimate(engine, worker)
             mode = worker.power_mode
             if fastest is None or (mode and fastest.configuration.power_mode not in ("", mode)):
                 return
@@ -213,7 +193,9 @@ class Residency:
 
     def _is_missing(self, worker: WorkerRecord, estimate: Estimate, now: float) -> bool:
         session = estimate.session
-        return session not in worker.sessions and self._loads.may_load(worker.id, session, now)
+        return session not in worker.sessions and self._state.loads.may_load(
+            worker.id, session, now
+        )
 
     def _arrivals(self, engine: EngineName, now: float) -> float:
         """Return the arrivals of an engine, those longer ago counting less."""
@@ -222,8 +204,8 @@ class Residency:
 
     def _saved_s(self, worker: WorkerRecord, session: Session) -> float:
         """Return the seconds of loading that using a session saves, per byte."""
-        load_s = max(self._estimator.load_s(session, worker), LEAST_S)
-        return load_s / max(self._sizes.of(worker, session), 1)
+        load_s = max(self._state.estimator.load_s(session, worker), LEAST_S)
+        return load_s / max(self._state.sizes.of(worker, session), 1)
 
     # --- memory -------------------------------------------------------------------------
 
@@ -231,7 +213,7 @@ class Residency:
         """Return the memory that a worker has for another session."""
         if len(worker.sessions) >= worker.most_sessions or now < worker.full_until:
             return 0.0
-        return self._sizes.free(worker)
+        return self._state.sizes.free(worker)
 
     def _make_room(self, wish: _Wish, weights: Mapping[EngineName, float], now: float) -> None:
         """Drop the session of a worker that is worth least, if it is worth less than `wish`."""
@@ -243,11 +225,11 @@ class Residency:
         ]
         value, session = min(idle, default=(math.inf, wish.estimate.session))
         if BETTER * value < wish.value:
-            if self._loads.may_drop_at(worker.id, session) <= now:
-                self._loads.drop(worker.id, session, now)
-                self._commands.append(Unload(worker.id, session))
+            if self._state.loads.may_drop_at(worker.id, session) <= now:
+                self._state.loads.drop(worker.id, session, now)
+                self._state.commands.append(Unload(worker.id, session))
             # The load follows once the session is dropped.
-            self.again_at = min(self.again_at, self._loads.may_drop_at(worker.id, session))
+            self._again_at = min(self._again_at, self._state.loads.may_drop_at(worker.id, session))
 
     def _may_drop(self, worker: WorkerRecord, session: Session, now: float) -> bool:
         """Return whether a session is not used, now or lately, nor to be kept loaded always."""
@@ -260,5 +242,5 @@ class Residency:
             return False
         if not session.configuration.variant:
             return True
-        fastest = self._variants.fastest(session.engine, worker, now)
+        fastest = self._state.variants.fastest(session.engine, worker, now)
         return fastest is None or fastest.session != session

@@ -14,27 +14,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synergai.domain import JobId
-    from synergai.scheduling.policy import View
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 
 class Resumption:
     """The interrupted jobs by worker, each until it is assigned or removed.
 
-    Args:
-        view: the waiting jobs, and the available workers.
-
     Attributes:
         jobs: the interrupted jobs, with the index of the worker that each ran on.
     """
 
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, state: State) -> None:
+        self._state = state
+        state.forget_job.append(self.discard)
+        state.forget_worker.append(self._forget_worker)
         self._by_worker: dict[int, dict[JobId, Lease]] = {}
         self.jobs: dict[JobId, int] = {}
 
-    def add(self, lease: Lease, worker: WorkerRecord) -> None:
-        """Remember that the job of `lease` was stopped on `worker` for a request."""
+    def remember(self, lease: Lease) -> None:
+        """Let the job of `lease` resume on the worker where it was stopped for a request.
+
+        Policies that move running work decide themselves where it resumes.
+        """
+        worker = self._state.fleet.workers.get(lease.assignment.worker_id)
+        if worker is None or self._state.policy.rebalances:
+            return
         self.discard(lease.job)
         self._by_worker.setdefault(worker.index, {})[lease.job.job.id] = lease
         self.jobs[lease.job.job.id] = worker.index
@@ -49,8 +54,7 @@ class Resumption:
         if not jobs:
             del self._by_worker[index]
 
-    def discard_worker(self, worker: WorkerRecord) -> None:
-        """Forget the jobs that were interrupted on a worker, which has left."""
+    def _forget_worker(self, worker: WorkerRecord) -> None:
         for job_id in self._by_worker.pop(worker.index, ()):
             del self.jobs[job_id]
 
@@ -60,18 +64,18 @@ class Resumption:
         A job that a waiting one of higher priority precedes is left to the policy. The caller
         executes each decision before it asks for the next.
         """
-        for worker in self._view.available():
+        for worker in self._state.available():
             for lease in list(self._by_worker.get(worker.index, {}).values()):
-                if worker.available_at > self._view.now:
+                if worker.available_at > self._state.now:
                     break
                 job = lease.job
                 self.discard(job)
                 engine = lease.assignment.engine
                 if not job.assignable or engine not in worker.engines:
                     continue
-                first = next(self._view.queue.in_order(worker.engines), job)
+                first = next(self._state.queue.in_order(worker.engines), job)
                 if first.job.priority > job.job.priority:
                     continue
-                estimate = self._view.estimate(engine, worker, lease.assignment.configuration)
+                estimate = self._state.estimate(engine, worker, lease.assignment.configuration)
                 if estimate is not None and (job.limit is None or job.limit.allows(estimate)):
                     yield Assign(job, worker, estimate, job.assignable)

@@ -15,51 +15,45 @@ from synergai.scheduling.state.records import is_brief
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from synergai.scheduling.policy import View
-    from synergai.scheduling.queue.job_queue import JobQueue
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import WorkerRecord
 
 
 class CoreSharing:
     """Selects the waiting requests that run concurrently with the work of busy workers."""
 
-    def __init__(self, queue: JobQueue, fleet: Fleet, view: View, estimator: Estimator) -> None:
-        self._queue = queue
-        self._fleet = fleet
-        self._view = view
-        self._estimator = estimator
+    def __init__(self, state: State) -> None:
+        self._state = state
 
     def decisions(self) -> Iterator[Assign]:
         """Yield what runs concurrently with other work now, in the queue's order.
 
         The caller executes each one before it asks for the next.
         """
-        while self._queue.requests and self._fleet.shared and (found := self._first()):
+        while self._state.queue.requests and self._state.fleet.shared and (found := self._first()):
             yield found
 
     def _first(self) -> Assign | None:
         # Workers that an earlier request, brief or long, waits for: others that join a session
         # there would keep it from ever getting there.
         awaited: set[tuple[int, bool]] = set()
-        for request in self._queue.first_requests(self._view.now):
+        for request in self._state.queue.first_requests(self._state.now):
             found: list[tuple[float, int, WorkerRecord, Estimate]] = []
-            for worker in self._view.serving(request.job.engine):
+            for worker in self._state.serving(request.job.engine):
                 if not worker.leases and not worker.withdrawn:
                     found.clear()  # which is the policy's to decide
                     break
-                estimate = next(iter(self._estimator.for_job(request, worker)), None)
+                estimate = next(iter(self._state.estimator.for_job(request, worker)), None)
                 if estimate is None or (head := worker.head) is None:
                     continue
                 session = estimate.session
-                query_s = self._view.per_query_s(request, worker, estimate)
+                query_s = self._state.per_query_s(request, worker, estimate)
                 place = worker.index, is_brief(query_s, head)
                 if place in awaited:
                     continue
                 if worker.runs_concurrently(session, query_s):
-                    ahead_s = worker.ahead_s(session, query_s, self._view.now)
+                    ahead_s = worker.ahead_s(session, query_s, self._state.now)
                     found.append((ahead_s + query_s, worker.index, worker, estimate))
                 elif worker.may_run_concurrently(session, query_s):
                     awaited.add(place)

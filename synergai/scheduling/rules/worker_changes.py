@@ -1,7 +1,7 @@
 """Changes of workers: which there are, what they can run, and what they have loaded.
 
 Each change is followed by what rests on it: cached estimates, engines to probe, and the ranks of
-waiting jobs. The core handles the work of a worker that leaves.
+waiting jobs.
 """
 
 from __future__ import annotations
@@ -10,202 +10,198 @@ import math
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from synergai.domain import Session
-from synergai.scheduling.events import (
-    ConfigurationsUnusable,
-    EnginesChanged,
-    ModeChanged,
-    SessionDropped,
-    SessionLoaded,
-    WorkerDraining,
-)
 from synergai.scheduling.state.records import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from synergai.domain import EngineName, Variant
-    from synergai.profiles.dictionary import ConfigurationDictionary
-    from synergai.scheduling.events import Worker
-    from synergai.scheduling.policy import View
-    from synergai.scheduling.queue.wait_queue import WaitQueue
+    from synergai.scheduling.events import (
+        ConfigurationsUnusable,
+        EnginesChanged,
+        ModeChanged,
+        SessionDropped,
+        SessionLoaded,
+        WorkerDraining,
+        WorkerJoined,
+        WorkerLeft,
+    )
+    from synergai.scheduling.rules.active_jobs import ActiveJobs
+    from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.outliers import Outliers
     from synergai.scheduling.rules.probes import Probes
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
-    from synergai.scheduling.state.loads import Loads
+    from synergai.scheduling.rules.profile_changes import ProfileChanges
     from synergai.scheduling.state.records import WorkerRecord
-    from synergai.scheduling.state.sizes import SessionSizes
-    from synergai.scheduling.variants.choice import Variants
 
 FULL_S: Final = 120.0
 """A worker that had no room for a preload counts as full so long, or until it drops one."""
 
 _Variants: TypeAlias = "Mapping[EngineName, tuple[Variant, ...]]"
 
-WorkerChange: TypeAlias = (
-    WorkerDraining
-    | EnginesChanged
-    | ConfigurationsUnusable
-    | SessionLoaded
-    | SessionDropped
-    | ModeChanged
-)
-
 
 class WorkerChanges:
-    """Applies changes of workers.
-
-    Args:
-        fleet: the workers.
-        estimator: knows what engines cost on them.
-        dictionary: profiled engine speeds.
-        probes: knows which of their engines are unprofiled.
-        outliers: counts their reports as signs of progress.
-        wait_queue: the waiting jobs, ranked by these costs.
-        view: tells policies when more has become available to run on.
-        variants: which engines have variants.
-        loads: sessions that are being loaded.
-        sizes: memory that sessions take.
-    """
+    """Applies changes of workers. Its handlers take an event and the worker's record."""
 
     def __init__(
         self,
-        fleet: Fleet,
-        estimator: Estimator,
-        dictionary: ConfigurationDictionary,
+        state: State,
+        jobs: ActiveJobs,
         probes: Probes,
+        profiles: ProfileChanges,
         outliers: Outliers,
-        wait_queue: WaitQueue,
-        view: View,
-        variants: Variants,
-        loads: Loads,
-        sizes: SessionSizes,
     ) -> None:
-        self._fleet = fleet
-        self._estimator = estimator
-        self._dictionary = dictionary
+        self._state = state
+        self._jobs = jobs
         self._probes = probes
+        self._profiles = profiles
         self._outliers = outliers
-        self._wait_queue = wait_queue
-        self._view = view
-        self._variants = variants
-        self._loads = loads
-        self._sizes = sizes
 
-    def add(self, worker: Worker, now: float) -> WorkerRecord:
-        """Add a worker that has joined, and return its record."""
-        record = self._fleet.add(worker, now)
-        self._sizes.add_worker(worker)
-        self._variants.fleet_changed()
-        self._view.extended_at = now
-        self._estimator.invalidate_worker(record)
-        self._probes.update_worker(record)
-        for engine in sorted(record.engines):
-            self._wait_queue.rerank(engine)
-        return record
+    # --- joining and leaving ------------------------------------------------------------
 
-    def apply(self, worker: WorkerRecord, change: WorkerChange, now: float) -> None:
-        """Apply a change that a worker reports."""
-        match change:
-            case WorkerDraining():
-                worker.draining = True
-                self._fleet.update_availability(worker, now)
-            case EnginesChanged(_, engines, variants, file_variants):
-                before, files_before = worker.variants, worker.file_variants
-                if worker.paused:
-                    worker.paused = {
-                        session: until
-                        for session, until in worker.paused.items()
-                        if session.engine in engines
-                        and variants.get(session.engine) == worker.variants.get(session.engine)
-                    }
-                worker.unusable = {
-                    each for each in worker.unusable if not _is_replaced(each, before, variants)
-                }
-                worker.variants, worker.file_variants = dict(variants), dict(file_variants)
-                self.set_engines(worker, engines, now)
-                changed = before.keys() | variants.keys() if before != variants else set()
-                if files_before != file_variants:
-                    changed |= files_before.keys() | file_variants.keys()
-                for engine in sorted(worker.engines & changed):
-                    self._wait_queue.rerank(engine)
-            case ConfigurationsUnusable(_, engine, configurations):
-                worker.unusable = {each for each in worker.unusable if each.engine != engine}
-                worker.unusable |= {Session(engine, each) for each in configurations}
-                self.update_configurations(worker, engine, now)
-            case SessionLoaded(_, session, setup_s, size):
-                self._outliers.heard(worker, now)
-                self._sizes.record(worker, session, size)
-                self.add_session(worker, session)
-                row = self._dictionary.row(session.engine, worker.worker.worker_class)
-                if entry := row.get(session.configuration):
-                    self._estimator.observe_setup(worker, entry, setup_s)
-            case SessionDropped(_, session, no_room, size):
-                was_resident = session in worker.sessions
-                worker.sessions.discard(session)
-                worker.used_at.pop(session, None)
-                if no_room and not was_resident:
-                    self._sizes.record(worker, session, size)
-                    if size <= self._sizes.free(worker):  # something else takes its memory
-                        worker.full_until = now + FULL_S
-                elif was_resident:
-                    worker.full_until = -math.inf
-                decided = (
-                    self._loads.dropped(worker.id, session, now, for_memory=no_room)
-                    and was_resident
-                )
-                if decided and (
-                    self._loads.worker_is_loading(worker.id, now) or _is_loading(worker)
-                ):
-                    # It made room for another one.
-                    worker.most_sessions = max(1, len(worker.sessions))
-                if was_resident and session.configuration.variant and _is_needed(session, worker):
-                    self._loads.begin(worker.id, session, math.inf, now)  # by the worker itself
-                self._estimator.invalidate_engine(worker, session.engine)
-                self._wait_queue.rerank(session.engine)
-            case ModeChanged(_, mode, switch_s):
-                self._outliers.heard(worker, now)
-                self._set_mode(worker, mode, switch_s)
+    def add(self, event: WorkerJoined) -> None:
+        """Add a worker; one of the same id has restarted."""
+        state = self._state
+        if existing := state.fleet.workers.get(event.worker.id):
+            self._remove(existing)
+        worker = state.fleet.add(event.worker, state.now)
+        state.sizes.add_worker(event.worker)
+        state.variants.fleet_changed()
+        state.extended_at = state.now
+        state.estimator.invalidate_worker(worker)
+        self._probes.update_worker(worker)
+        self._rerank(worker.engines)
+        self._profiles.keep(worker)
 
-    def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName], now: float) -> None:
+    def remove(self, _event: WorkerLeft, worker: WorkerRecord) -> None:
+        """Remove a worker; its queries run elsewhere."""
+        self._remove(worker)
+
+    def _remove(self, worker: WorkerRecord) -> None:
+        state = self._state
+        state.fleet.remove(worker)
+        state.sizes.remove_worker(worker.worker)
+        state.loads.remove_worker(worker.id)
+        state.variants.fleet_changed()
+        state.estimator.invalidate_worker(worker)
+        for forget in state.forget_worker:
+            forget(worker)
+        for lease in worker.all_leases():
+            self._jobs.release(lease)
+        self._rerank(worker.engines)
+
+    def drain(self, _event: WorkerDraining, worker: WorkerRecord) -> None:
+        """Give a worker no further assignments."""
+        worker.draining = True
+        self._state.fleet.update_availability(worker, self._state.now)
+
+    # --- engines and configurations -----------------------------------------------------
+
+    def change_engines(self, event: EnginesChanged, worker: WorkerRecord) -> None:
+        """Replace the engines of a worker and their variants."""
+        variants, file_variants = event.variants, event.file_variants
+        before, files_before = worker.variants, worker.file_variants
+        if worker.paused:
+            worker.paused = {
+                session: until
+                for session, until in worker.paused.items()
+                if session.engine in event.engines
+                and variants.get(session.engine) == before.get(session.engine)
+            }
+        worker.unusable = {
+            each for each in worker.unusable if not _is_replaced(each, before, variants)
+        }
+        worker.variants, worker.file_variants = dict(variants), dict(file_variants)
+        self.set_engines(worker, event.engines)
+        changed = before.keys() | variants.keys() if before != variants else set()
+        if files_before != file_variants:
+            changed |= files_before.keys() | file_variants.keys()
+        self._rerank(worker.engines & changed)
+        self._profiles.keep(worker)
+
+    def change_unusable(self, event: ConfigurationsUnusable, worker: WorkerRecord) -> None:
+        """Replace the configurations in which a worker cannot run an engine."""
+        engine = event.engine
+        worker.unusable = {each for each in worker.unusable if each.engine != engine}
+        worker.unusable |= {Session(engine, each) for each in event.configurations}
+        self.update_configurations(worker, engine)
+
+    def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
         """Set the engines that a worker can run."""
+        state = self._state
         before = set(worker.engines)
-        self._estimator.invalidate_worker(worker)
-        self._fleet.set_engines(worker, engines)
-        self._estimator.invalidate_worker(worker)
-        self._variants.fleet_changed()
+        state.estimator.invalidate_worker(worker)
+        state.fleet.set_engines(worker, engines)
+        state.estimator.invalidate_worker(worker)
+        state.variants.fleet_changed()
         self._probes.update_worker(worker)
         if not worker.engines <= before:
-            self._view.extended_at = now
-        for engine in sorted(before ^ worker.engines):
-            self._wait_queue.rerank(engine)
+            state.extended_at = state.now
+        self._rerank(before ^ worker.engines)
 
-    def add_unusable(self, worker: WorkerRecord, session: Session, now: float) -> None:
-        """Stop using a configuration in which the worker cannot run an engine."""
-        worker.unusable.add(session)
-        self.update_configurations(worker, session.engine, now)
-
-    def update_configurations(self, worker: WorkerRecord, engine: EngineName, now: float) -> None:
+    def update_configurations(self, worker: WorkerRecord, engine: EngineName) -> None:
         """Apply a change of the configurations in which a worker can run an engine that it has."""
-        self.set_engines(worker, worker.engines, now)
-        self._wait_queue.rerank(engine)
+        self.set_engines(worker, worker.engines)
+        self._state.waiting.rerank(engine)
+
+    def change_mode(self, event: ModeChanged, worker: WorkerRecord) -> None:
+        """Record the power mode of a worker."""
+        self._outliers.heard(worker)
+        self._state.estimator.observe_switch(worker, event.switch_s)
+        if not worker.leases:  # otherwise its assignments determine the final mode
+            worker.power_mode = event.mode or None
+        self._state.estimator.invalidate_worker(worker)
+        self._rerank(worker.engines)
+
+    # --- sessions -----------------------------------------------------------------------
+
+    def session_loaded(self, event: SessionLoaded, worker: WorkerRecord) -> None:
+        """Record that a session is loaded, and how long that took."""
+        state, session = self._state, event.session
+        self._outliers.heard(worker)
+        state.sizes.record(worker, session, event.bytes)
+        self.add_session(worker, session)
+        row = state.dictionary.row(session.engine, worker.worker.worker_class)
+        if entry := row.get(session.configuration):
+            state.estimator.observe_setup(worker, entry, event.setup_s)
 
     def add_session(self, worker: WorkerRecord, session: Session) -> None:
         """Record that a session is loaded."""
-        self._loads.loaded(worker.id, session)
+        state = self._state
+        state.loads.loaded(worker.id, session)
         if session not in worker.sessions and worker.worker.keeps_sessions:
             worker.sessions.add(session)
             worker.most_sessions = max(worker.most_sessions, len(worker.sessions))
-            self._estimator.invalidate_engine(worker, session.engine)
-            self._wait_queue.rerank(session.engine)
+            state.estimator.invalidate_engine(worker, session.engine)
+            state.waiting.rerank(session.engine)
 
-    def _set_mode(self, worker: WorkerRecord, mode: str, switch_s: float) -> None:
-        self._estimator.observe_switch(worker, switch_s)
-        if not worker.leases:  # otherwise its assignments determine the final mode
-            worker.power_mode = mode or None
-        self._estimator.invalidate_worker(worker)
-        for engine in sorted(worker.engines):
-            self._wait_queue.rerank(engine)
+    def session_dropped(self, event: SessionDropped, worker: WorkerRecord) -> None:
+        """Record that a session is not loaded, and what that says of the worker's memory."""
+        state, session, now = self._state, event.session, self._state.now
+        was_resident = session in worker.sessions
+        worker.sessions.discard(session)
+        worker.used_at.pop(session, None)
+        if event.no_room and not was_resident:
+            state.sizes.record(worker, session, event.bytes)
+            if event.bytes <= state.sizes.free(worker):  # something else takes its memory
+                worker.full_until = now + FULL_S
+        elif was_resident:
+            worker.full_until = -math.inf
+        decided = state.loads.dropped(worker.id, session, now, for_memory=event.no_room)
+        if (
+            decided
+            and was_resident
+            and (state.loads.worker_is_loading(worker.id, now) or _is_loading(worker))
+        ):
+            # It made room for another one.
+            worker.most_sessions = max(1, len(worker.sessions))
+        if was_resident and session.configuration.variant and _is_needed(session, worker):
+            state.loads.begin(worker.id, session, math.inf, now)  # by the worker itself
+        state.estimator.invalidate_engine(worker, session.engine)
+        state.waiting.rerank(session.engine)
+
+    def _rerank(self, engines: Iterable[EngineName]) -> None:
+        for engine in sorted(engines):
+            self._state.waiting.rerank(engine)
 
 
 def _is_replaced(session: Session, before: _Variants, after: _Variants) -> bool:

@@ -118,7 +118,7 @@ def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
     core = make_core()
     for number in range(4):
         core.handle(make_request(number), 0.0)
-    assert core._fleet.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
+    assert core.state.fleet.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
 
 
 def test_multi_query_jobs_are_not_batched() -> None:
@@ -132,7 +132,7 @@ def test_pace_is_independent_of_batch_size() -> None:
     core = make_core()
     given = [a for number in range(4) for a in dispatched(core.handle(make_request(number), 0.0))]
     for _ in range(300):
-        now = core._now + 0.4
+        now = core.state.now + 0.4
         for assignment in given:
             ended = AssignmentEnded(
                 assignment.id, 1, Outcome.COMPLETED, compute_s=0.4, batch=len(given)

@@ -142,7 +142,7 @@ class World:
             return
         self.requests -= 1
         self.copies += 1
-        assert self.copies <= self.core._settings.hedge_share * self.requests
+        assert self.copies <= self.core.state.settings.hedge_share * self.requests
         assert assignment.job_id not in self.outcomes
         others = [a for a in self.in_flight.values() if a.job_id == assignment.job_id]
         assert len(others) == 1, "a copy has one original"
@@ -162,7 +162,7 @@ class World:
 
     def check(self) -> None:
         core = self.core
-        waiting = list(core._queue.in_order())
+        waiting = list(core.state.queue.in_order())
         assert len(waiting) == len(set(map(id, waiting))) == core.queued
         for job in core._jobs.by_id.values():
             places = [set(range(*span)) for span in job.pending._ranges]
@@ -184,11 +184,11 @@ class World:
         assert set(core._leases._by_id) == set(self.in_flight)
         held = {
             lease.assignment.id
-            for worker in core._fleet.workers.values()
+            for worker in core.state.fleet.workers.values()
             for lease in worker.all_leases()
         }
         assert held == set(self.in_flight)
-        for worker in core._fleet.workers.values():
+        for worker in core.state.fleet.workers.values():
             for leases in (worker.leases, *worker.concurrent.values()):
                 heads = [lease.is_head for lease in leases.values()]
                 assert heads == [True] + [False] * (len(heads) - 1) if heads else True
@@ -196,8 +196,8 @@ class World:
                 assert lease.is_head or lease.phase is not Phase.SETUP
                 is_copy = lease.assignment.job_id in core._hedging._copies
                 assert lease.stopping or not lease.job.removed or is_copy
-            available = worker in core._fleet.available(self.now)
-            assert available == (worker.next_available_at(core._settings) <= self.now)
+            available = worker in core.state.fleet.available(self.now)
+            assert available == (worker.next_available_at(core.state.settings) <= self.now)
         wakeup = core.wakeup()
         assert wakeup is None or wakeup > self.now
 
@@ -485,7 +485,7 @@ def test_same_events_at_the_same_times_produce_the_same_commands(
 ) -> None:
     world = make_world(data, policy)
     drive(world, data, 30)
-    again = SchedulerCore(world.core._settings, make_dictionary())
+    again = SchedulerCore(world.core.state.settings, make_dictionary())
     for now, event, commands in world.log:
         assert again.handle(event, now) == commands
 

@@ -147,7 +147,7 @@ def test_unused_share_is_bounded() -> None:
     core = fleet(*[WorkerId(f"w{n}") for n in range(40)])
     for number in range(100):
         end(core, request(core, f"early{number}", 1.0), 1.01)
-    core._hedging._share = 0.001
+    core.state.settings = replace(core.state.settings, hedge_share=0.001)
     for number in range(20):
         request(core, f"late{number}", 2.0)
     assert len(dispatched(core.handle(TimePassed(), 3.0))) == 10
@@ -194,7 +194,7 @@ def test_draining_worker_gets_no_copy() -> None:
 def test_worker_on_trial_gets_no_copy() -> None:
     core = fleet(A, B)
     first = request(core)
-    other = core._fleet.workers[B if first.worker_id == A else A]
+    other = core.state.fleet.workers[B if first.worker_id == A else A]
     other.on_trial = True
     assert dispatched(core.handle(TimePassed(), 1.1)) == []
 
@@ -267,6 +267,6 @@ def test_worker_whose_requests_vary_gets_more_time() -> None:
 def test_hedges_are_charged_to_no_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
     core = fleet(A, B)
     charged: list[float] = []
-    monkeypatch.setattr(core._wait_queue, "charge", lambda _job, s, _now: charged.append(s))
+    monkeypatch.setattr(core.state.waiting, "charge", lambda _job, s: charged.append(s))
     copied(core)
     assert len(charged) == 1

@@ -35,7 +35,7 @@ from synergai.scheduling.events import (
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.queue.job_queue import JobQueue
 from synergai.scheduling.queue.lane import BLOCK, Entries
-from synergai.scheduling.queue.wait_queue import RERANKED_IN_A_ROW
+from synergai.scheduling.rules.wait_queue import RERANKED_IN_A_ROW
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
@@ -267,7 +267,7 @@ def test_requests_that_wait_for_busy_workers_are_not_planned() -> None:
 
 def test_a_change_of_estimates_reranks_a_long_queue_over_several_events() -> None:
     fleet = Fleet("synergai", 1, 3000)
-    waiting = [r for r in fleet.core._queue.in_order() if math.isfinite(r.job.deadline)]
+    waiting = [r for r in fleet.core.state.queue.in_order() if math.isfinite(r.job.deadline)]
     before = {record.sequence: record.rank for record in waiting}
     fleet.calls = 0
     fleet.handle(ProfilesAdded((fleet.profile(fleet.engines[0], qps=50.0),)))
@@ -276,10 +276,10 @@ def test_a_change_of_estimates_reranks_a_long_queue_over_several_events() -> Non
     assert 0 < len(changed) <= RERANKED_IN_A_ROW
     for _ in range(len(waiting)):
         wakeup = fleet.core.wakeup()
-        if wakeup is None or not fleet.core._wait_queue._stale:
+        if wakeup is None or not fleet.core.state.waiting._stale:
             break
         fleet.core.handle(TimePassed(), wakeup)
     assert all(r.rank < before[r.sequence] for r in waiting if r.queued)
-    assert list(fleet.core._queue.in_order()) == sorted(
-        fleet.core._queue.in_order(), key=lambda record: (record.rank, record.sequence)
+    assert list(fleet.core.state.queue.in_order()) == sorted(
+        fleet.core.state.queue.in_order(), key=lambda record: (record.rank, record.sequence)
     )

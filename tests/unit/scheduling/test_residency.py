@@ -271,7 +271,7 @@ def test_all_engines_are_loaded_as_far_as_memory_suffices() -> None:
     assert len(loads) == 2
     # A request makes an engine more likely than one that was loaded.
     wanted = next(each for each in PLAIN if each not in {load.session.engine for load in loads})
-    worker = fleet.core._fleet.workers[WorkerId("worker-0")]
+    worker = fleet.core.state.fleet.workers[WorkerId("worker-0")]
     fleet.submit(wanted, queries=10)
     fleet.running.clear()
     sessions = [each for each in worker.sessions if each.engine in PLAIN]
@@ -638,7 +638,7 @@ def test_a_worker_without_room_for_a_load_drops_what_is_worth_less() -> None:
     wait(fleet, 61.0)
     assert fleet.loading == []
     assert [unload.session for unload in fleet.dropping] == [unused]
-    assert not fleet.core._fleet.workers[worker_id].fronts  # as neither engine has variants
+    assert not fleet.core.state.fleet.workers[worker_id].fronts  # as neither engine has variants
     fleet.handle(SessionDropped(worker_id, unused))
     wait(fleet, 0.2)
     assert [load.session for load in fleet.loading] == [wanted]

@@ -259,7 +259,7 @@ def test_concurrent_requests_are_taken_back_with_them() -> None:
 
 def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
     core = make_core()
-    worker = core._fleet.workers[BOX].worker
+    worker = core.state.fleet.workers[BOX].worker
     core.handle(WorkerJoined(replace(worker, id=WorkerId("box-1"), engines=frozenset({LONG}))), 0.0)
     send(core, "hung", LONG, 0.0)
     for second in range(1, 100):

@@ -25,12 +25,14 @@ from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     Dispatch,
+    Expire,
     JobArrived,
+    JobCancelled,
+    TimePassed,
     Worker,
     WorkerJoined,
 )
 from synergai.scheduling.queue.job_queue import JobQueue
-from synergai.scheduling.rules.expiries import Expiries
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.estimator import Estimator
 from synergai.scheduling.state.fleet import Fleet
@@ -120,14 +122,15 @@ def test_refreshed_estimates_equal_recomputed_ones(
 
 
 def test_deadlines_of_ended_jobs_do_not_accumulate() -> None:
-    expiries = Expiries()
-    for number in range(10_000):
-        record = make_record(f"job-{number}", deadline=3600.0 + number)
-        expiries.add(record, active_jobs=2)
-        record.removed = number > 0
-    assert len(expiries._heap) < 30
-    assert expiries.next_deadline() == 3600.0
-    assert [job.job.id for job in expiries.due(1e9)] == ["job-0"]
+    core = SchedulerCore(SchedulingSettings(preload=False), make_dictionary())
+    for number in range(1000):
+        job = make_record(f"job-{number}", deadline=3600.0 + number).job
+        core.handle(JobArrived(replace(job, perishable=True), ready=1), 0.0)
+        if number:
+            core.handle(JobCancelled(job.id), 0.0)
+    assert len(core._jobs._deadlines) < 30
+    assert core.wakeup() == 3600.0
+    assert core.handle(TimePassed(), 1e9) == [Expire(JobId("job-0"))]
 
 
 @given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20))

@@ -81,8 +81,10 @@ class FreshFronts(Fronts):
 
 def fresh_pools(core: SchedulerCore) -> Pools:
     """Return pools that know the same of the engines, and have computed nothing yet."""
-    known = core._variants._pools
-    pools = Pools(core._estimator, core._fleet, core._queue, FreshFronts(core._estimator))
+    known = core.state.variants._pools
+    pools = Pools(
+        core.state.estimator, core.state.fleet, core.state.queue, FreshFronts(core.state.estimator)
+    )
     pools._engines, pools.families = known._engines, known.families
     pools._charged = known._charged
     return pools
@@ -95,12 +97,12 @@ def test_allowances_are_those_of_a_moment_ago(
 ) -> None:
     fleet = Fleet()
     core = fleet.core
-    pools = core._variants._pools
+    pools = core.state.variants._pools
     kept = pools.allowance
     seen: list[tuple[float, int, float]] = []
 
     def checked(engine: EngineName, now: float) -> float:
-        queued = len(core._queue)
+        queued = len(core.state.queue)
         seen.append((now, queued, fresh_pools(core).allowance(engine, now)))
         found = kept(engine, now)
         assert any(
@@ -111,7 +113,7 @@ def test_allowances_are_those_of_a_moment_ago(
 
     pools.allowance = checked  # type: ignore[method-assign]
     # Fronts and fastest times are looked at less often.
-    core._estimator.observe_queries = lambda *_: None  # type: ignore[method-assign]
+    core.state.estimator.observe_queries = lambda *_: None  # type: ignore[method-assign]
     drive(fleet, drawn)
 
 
@@ -122,7 +124,7 @@ def test_an_engine_that_shares_no_workers_is_allowed_what_the_division_gives(
 ) -> None:
     fleet = Fleet()
     core = fleet.core
-    pools = core._variants._pools
+    pools = core.state.variants._pools
     short = pools._allow
 
     def checked(pool: _Pool, now: float) -> None:
@@ -146,8 +148,8 @@ def reference_limit_s(core: SchedulerCore, query: Query) -> float:
     late_s = (spread - 1.0) * head.expected_s if head is not None else 0.0
     starts_at += late_s if math.isfinite(late_s) else 0.0
     most_s = [(query.deadline - starts_at) / spread]
-    behind = core._queue.latest_starts(worker.engines, 16, now)[1:]
-    others = [each for each in core._fleet.serving(FAMILY) if each is not worker][:8]
+    behind = core.state.queue.latest_starts(worker.engines, 16, now)[1:]
+    others = [each for each in core.state.fleet.serving(FAMILY) if each is not worker][:8]
     for ahead, latest_start in enumerate(behind):
         others_s = sum(latest_start - max(each.free_at(now), now) for each in others)
         helped_s = max(0.0, others_s)
@@ -164,7 +166,7 @@ def test_no_request_gets_a_variant_that_makes_one_late(
 ) -> None:
     fleet = Fleet()
     core = fleet.core
-    margins = core._variants.margins
+    margins = core.state.variants.margins
     short = margins.slowest_in_time
 
     def checked(query: Query, at: int) -> int:
@@ -199,9 +201,11 @@ def test_estimates_follow_what_is_observed(
     core = fleet.core
     for step in drawn:
         drive(fleet, [step])
-        for worker in core._fleet.workers.values():
-            exact = core._estimator._compute(FAMILY, worker)
-            for known, each in zip(core._estimator.estimates(FAMILY, worker), exact, strict=True):
+        for worker in core.state.fleet.workers.values():
+            exact = core.state.estimator._compute(FAMILY, worker)
+            for known, each in zip(
+                core.state.estimator.estimates(FAMILY, worker), exact, strict=True
+            ):
                 assert known.configuration == each.configuration
                 assert known.per_query_s == pytest.approx(each.per_query_s, rel=0.004)
                 off_s = abs(known.transfer_s - each.transfer_s)
@@ -211,9 +215,9 @@ def test_estimates_follow_what_is_observed(
 def test_what_is_to_be_loaded_uses_the_front_of_the_choice() -> None:
     fleet = Fleet()
     fleet.submit()
-    [worker] = fleet.core._fleet.workers.values()
+    [worker] = fleet.core.state.fleet.workers.values()
     before = dict(worker.fronts[FAMILY])
-    assert fleet.core._variants.wanted(FAMILY, worker, fleet.now)
+    assert fleet.core.state.variants.wanted(FAMILY, worker, fleet.now)
     assert all(worker.fronts[FAMILY][key] is front for key, front in before.items())
 
 
@@ -221,10 +225,10 @@ def test_a_worker_that_joins_again_has_the_first_margin() -> None:
     fleet = Fleet()
     fleet.submit()
     fleet.end(fleet.running[0])
-    [worker] = fleet.core._fleet.workers.values()
+    [worker] = fleet.core.state.fleet.workers.values()
     assert worker.spreads
     fleet.join(0)
-    [worker] = fleet.core._fleet.workers.values()
+    [worker] = fleet.core.state.fleet.workers.values()
     assert not worker.spreads
 
 
@@ -232,7 +236,7 @@ def test_margin_of_an_engine_that_is_gone_costs_no_time() -> None:
     fleet = Fleet()
     for _ in range(3):
         fleet.submit()
-    [worker] = fleet.core._fleet.workers.values()
+    [worker] = fleet.core.state.fleet.workers.values()
     before = fresh_pools(fleet.core).allowance(FAMILY, fleet.now)
     worker.spreads[EngineName("gone")] = 3.0
     assert fresh_pools(fleet.core).allowance(FAMILY, fleet.now) == before < math.inf

@@ -444,7 +444,7 @@ def test_fronts_of_any_number_of_floors_are_bounded() -> None:
     for number in range(200):
         fleet.submit(floor=0.5 + number / 1000)
         fleet.end(fleet.running[0])
-    [worker] = fleet.core._fleet.workers.values()  # its caches
+    [worker] = fleet.core.state.fleet.workers.values()  # its caches
     assert len(worker.fronts[FAMILY]) <= 64
 
 
@@ -459,8 +459,8 @@ def test_engines_with_variants_that_share_a_worker_are_known() -> None:
         configurations=(Configuration(),),
         variants={FAMILY: variants, other: variants},
     )
-    assert not fleet.core._variants.sharing
+    assert not fleet.core.state.variants.sharing
     fleet.core.handle(WorkerJoined(worker), fleet.now)
-    assert fleet.core._variants.sharing == {FAMILY, other}
+    assert fleet.core.state.variants.sharing == {FAMILY, other}
     fleet.core.handle(WorkerLeft(worker.id), fleet.now)
-    assert not fleet.core._variants.sharing
+    assert not fleet.core.state.variants.sharing

@@ -13,16 +13,12 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.queue.fair_share import FairShare
-from synergai.scheduling.queue.job_queue import JobQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synergai.domain import EngineName
-    from synergai.scheduling.policy import Policy
-    from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.estimator import Estimator
-    from synergai.scheduling.state.fleet import Fleet
+    from synergai.scheduling.policy import Policy, View
     from synergai.scheduling.state.records import JobRecord
 
 
@@ -39,15 +35,10 @@ RERANK_INTERVAL_S: Final = 0.01
 class WaitQueue:
     """Keeps the queue in the policy's order while estimates and shares drift."""
 
-    def __init__(
-        self, policy: Policy, estimator: Estimator, fleet: Fleet, settings: SchedulingSettings
-    ) -> None:
-        self.queue = JobQueue()
+    def __init__(self, view: View, policy: Policy) -> None:
+        self._view = view
         self._policy = policy
-        self._estimator = estimator
-        self._fleet = fleet
-        self._settings = settings
-        self._shares = FairShare(settings)
+        self._shares = FairShare(view.settings)
         self._shares_drifted_at = math.inf
         # When each engine's estimates first drifted, oldest first.
         self._drifted: dict[EngineName, float] = {}
@@ -59,33 +50,32 @@ class WaitQueue:
 
     def wakeup(self, now: float) -> float:
         """Return when waiting jobs must be re-examined, after `now`; infinite if only on events."""
-        if not self.queue:
-            return math.inf
         # A job is late just after its latest start, not at that very instant.
-        instants = [math.nextafter(self.queue.next_rank(now), math.inf)]
+        instants = [math.nextafter(self._view.queue.next_rank(now), math.inf)]
         if self._feasible_until:
             instants.append(math.nextafter(self._feasible_until[0][0], math.inf))
         drifted_at = min(next(iter(self._drifted.values()), math.inf), self._shares_drifted_at)
         at_once = math.nextafter(now, math.inf)
-        instants.append(max(drifted_at + self._settings.reassess_s, at_once))
+        instants.append(max(drifted_at + self._view.settings.reassess_s, at_once))
         if self._stale:
             instants.append(now + RERANK_INTERVAL_S)
         return min(instant for instant in instants if instant > now)
 
     # --- jobs ---------------------------------------------------------------------------
 
-    def job_added(self, job: JobRecord, now: float) -> None:
+    def job_added(self, job: JobRecord) -> None:
         """Record that a job entered the system."""
         if self._shares.job_added(job.job.tenant) and self._shares.contended:
-            self._update_shares(now)
+            self._update_shares()
 
     def job_removed(self, job: JobRecord) -> None:
         """Withdraw a job that left the system."""
         self.withdraw(job)
         self._shares.job_removed(job.job.tenant)
 
-    def charge(self, job: JobRecord, seconds: float, now: float) -> None:
+    def charge(self, job: JobRecord, seconds: float) -> None:
         """Charge `seconds` of worker time to the job's tenant; negative refunds."""
+        now = self._view.now
         self._shares.charge(job.job.tenant, seconds, now)
         if self._shares.contended and self._shares_drifted_at == math.inf:
             self._shares_drifted_at = now
@@ -95,14 +85,14 @@ class WaitQueue:
         if not job.assignable:
             return
         self.rank(job)
-        self.queue.add(job, over_share=self._shares.is_over(job.job.tenant))
-        if self._settings.infeasible == "reject":
+        self._view.queue.add(job, over_share=self._shares.is_over(job.job.tenant))
+        if self._view.settings.infeasible == "reject":
             self._track_feasibility(job)
 
     def withdraw(self, job: JobRecord) -> None:
         """Remove the job from the queue if it is queued."""
         if job.queued:
-            self.queue.remove(job)
+            self._view.queue.remove(job)
 
     # --- order --------------------------------------------------------------------------
 
@@ -110,7 +100,9 @@ class WaitQueue:
         """Set the latest start and the rank of a job."""
         deadline = job.job.deadline
         if deadline < math.inf:
-            deadline -= self._estimator.fastest_s(job, self._fleet.serving(job.job.engine))
+            deadline -= self._view.estimator.fastest_s(
+                job, self._view.fleet.serving(job.job.engine)
+            )
         job.latest_start = deadline
         job.rank = self._policy.rank(job)
 
@@ -120,52 +112,53 @@ class WaitQueue:
         In a long queue, they are recomputed one after another by `reassess`.
         """
         self._drifted.pop(engine, None)
-        count = self.queue.with_deadlines(engine)
+        count = self._view.queue.with_deadlines(engine)
         if count > RERANKED_AT_ONCE:
             self._stale[engine] = count
             return
-        for job in self.queue.ranked_longest_ago(engine, count):
+        for job in self._view.queue.ranked_longest_ago(engine, count):
             self._rerank_job(job)
 
     def _rerank_job(self, job: JobRecord) -> None:
         latest_start = job.latest_start
         self.rank(job)
-        self.queue.reorder(job)
-        if self._settings.infeasible == "reject" and job.latest_start != latest_start:
+        self._view.queue.reorder(job)
+        if self._view.settings.infeasible == "reject" and job.latest_start != latest_start:
             self._track_feasibility(job)
 
-    def mark_drifted(self, engine: EngineName, now: float) -> None:
+    def mark_drifted(self, engine: EngineName) -> None:
         """Schedule a rerank of `engine`; its estimates move too often to rerank on every report."""
-        self._drifted.setdefault(engine, now)
+        self._drifted.setdefault(engine, self._view.now)
 
-    def reassess(self, now: float) -> None:
+    def reassess(self) -> None:
         """Rerank jobs whose estimates or shares have drifted for long enough.
 
         Starts with one engine per call to bound the time of a single event.
         """
-        due = now - self._settings.reassess_s
+        due = self._view.now - self._view.settings.reassess_s
         if self._drifted:
             engine, since = next(iter(self._drifted.items()))
             if since <= due:
                 self.rerank(engine)
         if self._shares_drifted_at <= due:
-            self._update_shares(now)
+            self._update_shares()
         if self._stale:
-            self._rerank_stale(now)
+            self._rerank_stale()
 
-    def _update_shares(self, now: float) -> None:
+    def _update_shares(self) -> None:
         self._shares_drifted_at = math.inf
-        for tenant in self._shares.update(now):
-            self.queue.set_over_share(tenant, over_share=self._shares.is_over(tenant))
+        for tenant in self._shares.update(self._view.now):
+            self._view.queue.set_over_share(tenant, over_share=self._shares.is_over(tenant))
 
-    def _rerank_stale(self, now: float) -> None:
+    def _rerank_stale(self) -> None:
         """Go on reranking long queues, as far as the rate allows."""
+        now = self._view.now
         earned = (now - self._reranked_at) * RERANKED_PER_S
         self._allowance = min(self._allowance + earned, RERANKED_IN_A_ROW)
         self._reranked_at = now
         while self._stale and self._allowance >= 1:
             engine, left = next(iter(self._stale.items()))
-            jobs = self.queue.ranked_longest_ago(engine, min(left, int(self._allowance)))
+            jobs = self._view.queue.ranked_longest_ago(engine, min(left, int(self._allowance)))
             for job in jobs:
                 self._rerank_job(job)
             self._allowance -= len(jobs)
@@ -180,14 +173,15 @@ class WaitQueue:
         """Record until when the job can start in time."""
         if math.isfinite(job.latest_start):
             heapq.heappush(self._feasible_until, (job.latest_start, job.sequence, job))
-            if len(self._feasible_until) > 4 * len(self.queue) + 16:
+            if len(self._feasible_until) > 4 * len(self._view.queue) + 16:
                 self._feasible_until = [
                     entry for entry in self._feasible_until if _is_current(entry)
                 ]
                 heapq.heapify(self._feasible_until)
 
-    def infeasible(self, now: float) -> Iterator[JobRecord]:
+    def infeasible(self) -> Iterator[JobRecord]:
         """Yield untouched jobs that no worker could finish in time even if idle."""
+        now = self._view.now
         while self._feasible_until and self._feasible_until[0][0] < now:
             entry = heapq.heappop(self._feasible_until)
             if _is_current(entry):

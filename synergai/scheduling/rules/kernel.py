@@ -1,0 +1,46 @@
+"""The kernel: what all rules share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from synergai.scheduling.policy import POLICIES, View
+from synergai.scheduling.rules.wait_queue import WaitQueue
+from synergai.scheduling.state.sizes import SessionSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.scheduling.events import Command
+    from synergai.scheduling.policy import Policy
+    from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+
+
+class State(View):
+    """What policies see, and what only rules change. Every rule receives it.
+
+    Raises:
+        InvalidInput: the policy does not exist or rejects its options.
+
+    Attributes:
+        dictionary: profiled engine speeds.
+        policy: decides which waiting job runs where.
+        waiting: keeps the queue in the policy's order.
+        sizes: memory that sessions take.
+        commands: the commands of the event, in order.
+        forget_worker: called with a worker that has left.
+        forget_job: called with a job that has left the system. Of single requests, rules keep
+            nothing.
+    """
+
+    def __init__(self, settings: SchedulingSettings, dictionary: ConfigurationDictionary) -> None:
+        super().__init__(settings, dictionary)
+        self.dictionary = dictionary
+        self.policy: Policy = POLICIES.create(settings.policy, settings.policy_options)
+        self.waiting = WaitQueue(self, self.policy)
+        self.sizes = SessionSizes()
+        self.commands: list[Command] = []
+        self.forget_worker: list[Callable[[WorkerRecord], None]] = []
+        self.forget_job: list[Callable[[JobRecord], None]] = []
