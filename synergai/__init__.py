@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from synergai.client.fleet import WorkerState as WorkerState
     from synergai.client.fleet import WorkerStatus as WorkerStatus
     from synergai.client.jobs import JobHandle as JobHandle
+    from synergai.client.requests import JobOptions as JobOptions
+    from synergai.client.requests import QueryOptions as QueryOptions
     from synergai.client.streaming import InferResult as InferResult
     from synergai.client.streaming import JobRun as JobRun
     from synergai.client.sync import SyncClient as SyncClient
@@ -47,6 +49,7 @@ _EXPORTS = {
     "synergai.client.client": ("Client",),
     "synergai.client.fleet": ("WorkerState", "WorkerStatus"),
     "synergai.client.jobs": ("JobHandle",),
+    "synergai.client.requests": ("JobOptions", "QueryOptions"),
     "synergai.client.streaming": ("InferResult", "JobRun"),
     "synergai.client.sync": ("SyncClient", "SyncJobHandle"),
     "synergai.data.items": ("NamedInput", "Reference"),

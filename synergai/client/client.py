@@ -20,56 +20,34 @@ Its stubs are imported by the first call that needs them: a process that has imp
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sized
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Unpack
 
-from msgspec.structs import replace
-
-from synergai.client.channel import GatewayChannel
-from synergai.client.deadlines import Budget, normalize_deadline
-from synergai.client.descriptions import EngineDescriptions
-from synergai.client.engine_operations import EngineOperations
-from synergai.client.fleet import WorkerStatus, worker_from_proto
-from synergai.client.job_operations import JobOperations
-from synergai.client.priority_semaphore import PrioritySemaphore
-from synergai.client.requests import InputConverter, request_builder, with_version
-from synergai.client.shared_stream import SharedStream
-from synergai.client.streaming import (
-    InferResult,
-    parse_response,
-    stream_queries,
-)
-from synergai.client.target import DEFAULT_TARGET
-from synergai.domain import (
-    Engine,
-    EngineName,
-)
-from synergai.errors import InvalidInput, NotFound, Unavailable
-from synergai.protocol.bearer_token import token_metadata
-from synergai.protocol.converters import (
-    engine_from_metadata,
-    profile_entry_from_proto,
-)
-from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
-from synergai.protocol.tls import Identity, channel_credentials
-from synergai.runtime.addresses import refuse_url
-from synergai.v1 import fleet_pb2
+from synergai.client.deadlines import Budget, normalize_deadline, seconds_until, to_timestamp
+from synergai.client.fleet_operations import FleetOperations
+from synergai.client.jobs import JobHandle
+from synergai.client.requests import job_spec, output_names, request_builder, with_version
+from synergai.client.streaming import InferResult, JobRun, iterate, parse_response, stream_queries
+from synergai.domain import JobId, JobSpec, JobState
+from synergai.errors import InvalidInput
+from synergai.protocol.converters import job_spec_to_proto, job_status_from_proto
+from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from datetime import datetime
 
-    from synergai.client.requests import Parameters
+    from synergai.client.input_sources import JobInputs
+    from synergai.client.requests import JobOptions, QueryOptions
     from synergai.client.streaming import Inputs, ManyInputs
+    from synergai.client.uploads import UploadProgress
+    from synergai.jobs import JobStatus
     from synergai.oip import inference_pb2
-    from synergai.profiles.dictionary import ProfileEntry
-
-_INSPECTION_S: Final = 90.0
-"""Time within which an engine is inspected if it is the only new one, in seconds."""
 
 
-class Client(JobOperations, EngineOperations):
+class Client(FleetOperations):
     """Asynchronous client of a gateway; use it as an asynchronous context manager.
 
     Args:
@@ -90,84 +68,12 @@ class Client(JobOperations, EngineOperations):
             certificates or key, or the token would be sent without encryption.
     """
 
-    def __init__(
-        self,
-        target: str = DEFAULT_TARGET,
-        *,
-        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        attempts: int = 4,
-        patience: float = 30.0,
-        in_flight: int = 1024,
-        tls_ca: Path | None = None,
-        tls_cert: Path | None = None,
-        tls_key: Path | None = None,
-        token: str = "",
-        insecure: bool = False,
-    ) -> None:
-        if attempts < 1:
-            raise InvalidInput(f"attempts must be at least 1, not {attempts}")
-        if in_flight < 1:
-            raise InvalidInput(f"in_flight must be at least 1, not {in_flight}")
-        self.target = refuse_url(target)
-        self._max_message_bytes = max_message_bytes
-        self._attempts = attempts
-        self._patience = patience
-        self._slots = PrioritySemaphore(in_flight)
-        self._credentials = channel_credentials(tls_ca, Identity.read(tls_cert, tls_key))
-        self._metadata = token_metadata(
-            token, target, encrypted=tls_ca is not None, insecure=insecure
-        )
-        self._in_flight = in_flight
-        self._opened: GatewayChannel | None = None
-        self._descriptions = EngineDescriptions(partial(self._describe, within_s=None))
-        self._inputs = InputConverter(self._descriptions)
-
-    async def __aenter__(self) -> Self:
-        # A channel is bound to the running event loop, so it is opened here.
-        self._opened = channel = GatewayChannel(
-            self.target,
-            self._max_message_bytes,
-            self._attempts,
-            self._credentials,
-            self._metadata,
-        )
-        self._shared_stream = SharedStream(channel, self._max_message_bytes, self._in_flight)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._shared_stream.close()
-        await self._channel.close()
-        await self._descriptions.close()
-
-    @property
-    def _channel(self) -> GatewayChannel:
-        if self._opened is None:
-            raise InvalidInput("use the client in an `async with Client(...) as client:` block")
-        return self._opened
-
-    @property
-    def max_input_bytes(self) -> int:
-        """Size of the largest input of a job, serialised."""
-        return self._max_message_bytes - ENVELOPE_BYTES
+    _iterate = staticmethod(iterate)
 
     # --- inference ----------------------------------------------------------------------
 
     async def infer(
-        self,
-        engine: str,
-        inputs: Inputs,
-        *,
-        deadline: float | None = None,
-        priority: int = 0,
-        outputs: Sequence[str] = (),
-        version: str = "",
-        min_accuracy: float = 0.0,
-        parameters: Parameters | None = None,
+        self, engine: str, inputs: Inputs, **options: Unpack[QueryOptions]
     ) -> InferResult:
         """Run one query; cancelling the call also stops it on its worker.
 
@@ -179,13 +85,8 @@ class Client(JobOperations, EngineOperations):
             inputs: a value per input of the engine. Arrays of another dtype, lists and scalars are
                 converted if nothing is lost but the rounding of floating-point numbers, and gain
                 the leading dimension of 1 if they lack it.
-            deadline: seconds until the result is worthless; the query is then cancelled.
-            priority: 0 (default) to 9 (most urgent).
-            outputs: names of the requested outputs, or a single name; all if empty.
-            version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
-                without ``NAME/N``, the gateway's choice.
-            min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
-            parameters: further parameters of the protocol.
+            options: `deadline`, `priority`, `outputs`, `version`, `min_accuracy`, `parameters`; see
+                `QueryOptions`. The query is cancelled at its deadline.
 
         Returns:
             The engine's outputs as arrays.
@@ -198,13 +99,14 @@ class Client(JobOperations, EngineOperations):
             Unavailable: the gateway is unreachable, or no worker can run the query.
             EngineUnusable: the engine is broken.
         """
-        engine = with_version(engine, version)
-        build_request = request_builder(engine, outputs, priority, None, parameters, min_accuracy)
+        # The deadline is sent with what is left of it when the query leaves.
+        timeout = normalize_deadline(options.pop("deadline", None))
+        build_request = request_builder(engine, **options)
+        engine = with_version(engine, options.get("version", ""))
         _ = self._channel.oip  # raises NotSupported before the request is built
-        timeout = normalize_deadline(deadline)
         budget = Budget(timeout)
         values = await self._inputs.cast(engine, inputs, timeout)
-        async with self._slots.acquire(priority, budget.left()) as remaining:
+        async with self._slots.acquire(options.get("priority", 0), budget.left()) as remaining:
             try:
                 response = await self._shared_stream.infer(build_request(values), remaining)
             except InvalidInput:
@@ -220,13 +122,8 @@ class Client(JobOperations, EngineOperations):
         engine: str,
         inputs: ManyInputs,
         *,
-        deadline: float | None = None,
-        priority: int = 0,
-        outputs: Sequence[str] = (),
-        version: str = "",
-        min_accuracy: float = 0.0,
-        parameters: Parameters | None = None,
         window: int = 16,
+        **options: Unpack[QueryOptions],
     ) -> AsyncGenerator[InferResult, None]:
         """Run many queries over one call and yield their results in the order of `inputs`.
 
@@ -238,14 +135,9 @@ class Client(JobOperations, EngineOperations):
         Args:
             engine: name of the engine.
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
-            deadline: seconds for each query, from its arrival at the gateway.
-            priority: 0 (default) to 9 (most urgent).
-            outputs: names of the requested outputs, or a single name; all if empty.
-            version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
-                without ``NAME/N``, the gateway's choice.
-            min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
-            parameters: further parameters of the protocol.
             window: maximum number of queries in flight.
+            options: of each query, as for `infer`; the deadline is that of each query, from its
+                arrival at the gateway.
 
         Yields:
             A query's outputs, or its error, see `infer`.
@@ -255,16 +147,13 @@ class Client(JobOperations, EngineOperations):
         """
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
-        timeout = normalize_deadline(deadline)
-        engine = with_version(engine, version)
-        build_request = request_builder(
-            engine, outputs, priority, timeout, parameters, min_accuracy
-        )
+        build_request = request_builder(engine, **options)
+        engine = with_version(engine, options.get("version", ""))
 
         async def make_request(item: Inputs) -> inference_pb2.ModelInferRequest:
             return build_request(await self._inputs.cast(engine, item))
 
-        outcomes = stream_queries(self._channel, inputs, make_request, window)
+        outcomes = stream_queries(self._channel, self._iterate(inputs), make_request, window)
         try:
             async for outcome in outcomes:
                 if isinstance(outcome.error, InvalidInput):
@@ -273,75 +162,154 @@ class Client(JobOperations, EngineOperations):
         finally:
             await outcomes.aclose()
 
-    # --- the fleet ----------------------------------------------------------------------
+    # --- jobs ---------------------------------------------------------------------------
 
-    async def dictionary(self) -> list[ProfileEntry]:
-        """List the entries of the gateway's configuration dictionary.
+    async def submit(
+        self,
+        engine: str,
+        *,
+        queries: int | None = None,
+        inputs: JobInputs | None = None,
+        by: datetime | None = None,
+        idempotency_key: str = "",
+        outputs: Sequence[str] = (),
+        max_failures: int | None = None,
+        on_progress: Callable[[UploadProgress], None] = lambda _: None,
+        **options: Unpack[JobOptions],
+    ) -> JobHandle:
+        """Submit a job, of `queries` queries on the engine's sample set or over `inputs`.
 
-        Raises:
-            SynergaiError: the call failed.
-        """
-        method = self._channel.fleet.GetDictionary
-        response = await self._channel.call(method, fleet_pb2.GetDictionaryRequest())
-        return [profile_entry_from_proto(entry) for entry in response.entries]
+        When this returns, the job is in the gateway's journal and survives a crash.
 
-    async def workers(self) -> list[WorkerStatus]:
-        """List the registered workers.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
-        method = self._channel.fleet.ListWorkers
-        response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
-        return [worker_from_proto(worker) for worker in response.workers]
-
-    async def engine(self, name: str, *, deadline: float | None = None) -> Engine:
-        """Return an engine's description: its inputs, outputs and version.
-
-        This waits while the engine is being inspected.
+        Inputs are uploaded first. They are read while they are sent, in a thread, and never all in
+        memory; an upload that is interrupted continues, for up to the client's `patience`. An input
+        that cannot be read, or does not suit the engine, fails alone: its result has the error.
 
         Args:
-            name: name of the engine, or ``NAME/N`` for version N of it.
-            deadline: seconds to wait; by default, long enough for one inspection.
+            engine: name of the engine.
+            queries: number of queries; query *i* is sample *i* modulo the size of the sample set.
+            inputs: instead of `queries`, one of the following. A path, directory or pattern, or a
+                list of them: encoded images or texts, rows of .npy, .npz and .parquet files, or
+                manifests. An array, or a mapping of arrays by input name, whose rows are the
+                inputs. An iterable, asynchronous or not, of paths, arrays, mappings of arrays,
+                ``bytes`` (an encoded image), `Reference` (a URL that the worker reads) or
+                `NamedInput`, each of which is one input.
+            by: instant by which to complete, instead of `qos`; the upload counts. Without a zone,
+                it is local time.
+            idempotency_key: submitting again with the same key, engine, inputs and options
+                returns the same job, and continues the upload of its inputs; a random key if
+                empty. Inputs that are stored already are read again, to compare them.
+            outputs: names of the requested outputs, or a single name; all if empty. Only
+                with `inputs`.
+            max_failures: inputs that may fail before the job does; None for all. Only with
+                `inputs`.
+            on_progress: called with the progress of the upload, on the event loop.
+            options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
 
         Raises:
+            InvalidInput: a number is out of range, a name is not valid, or no input can be used.
             NotFound: there is no such engine.
-            DeadlineExceeded: there was no description before the deadline.
-            SynergaiError: the call failed.
+            Conflict: the key was used with another engine, other inputs or other options.
+            Overloaded: the gateway rejected the job, or has no room for its inputs.
+            Unavailable: the gateway is unreachable or stopping.
+            DeadlineExceeded: `by` has passed, at the latest when the inputs are stored.
+            NotSupported: a library that the inputs need is missing.
         """
-        timeout = normalize_deadline(deadline)
-        return await self._describe(name, _INSPECTION_S if timeout is None else timeout)
+        if by is not None and options.get("qos") is not None:
+            raise InvalidInput("pass either qos or by")
 
-    async def _describe(self, name: str, within_s: float | None) -> Engine:
-        """Return the description of an engine; the gateway waits until it has been inspected."""
-        method = self._channel.oip.ModelMetadata
-        from synergai.oip import inference_pb2
+        def spec(queries: int, upload_id: str = "") -> JobSpec:
+            if by is not None:
+                options["qos"] = seconds_until(by)
+            return job_spec(engine, queries, upload_id, max_failures=max_failures, **options)
 
-        engine, _, version = name.partition("/")
-        request = inference_pb2.ModelMetadataRequest(name=engine, version=version)
-        response = await self._channel.call(method, request, timeout=within_s)
-        described = engine_from_metadata(response)
-        return replace(described, name=EngineName(name)) if version else described
+        key = idempotency_key or uuid.uuid4().hex
+        instant = None if by is None else to_timestamp(by)
+        if inputs is None:
+            if queries is None:
+                raise InvalidInput("pass the number of queries, or inputs")
+            if outputs:
+                raise InvalidInput("outputs are for jobs over inputs only")
+            request = jobs_pb2.SubmitRequest(
+                spec=job_spec_to_proto(spec(queries)), idempotency_key=key, by=instant
+            )
+            method = self._channel.jobs.Submit
+            return self.job((await self._channel.call(method, request)).id)
+        if queries is not None:
+            raise InvalidInput("pass either queries or inputs")
+        # Imported late: other jobs need no NumPy.
+        from synergai.client.submission import submit_inputs
 
-    async def ready(self, engine: str = "") -> bool:
-        """Return whether the gateway, or one of its engines, is ready.
+        job_id = await submit_inputs(
+            self._channel,
+            await self.engine(with_version(engine, options.get("version", ""))),
+            inputs,
+            spec,
+            instant,
+            outputs=output_names(outputs),
+            idempotency_key=key,
+            max_input_bytes=self.max_input_bytes,
+            patience=self._patience,
+            on_progress=on_progress,
+        )
+        return self.job(job_id)
+
+    def job(self, job_id: str) -> JobHandle:
+        """Return a handle of a job, without asking the gateway whether it exists."""
+        return JobHandle(self._channel, JobId(job_id), patience=self._patience)
+
+    async def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> list[JobStatus]:
+        """List jobs, newest first.
 
         Args:
-            engine: name of the engine, or ``NAME/N`` for version N of it; empty for the gateway
-                itself.
+            states: only jobs in one of these states; all if empty.
+            limit: maximum number of jobs.
 
         Raises:
-            SynergaiError: the gateway is reachable, but the call failed.
+            SynergaiError: the call failed.
         """
-        call, stub = self._channel.call, self._channel.oip
-        from synergai.oip import inference_pb2
+        numbers = [jobs_pb2.JobState.ValueType(state.value) for state in states]
+        request = jobs_pb2.ListRequest(states=numbers, limit=limit)
+        method = self._channel.jobs.List
+        response = await self._channel.call(method, request)
+        return [job_status_from_proto(job) for job in response.jobs]
 
-        try:
-            if engine:
-                name, _, version = engine.partition("/")
-                model = inference_pb2.ModelReadyRequest(name=name, version=version)
-                return (await call(stub.ModelReady, model)).ready
-            server = inference_pb2.ServerReadyRequest()
-            return (await call(stub.ServerReady, server)).ready
-        except (NotFound, Unavailable):
-            return False
+    def run(
+        self,
+        engine: str,
+        inputs: ManyInputs,
+        *,
+        queries: int | None = None,
+        **options: Unpack[JobOptions],
+    ) -> JobRun:
+        """Run a job on these inputs and stream its results back over the same call.
+
+        Unlike a submitted job, it is cancelled when the call ends.
+
+        Args:
+            engine: name of the engine.
+            inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
+            queries: number of queries; required if `inputs` has no length.
+            options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
+
+        Returns:
+            An asynchronous context manager that starts the job.
+
+        Raises:
+            InvalidInput: a number is out of range or a name is not valid.
+        """
+        if queries is None:
+            if not isinstance(inputs, Sized):
+                raise InvalidInput("the inputs have no length: pass their number as queries")
+            queries = len(inputs)
+        channel = self._channel
+        _ = channel.oip  # raises NotSupported before the call starts
+        spec = job_spec(engine, queries, **options)
+        engine = with_version(engine, options.get("version", ""))
+        return JobRun(
+            channel,
+            spec,
+            self._inputs.cast_each(engine, self._iterate(inputs)),
+            request_builder(engine),
+            on_invalid=partial(self._inputs.forget, engine),
+        )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from synergai.client.deadlines import to_microseconds
+from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.streaming import iterate
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
 from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
@@ -104,38 +104,71 @@ class InputConverter:
             yield await self.cast(engine, item)
 
 
+class QueryOptions(TypedDict, total=False):
+    """Options of a query.
+
+    Attributes:
+        deadline: seconds until its result is worthless; None, the default, means never.
+        priority: 0 (default) to 9 (most urgent).
+        outputs: names of the requested outputs, or a single name; all if empty.
+        version: version of the engine, or a variant of it, such as ``2.int8``; if empty, and
+            without ``NAME/N``, the gateway's choice.
+        min_accuracy: lowest accuracy, 0 to 1, of the variants that may answer.
+        parameters: further parameters of the protocol.
+    """
+
+    deadline: float | None
+    priority: int
+    outputs: Sequence[str]
+    version: str
+    min_accuracy: float
+    parameters: Parameters | None
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of a job.
+
+    Attributes:
+        qos: seconds from acceptance to completion; None, the default, means no deadline.
+        priority: 0 (default) to 9 (most urgent).
+        tenant: tenant that the job is accounted to.
+        version: version of the engine; if empty, the gateway chooses one when it accepts the job.
+            With a variant of it, such as ``2.int8``, all queries use this one.
+        min_accuracy: lowest accuracy, 0 to 1, of the variants that queries may use.
+    """
+
+    qos: float | None
+    priority: int
+    tenant: str
+    version: str
+    min_accuracy: float
+
+
 def request_builder(
     engine: str,
-    outputs: Sequence[str],
-    priority: int,
-    timeout: float | None,
-    parameters: Parameters | None,
+    *,
+    deadline: float | None = None,
+    priority: int = 0,
+    outputs: Sequence[str] = (),
+    version: str = "",
     min_accuracy: float = 0.0,
+    parameters: Parameters | None = None,
 ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
-    """Return a function that makes a request from a query's inputs.
-
-    Args:
-        engine: name of the engine, or ``NAME/N``; N may name a variant, such as ``2.int8``.
-        outputs: names of the requested outputs; all if empty.
-        priority: 0 (default) to 9 (most urgent).
-        timeout: seconds until the deadline of each request; None if it has none.
-        parameters: further parameters of the protocol.
-        min_accuracy: lowest accuracy of the variants that may answer.
+    """Return a function that makes a request from a query's inputs; see `QueryOptions`.
 
     Raises:
-        InvalidInput: the priority or the accuracy is out of range.
+        InvalidInput: an option is out of range.
         DeadlineExceeded: the deadline has passed.
     """
-    name, _, version = engine.partition("/")
+    name, _, version = with_version(engine, version).partition("/")
     outputs = output_names(outputs)
+    timeout = normalize_deadline(deadline)
     merged: dict[str, Any] = dict(parameters or {})
     if validate_accuracy(min_accuracy, "min_accuracy"):
         merged["synergai_min_accuracy"] = float(min_accuracy)
     if priority:
         merged["priority"] = to_protocol_priority(priority)
     if timeout is not None:
-        if not timeout > 0:
-            raise DeadlineExceeded(f"the deadline has passed: {timeout:g} s remain")
         merged["timeout"] = to_microseconds(timeout)
 
     def build_request(inputs: Inputs) -> inference_pb2.ModelInferRequest:
@@ -174,14 +207,14 @@ def job_spec(
     queries: int,
     upload_id: str = "",
     *,
-    qos: float | None,
-    priority: int,
-    tenant: str,
+    qos: float | None = None,
+    priority: int = 0,
+    tenant: str = "",
     version: str = "",
     min_accuracy: float = 0.0,
     max_failures: int | None = None,
 ) -> JobSpec:
-    """Return the specification of a job.
+    """Return the specification of a job; see `JobOptions`.
 
     Raises:
         InvalidInput: a number is out of range or a name is not valid.

@@ -16,41 +16,113 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterable, Sized
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from synergai.client.client import Client
 from synergai.client.forks import check_not_forked, is_forked
+from synergai.client.jobs import JobHandle
+from synergai.client.streaming import iterate
 from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
-    from datetime import datetime
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
     from types import TracebackType
     from typing import Self
 
-    from synergai.client.fleet import WorkerStatus
-    from synergai.client.input_sources import JobInputs
-    from synergai.client.jobs import JobHandle
-    from synergai.client.requests import Parameters
-    from synergai.client.store import StoreContent, StoredEngine
-    from synergai.client.streaming import InferResult, Inputs, ManyInputs
-    from synergai.client.version_policy import VersionPolicy
-    from synergai.data.results import JobResult
-    from synergai.domain import Engine, JobState
-    from synergai.jobs import JobStatus
-    from synergai.profiles.dictionary import ProfileEntry
+    from synergai.client.streaming import InferResult, Inputs, JobRun, ManyInputs
 
+P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C", covariant=True)
 
 _END: Any = object()
+
+
+class _Blocking(Protocol[C]):
+    """Blocking counterpart of an asynchronous object."""
+
+    @property
+    def _loop(self) -> LoopThread: ...
+    @property
+    def _wrapped(self) -> C: ...
+
+
+def _waiting(
+    call: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Blocking[C], P], T]:
+    """Return the method that waits for the result of an asynchronous one."""
+
+    @functools.wraps(call)
+    def method(self: _Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(call(self._wrapped, *args, **kwargs))
+
+    return method
+
+
+def _iterating(
+    call: Callable[Concatenate[C, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[_Blocking[C], P], Iterator[T]]:
+    """Return the method that yields the items of an asynchronous generator."""
+
+    @functools.wraps(call)
+    def method(self: _Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._loop.iterate(call(self._wrapped, *args, **kwargs))
+
+    return method
+
+
+def _submitting(
+    call: Callable[Concatenate[Client, P], Coroutine[Any, Any, JobHandle]],
+) -> Callable[Concatenate[_Blocking[Client], P], SyncJobHandle]:
+    """Return the method that waits for the handle of a job."""
+
+    @functools.wraps(call)
+    def method(self: _Blocking[Client], /, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle:
+        return SyncJobHandle(self._loop, self._loop.run(call(self._wrapped, *args, **kwargs)))
+
+    return method
+
+
+def _running(
+    call: Callable[Concatenate[Client, P], JobRun],
+) -> Callable[Concatenate[_Blocking[Client], P], list[InferResult]]:
+    """Return the method that waits for the results of a streamed job, in order."""
+
+    @functools.wraps(call)
+    def method(self: _Blocking[Client], /, *args: P.args, **kwargs: P.kwargs) -> list[InferResult]:
+        async def results() -> list[InferResult]:
+            async with call(self._wrapped, *args, **kwargs) as job:
+                return await job.results()
+
+        return self._loop.run(results())
+
+    return method
+
+
+def _iterate_in_threads(items: ManyInputs) -> AsyncIterator[Inputs]:
+    if isinstance(items, AsyncIterable | list | tuple):
+        return iterate(items)
+    return _advance_in_threads(iter(items))
+
+
+async def _advance_in_threads(items: Iterator[Inputs]) -> AsyncGenerator[Inputs, None]:
+    while (item := await asyncio.to_thread(next, items, _END)) is not _END:
+        yield item
+
+
+class _BackgroundClient(Client):
+    """Client on the shared loop, on which the caller's own generators must not run."""
+
+    _iterate = staticmethod(_iterate_in_threads)
 
 
 class SyncClient:
     """Blocking client of a gateway; use it as a context manager.
 
-    Takes the arguments of `Client`. Interrupting a call (Ctrl-C) cancels it on the gateway.
+    Takes the arguments of `Client`, and has its methods with the same arguments: `submit` and `job`
+    return a `SyncJobHandle`, and `run` the results, in order. Interrupting a call (Ctrl-C) cancels
+    it on the gateway.
 
     Raises:
         InvalidInput: an argument is not valid, or it is used inside a running event loop.
@@ -58,14 +130,14 @@ class SyncClient:
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._client = Client(*args, **options)
+        self._wrapped = _BackgroundClient(*args, **options)
         self._is_open = False
 
     def __enter__(self) -> Self:
         _check_no_running_loop()
         if self._is_open:
             raise InvalidInput("the client is already open")
-        shared_loop().run(self._client.__aenter__())
+        shared_loop().run(self._wrapped.__aenter__())
         self._is_open = True
         return self
 
@@ -77,7 +149,7 @@ class SyncClient:
     ) -> None:
         self._is_open = False
         if not is_forked():
-            shared_loop().run(self._client.__aexit__(kind, error, trace))
+            shared_loop().run(self._wrapped.__aexit__(kind, error, trace))
 
     @property
     def _loop(self) -> LoopThread:
@@ -85,223 +157,37 @@ class SyncClient:
             raise InvalidInput("use the client in a `with SyncClient(...) as client:` block")
         return shared_loop()
 
-    # --- inference ----------------------------------------------------------------------
+    infer = _waiting(Client.infer)
+    stream = _iterating(Client.stream)
 
-    def infer(
-        self,
-        engine: str,
-        inputs: Inputs,
-        *,
-        deadline: float | None = None,
-        priority: int = 0,
-        outputs: Sequence[str] = (),
-        version: str = "",
-        min_accuracy: float = 0.0,
-        parameters: Parameters | None = None,
-    ) -> InferResult:
-        """Run one query; see `Client.infer`."""
-        return self._loop.run(
-            self._client.infer(
-                engine,
-                inputs,
-                deadline=deadline,
-                priority=priority,
-                outputs=outputs,
-                version=version,
-                min_accuracy=min_accuracy,
-                parameters=parameters,
-            )
-        )
-
-    def stream(
-        self,
-        engine: str,
-        inputs: ManyInputs,
-        *,
-        deadline: float | None = None,
-        priority: int = 0,
-        outputs: Sequence[str] = (),
-        version: str = "",
-        min_accuracy: float = 0.0,
-        parameters: Parameters | None = None,
-        window: int = 16,
-    ) -> Iterator[InferResult]:
-        """Run many queries over one call and yield their results in order; see `Client.stream`.
-
-        A failed query has its error in its own result.
-        """
-        results = self._client.stream(
-            engine,
-            _advanced_in_threads(inputs),
-            deadline=deadline,
-            priority=priority,
-            outputs=outputs,
-            version=version,
-            min_accuracy=min_accuracy,
-            parameters=parameters,
-            window=window,
-        )
-        return self._loop.iterate(results)
-
-    # --- jobs ---------------------------------------------------------------------------
-
-    def submit(
-        self,
-        engine: str,
-        *,
-        queries: int | None = None,
-        inputs: JobInputs | None = None,
-        qos: float | None = None,
-        by: datetime | None = None,
-        priority: int = 0,
-        tenant: str = "",
-        version: str = "",
-        min_accuracy: float = 0.0,
-        idempotency_key: str = "",
-        outputs: Sequence[str] = (),
-        max_failures: int | None = None,
-    ) -> SyncJobHandle:
-        """Submit a job; see `Client.submit`."""
-        handle = self._loop.run(
-            self._client.submit(
-                engine,
-                queries=queries,
-                inputs=inputs,
-                qos=qos,
-                by=by,
-                priority=priority,
-                tenant=tenant,
-                version=version,
-                min_accuracy=min_accuracy,
-                idempotency_key=idempotency_key,
-                outputs=outputs,
-                max_failures=max_failures,
-            )
-        )
-        return SyncJobHandle(self._loop, handle)
+    submit = _submitting(Client.submit)
+    run = _running(Client.run)
+    jobs = _waiting(Client.jobs)
 
     def job(self, job_id: str) -> SyncJobHandle:
-        """Return the handle of a job; see `Client.job`."""
-        return SyncJobHandle(self._loop, self._client.job(job_id))
+        """Return a handle of a job, without asking the gateway whether it exists."""
+        return SyncJobHandle(self._loop, self._wrapped.job(job_id))
 
-    def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> list[JobStatus]:
-        """List jobs, newest first; see `Client.jobs`."""
-        return self._loop.run(self._client.jobs(states, limit))
-
-    def run(
-        self,
-        engine: str,
-        inputs: ManyInputs,
-        *,
-        queries: int | None = None,
-        qos: float | None = None,
-        priority: int = 0,
-        tenant: str = "",
-        version: str = "",
-        min_accuracy: float = 0.0,
-    ) -> list[InferResult]:
-        """Run a job on these inputs and return its results in order; see `Client.run`."""
-        if queries is None and isinstance(inputs, Sized):
-            queries = len(inputs)
-        advanced = _advanced_in_threads(inputs)
-
-        async def results() -> list[InferResult]:
-            job = self._client.run(
-                engine,
-                advanced,
-                queries=queries,
-                qos=qos,
-                priority=priority,
-                tenant=tenant,
-                version=version,
-                min_accuracy=min_accuracy,
-            )
-            async with job:
-                return await job.results()
-
-        return self._loop.run(results())
-
-    # --- the fleet ----------------------------------------------------------------------
-
-    def dictionary(self) -> list[ProfileEntry]:
-        """List the entries of the gateway's dictionary; see `Client.dictionary`."""
-        return self._loop.run(self._client.dictionary())
-
-    def workers(self) -> list[WorkerStatus]:
-        """List the registered workers; see `Client.workers`."""
-        return self._loop.run(self._client.workers())
-
-    def engine(self, name: str, *, deadline: float | None = None) -> Engine:
-        """Return an engine's inputs and outputs; see `Client.engine`."""
-        return self._loop.run(self._client.engine(name, deadline=deadline))
-
-    def load(self, engine: str, *, deadline: float | None = None) -> None:
-        """Load an engine on every worker that has it; see `Client.load`."""
-        self._loop.run(self._client.load(engine, deadline=deadline))
-
-    def unload(self, engine: str) -> None:
-        """Take an engine out of service until it is loaded again; see `Client.unload`."""
-        self._loop.run(self._client.unload(engine))
-
-    def forget(self, engine: str) -> None:
-        """Forget which description of an engine clients have relied on; see `Client.forget`."""
-        self._loop.run(self._client.forget(engine))
-
-    def push_engine(
-        self,
-        engine: str,
-        version: int,
-        manifest: bytes,
-        paths: Mapping[str, Path],
-        *,
-        place: Sequence[str] = (),
-    ) -> StoredEngine:
-        """Push a version of an engine into the gateway's store; see `Client.push_engine`."""
-        return self._loop.run(
-            self._client.push_engine(engine, version, manifest, paths, place=place)
-        )
-
-    def stored_engines(self) -> StoreContent:
-        """Return what the gateway's store has; see `Client.stored_engines`."""
-        return self._loop.run(self._client.stored_engines())
-
-    def place_engine(self, engine: str, version: int, place: Sequence[str]) -> StoredEngine:
-        """Change which workers fetch a version; see `Client.place_engine`."""
-        return self._loop.run(self._client.place_engine(engine, version, place))
-
-    def remove_engine(self, engine: str, version: int) -> int:
-        """Remove a version from the store; see `Client.remove_engine`."""
-        return self._loop.run(self._client.remove_engine(engine, version))
-
-    def version_policy(self, engine: str) -> VersionPolicy:
-        """Return which version requests get that name none; see `Client.version_policy`."""
-        return self._loop.run(self._client.version_policy(engine))
-
-    def roll_out(
-        self, engine: str, version: str, share: float, *, deadline: float | None = None
-    ) -> VersionPolicy:
-        """Give a version a share of the requests; see `Client.roll_out`."""
-        return self._loop.run(self._client.roll_out(engine, version, share, deadline=deadline))
-
-    def promote(self, engine: str) -> VersionPolicy:
-        """End a rollout with its new version; see `Client.promote`."""
-        return self._loop.run(self._client.promote(engine))
-
-    def roll_back(self, engine: str) -> VersionPolicy:
-        """End a rollout with the old version; see `Client.roll_back`."""
-        return self._loop.run(self._client.roll_back(engine))
-
-    def pin(self, engine: str, version: str, *, deadline: float | None = None) -> VersionPolicy:
-        """Give all requests that name no version this one; see `Client.pin`."""
-        return self._loop.run(self._client.pin(engine, version, deadline=deadline))
-
-    def ready(self, engine: str = "") -> bool:
-        """Return whether the gateway, or one of its engines, is ready; see `Client.ready`."""
-        return self._loop.run(self._client.ready(engine))
+    ready = _waiting(Client.ready)
+    workers = _waiting(Client.workers)
+    dictionary = _waiting(Client.dictionary)
+    engine = _waiting(Client.engine)
+    load = _waiting(Client.load)
+    unload = _waiting(Client.unload)
+    forget = _waiting(Client.forget)
+    push_engine = _waiting(Client.push_engine)
+    stored_engines = _waiting(Client.stored_engines)
+    place_engine = _waiting(Client.place_engine)
+    remove_engine = _waiting(Client.remove_engine)
+    version_policy = _waiting(Client.version_policy)
+    roll_out = _waiting(Client.roll_out)
+    promote = _waiting(Client.promote)
+    roll_back = _waiting(Client.roll_back)
+    pin = _waiting(Client.pin)
 
 
 class SyncJobHandle:
-    """Reference to a job at the gateway; every call blocks.
+    """Reference to a job at the gateway; has the methods of `JobHandle`, which block.
 
     Attributes:
         id: the job's id.
@@ -309,31 +195,17 @@ class SyncJobHandle:
 
     def __init__(self, loop: LoopThread, handle: JobHandle) -> None:
         self._loop = loop
-        self._handle = handle
+        self._wrapped = handle
         self.id = handle.id
 
     def __repr__(self) -> str:
         return f"<job {self.id}>"
 
-    def status(self) -> JobStatus:
-        """Return the job's current status; see `JobHandle.status`."""
-        return self._loop.run(self._handle.status())
-
-    def watch(self) -> Iterator[JobStatus]:
-        """Yield the job's status now and after each change; see `JobHandle.watch`."""
-        return self._loop.iterate(self._handle.watch())
-
-    def wait(self) -> JobStatus:
-        """Wait for the job to end; see `JobHandle.wait`."""
-        return self._loop.run(self._handle.wait())
-
-    def results(self, *, follow: bool = True) -> Iterator[tuple[int, JobResult]]:
-        """Yield the results of a job over its own inputs; see `JobHandle.results`."""
-        return self._loop.iterate(self._handle.results(follow=follow))
-
-    def cancel(self) -> JobStatus:
-        """Stop the job at its next query; see `JobHandle.cancel`."""
-        return self._loop.run(self._handle.cancel())
+    status = _waiting(JobHandle.status)
+    watch = _iterating(JobHandle.watch)
+    wait = _waiting(JobHandle.wait)
+    results = _iterating(JobHandle.results)
+    cancel = _waiting(JobHandle.cancel)
 
 
 class LoopThread:
@@ -395,18 +267,6 @@ def shared_loop() -> LoopThread:
 @functools.cache
 def _shared_loop() -> LoopThread:
     return LoopThread()
-
-
-def _advanced_in_threads(items: ManyInputs) -> ManyInputs:
-    """Return `items`, such that the caller's own generators do not run on the shared loop."""
-    if isinstance(items, AsyncIterable | list | tuple):
-        return items
-    return _advance_in_threads(iter(items))
-
-
-async def _advance_in_threads(items: Iterator[Inputs]) -> AsyncGenerator[Inputs, None]:
-    while (item := await asyncio.to_thread(next, items, _END)) is not _END:
-        yield item
 
 
 def _check_no_running_loop() -> None:

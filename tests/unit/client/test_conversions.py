@@ -46,7 +46,7 @@ def test_version_may_name_a_variant() -> None:
     )
     assert (spec.engine, spec.version, spec.variant) == ("digits", "2", "int8")
     assert spec.min_accuracy == 0.5
-    request = request_builder("digits/2.int8", (), 0, None, None, 0.5)({"x": np.zeros(1)})
+    request = request_builder("digits/2.int8", min_accuracy=0.5)({"x": np.zeros(1)})
     assert request.model_version == "2.int8"
     assert request.parameters["synergai_min_accuracy"].double_param == 0.5
 
@@ -54,7 +54,7 @@ def test_version_may_name_a_variant() -> None:
 @pytest.mark.parametrize("floor", [-0.1, 1.5, float("nan")])
 def test_floor_that_is_no_share_is_refused(floor: float) -> None:
     with pytest.raises(InvalidInput, match="min_accuracy"):
-        request_builder("digits", (), 0, None, None, floor)
+        request_builder("digits", min_accuracy=floor)
 
 
 @pytest.mark.parametrize("max_failures", [None, 0, 5])

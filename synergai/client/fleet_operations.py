@@ -1,13 +1,16 @@
-"""Operation of engines by a client: loading, the gateway's store, and versions."""
+"""Operation of the fleet by a client: workers, engines, the gateway's store, and versions."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.client.channel import CALL_TIMEOUT_S
+from synergai.client.connection import Connection
 from synergai.client.deadlines import normalize_deadline
+from synergai.client.fleet import WorkerStatus, worker_from_proto
 from synergai.client.version_policy import VersionPolicy, version_policy_from_proto
+from synergai.errors import NotFound, Unavailable
+from synergai.protocol.converters import profile_entry_from_proto
 from synergai.v1 import fleet_pb2
 from synergai.versions import validate_stored_version
 
@@ -15,17 +18,76 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from synergai.client.channel import GatewayChannel
     from synergai.client.store import StoreContent, StoredEngine
+    from synergai.domain import Engine
+    from synergai.profiles.dictionary import ProfileEntry
+
+_INSPECTION_S: Final = 90.0
+"""Time within which an engine is inspected if it is the only new one, in seconds."""
 
 
-class EngineOperations(ABC):
-    """The calls of `Client` that operate engines."""
+class FleetOperations(Connection):
+    """The calls of `Client` that operate a fleet."""
 
-    @property
-    @abstractmethod
-    def _channel(self) -> GatewayChannel:
-        """The channel to the gateway."""
+    async def dictionary(self) -> list[ProfileEntry]:
+        """List the entries of the gateway's configuration dictionary.
+
+        Raises:
+            SynergaiError: the call failed.
+        """
+        method = self._channel.fleet.GetDictionary
+        response = await self._channel.call(method, fleet_pb2.GetDictionaryRequest())
+        return [profile_entry_from_proto(entry) for entry in response.entries]
+
+    async def workers(self) -> list[WorkerStatus]:
+        """List the registered workers.
+
+        Raises:
+            SynergaiError: the call failed.
+        """
+        method = self._channel.fleet.ListWorkers
+        response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
+        return [worker_from_proto(worker) for worker in response.workers]
+
+    async def engine(self, name: str, *, deadline: float | None = None) -> Engine:
+        """Return an engine's description: its inputs, outputs and version.
+
+        This waits while the engine is being inspected.
+
+        Args:
+            name: name of the engine, or ``NAME/N`` for version N of it.
+            deadline: seconds to wait; by default, long enough for one inspection.
+
+        Raises:
+            NotFound: there is no such engine.
+            DeadlineExceeded: there was no description before the deadline.
+            SynergaiError: the call failed.
+        """
+        timeout = normalize_deadline(deadline)
+        return await self._describe(name, _INSPECTION_S if timeout is None else timeout)
+
+    async def ready(self, engine: str = "") -> bool:
+        """Return whether the gateway, or one of its engines, is ready.
+
+        Args:
+            engine: name of the engine, or ``NAME/N`` for version N of it; empty for the gateway
+                itself.
+
+        Raises:
+            SynergaiError: the gateway is reachable, but the call failed.
+        """
+        call, stub = self._channel.call, self._channel.oip
+        from synergai.oip import inference_pb2
+
+        try:
+            if engine:
+                name, _, version = engine.partition("/")
+                model = inference_pb2.ModelReadyRequest(name=name, version=version)
+                return (await call(stub.ModelReady, model)).ready
+            server = inference_pb2.ServerReadyRequest()
+            return (await call(stub.ServerReady, server)).ready
+        except (NotFound, Unavailable):
+            return False
 
     async def load(self, engine: str, *, deadline: float | None = None) -> None:
         """Load an engine on every worker that has it; put it back in service if it was unloaded.
