@@ -15,7 +15,6 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -26,10 +25,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.workloads import identity
 from gateway.access.authenticator import Authenticator
-from gateway.access.interceptor import AccessInterceptor
 from gateway.access.live_table import LiveTable
+from gateway.access.methods import METHODS
 from gateway.access.peer_certificate import PeerCertificate
+from gateway.admission.quotas import TenantQuotas
+from gateway.passage.passage import Passage
 from synergai.protocol.rpc import channel_options
+from synergai.runtime.clock import Clock
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
@@ -87,14 +89,10 @@ async def measure_checks(folder: Path, calls: int, rounds: int) -> None:
     signed = jwt.encode(claims, key, "ES256", {"kid": "1"})
     async with AsyncExitStack() as stack:
         authenticator = Authenticator(LiveTable(write_table(folder, keys)), stack)
-        interceptor = AccessInterceptor(authenticator, certificates=False)
+        passage = Passage(authenticator, TenantQuotas(Clock()), None)
 
-        async def proceed(_details: object) -> Any:
-            return None
-
-        def with_metadata(metadata: object) -> Callable[[], Awaitable[object]]:
-            details: Any = SimpleNamespace(method=METHOD, invocation_metadata=metadata)
-            return lambda: interceptor.intercept_service(proceed, details)
+        def admitted(token: str) -> Callable[[], Awaitable[object]]:
+            return lambda: passage.admit(METHODS[METHOD], [f"Bearer {token}"], None)
 
         board = PeerCertificate(("board.example.org",))
         caller = await authenticator.authenticate([f"Bearer {TOKEN}"], None)
@@ -104,10 +102,8 @@ async def measure_checks(folder: Path, calls: int, rounds: int) -> None:
             return caller.tenant_of("", role, engine="onnx_identity")
 
         checks: dict[str, Callable[[], Awaitable[object]]] = {
-            "token, whole interceptor": with_metadata(METADATA),
-            "JSON web token, whole interceptor": with_metadata(
-                (("authorization", f"Bearer {signed}"),)
-            ),
+            "token and role": admitted(TOKEN),
+            "JSON web token and role": admitted(signed),
             "certificate": lambda: authenticator.authenticate([], board),
             "engine and tenant": tenant_of,
         }

@@ -14,20 +14,18 @@ from typing import TYPE_CHECKING, Final, Self
 import grpc
 
 from gateway.access.exposure import check_exposure
-from gateway.access.interceptor import AccessInterceptor
 from gateway.admission.connections import current_connection_limits
-from gateway.admission.interceptor import QuotaInterceptor
-from gateway.audit.interceptor import AuditInterceptor
 from gateway.http.app import HttpApp
-from gateway.http.audit import audit_routes
 from gateway.http.bodies import Bodies
-from gateway.http.guard import guard
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
 from gateway.http.server import HttpServer
 from gateway.http.shared_memory import shared_memory_routes
 from gateway.hub.work_sockets import WorkSocketServer
+from gateway.passage.interceptor import PassageInterceptor
+from gateway.passage.middleware import guard
+from gateway.passage.passage import Passage
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference import InferenceServicer
@@ -139,18 +137,20 @@ class Gateway:
         listed = app.access is not None and app.access.content.workers is not None
         check_exposure(config, workers_are_listed=listed)
         connections = current_connection_limits()
+        passage = Passage(app.authenticator, app.quotas, app.audit)
         hub_server = self._make_server(
-            self._audit_interceptors(),
+            Passage(None, app.quotas, app.audit),
             rpc.server_options(config.max_message_bytes, max_connections=connections.agents),
             connections.agents,
         )
         client_server = self._make_server(
-            self._client_interceptors(),
+            passage,
             rpc.server_options(
                 config.max_client_bytes,
                 max_connections=connections.clients,
             ),
             connections.clients,
+            certificates=config.tls_clients_ca is not None,
         )
         app.metrics.add_counter(
             "grpc_server_restarts",
@@ -189,7 +189,7 @@ class Gateway:
             SharedMemoryServicer(app.regions).handler(),
             *self._client_handlers(),
         )
-        http = HttpServer(self._http_app(calls), app.unread, self._http_tls())
+        http = HttpServer(self._http_app(calls, passage), app.unread, self._http_tls())
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):
@@ -218,17 +218,22 @@ class Gateway:
 
     def _make_server(
         self,
-        interceptors: Sequence[grpc.aio.ServerInterceptor],
+        passage: Passage,
         options: Sequence[tuple[str, int]],
         connections: int,
+        *,
+        certificates: bool = False,
     ) -> ResilientServer:
         """Return a gRPC server; the gateway stops if it cannot be kept running.
 
         Args:
-            interceptors: its interceptors.
+            passage: what its calls pass.
             options: its options.
             connections: most connections of its front.
+            certificates: whether it requires client certificates.
         """
+        needed = passage.is_needed
+        interceptors = [PassageInterceptor(passage, certificates=certificates)] if needed else []
         make = partial(grpc.aio.server, interceptors=interceptors, options=options)
         return ResilientServer(make, self._fail, fronted=connections)
 
@@ -251,7 +256,7 @@ class Gateway:
         stack.push_async_callback(work_sockets.close)
         return port
 
-    def _http_app(self, calls: InferenceCalls) -> HttpApp:
+    def _http_app(self, calls: InferenceCalls, passage: Passage) -> HttpApp:
         """Return the application of the HTTP port."""
         app, config = self.app, self._config
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
@@ -267,10 +272,8 @@ class Gateway:
             ),
             *page_routes(calls),
         ]
-        if app.authenticator is not None:
-            guard(routes, app.authenticator, app.quotas)
-        if app.audit is not None:
-            audit_routes(routes, app.audit)
+        if passage.is_needed:
+            guard(routes, passage)
         return HttpApp(routes)
 
     def _http_tls(self) -> ssl.SSLContext | None:
@@ -289,20 +292,6 @@ class Gateway:
             config.tls_key,
             config.tls_clients_ca,
         )
-
-    def _client_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        """Return the interceptors of the clients' port, the outermost first."""
-        app, certificates = self.app, self._config.tls_clients_ca is not None
-        interceptors = self._audit_interceptors()
-        if app.authenticator is not None:
-            interceptors += [
-                AccessInterceptor(app.authenticator, certificates=certificates),
-                QuotaInterceptor(app.quotas),
-            ]
-        return interceptors
-
-    def _audit_interceptors(self) -> list[grpc.aio.ServerInterceptor]:
-        return [] if self.app.audit is None else [AuditInterceptor(self.app.audit)]
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return the handlers of the clients' port beside the Open Inference Protocol."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.access.caller import Caller
 
 
-class Needs(Struct, frozen=True):
+class Permission(Struct, frozen=True):
     """The permission that a call needs.
 
     Attributes:
@@ -50,19 +50,19 @@ class Needs(Struct, frozen=True):
             )
 
 
-PUBLIC: Final = Needs(public=True)
-KNOWN: Final = Needs()
-_READ: Final = Needs(READERS)
-_OBSERVE: Final = Needs((Role.OBSERVE,))
-_OBSERVE_ALL: Final = Needs((Role.OBSERVE,), ANY)
+PUBLIC: Final = Permission(public=True)
+KNOWN: Final = Permission()
+_READ: Final = Permission(READERS)
+_OBSERVE: Final = Permission((Role.OBSERVE,))
+_OBSERVE_ALL: Final = Permission((Role.OBSERVE,), ANY)
 """For what shows all engines together: a pattern for some of them does not match ``*``."""
-_INFER: Final = Needs((Role.INFER,))
-_SUBMIT: Final = Needs((Role.SUBMIT,))
-_FOLLOW: Final = Needs((Role.SUBMIT, Role.OBSERVE))
-_CANCEL: Final = Needs((Role.SUBMIT, Role.OPERATE))
-_OPERATE: Final = Needs((Role.OPERATE,))
-_INSPECT: Final = Needs((Role.OBSERVE, Role.OPERATE))
-_ADMIN: Final = Needs((Role.ADMIN,))
+_INFER: Final = Permission((Role.INFER,))
+_SUBMIT: Final = Permission((Role.SUBMIT,))
+_FOLLOW: Final = Permission((Role.SUBMIT, Role.OBSERVE))
+_CANCEL: Final = Permission((Role.SUBMIT, Role.OPERATE))
+_OPERATE: Final = Permission((Role.OPERATE,))
+_INSPECT: Final = Permission((Role.OBSERVE, Role.OPERATE))
+_ADMIN: Final = Permission((Role.ADMIN,))
 
 _OIP: Final = "/inference.GRPCInferenceService"
 METHODS: Final = {
@@ -142,17 +142,17 @@ ROUTES: Final = {
 """Routes of the HTTP port, with any method."""
 
 
-def check_call(needs: Needs | None, caller: Caller) -> None:
+def check_call(permission: Permission | None, caller: Caller) -> None:
     """Check that a caller may make a call.
 
     Args:
-        needs: the call's entry; None if it has none.
+        permission: the permission that it needs; None refuses every caller.
         caller: the caller.
 
     Raises:
         Unauthenticated, PermissionDenied: it may not.
     """
-    if needs is None:
+    if permission is None:
         KNOWN.check(caller)
         raise PermissionDenied("this call is not served: no role allows it")
-    needs.check(caller)
+    permission.check(caller)

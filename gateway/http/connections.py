@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.access.peer_certificate import socket_certificate
 from gateway.http.bodies import MIN_BYTES_PER_S
-from gateway.http.guard import CERTIFICATE
+from gateway.passage.middleware import CERTIFICATE
 
 if TYPE_CHECKING:
     import asyncio

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -13,10 +14,9 @@ from starlette.routing import Route
 
 from gateway.http.app import cancelled_on_disconnect
 from gateway.http.errors import json_response
-from gateway.http.guard import peer_of
+from gateway.passage.middleware import peer_of
 from gateway.requests.parameters import TENANT_METADATA, checked_tenant
 from synergai.errors import DeadlineExceeded, InvalidInput, NotSupported
-from synergai.protocol.local_peers import bind_peer
 from synergai.protocol.oip_rest.messages import message_to_json
 from synergai.protocol.oip_rest.requests import decode_json, read_request
 from synergai.protocol.oip_rest.responses import write_response
@@ -141,8 +141,8 @@ class RestCalls:
 
     async def infer(self, request: Request) -> Response:
         """Run one request."""
-        bind_peer(lambda: peer_of(request.scope))
         begun_at = asyncio.get_running_loop().time()
+        peer = partial(peer_of, request.scope)
         timeout_s = _timeout_s(request)
         tenant = checked_tenant(request.headers.get(TENANT_METADATA, ""))
         json_bytes = _json_length(request)
@@ -151,7 +151,7 @@ class RestCalls:
             if timeout_s is not None:
                 timeout_s -= asyncio.get_running_loop().time() - begun_at
             async with cancelled_on_disconnect(request):
-                answer = await self._calls.infer(raw, timeout_s, tenant)
+                answer = await self._calls.infer(raw, timeout_s, tenant, peer)
         response = write_response(answer, form)
         if response.json_bytes is None:
             return Response(response.body, media_type="application/json")

@@ -9,9 +9,9 @@ from starlette.routing import Route
 
 from gateway.access.caller import current_caller
 from gateway.http.errors import json_response
-from gateway.http.guard import peer_of
+from gateway.passage.middleware import peer_of
 from gateway.requests.shared_memory import Region, SharedMemoryRegions
-from synergai.protocol.local_peers import bind_peer, check_local
+from synergai.protocol.local_peers import check_local
 from synergai.protocol.oip_rest.requests import decode_json
 
 if TYPE_CHECKING:
@@ -61,6 +61,5 @@ def shared_memory_routes(regions: SharedMemoryRegions, bodies: Bodies) -> list[R
 
 def _tenant_and_name(request: Request) -> tuple[str, str]:
     """Return the tenant of a caller on this machine, and the region in the path or nothing."""
-    bind_peer(lambda: peer_of(request.scope))
-    check_local()
+    check_local(peer_of(request.scope))
     return current_caller().tenant, request.path_params.get("name", "")

@@ -38,6 +38,7 @@ class SharedTensors:
     Args:
         regions: the regions.
         tenant: whose regions it names.
+        peer: gRPC's name of the client.
         raw: the request.
 
     Attributes:
@@ -50,9 +51,9 @@ class SharedTensors:
     """
 
     def __init__(
-        self, regions: SharedMemoryRegions, tenant: str, raw: RawRequest[RequestHeader]
+        self, regions: SharedMemoryRegions, tenant: str, peer: str, raw: RawRequest[RequestHeader]
     ) -> None:
-        check_local()
+        check_local(peer)
         self._regions = regions
         self._tenant = tenant
         message = ModelInferRequest()

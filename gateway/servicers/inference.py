@@ -13,7 +13,6 @@ from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unaut
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
-from synergai.protocol.local_peers import bind_peer
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.unread import COUNTED_BYTES
 
@@ -145,10 +144,9 @@ class InferenceServicer:
 
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
-        bind_peer(context.peer)
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
         budget_s = context.time_remaining()
-        response = bytes(await self._calls.infer(request, budget_s, tenant))
+        response = bytes(await self._calls.infer(request, budget_s, tenant, context.peer))
         if len(response) >= COUNTED_BYTES:
             rpc.count_unread(self._unread, context, len(response))
         return response
@@ -159,12 +157,12 @@ class InferenceServicer:
         context: Context,
     ) -> None:
         """Run a stream of independent requests; write responses as they complete."""
-        bind_peer(context.peer)
         metadata = context.invocation_metadata() or ()
         stream = InferenceStream(
             self._calls,
             context.time_remaining(),
             tenant_from_metadata(metadata),
+            context.peer,
             window=window_from_metadata(metadata),
             end_on_error=STREAM_ERROR_METADATA in metadata,
             unread=self._unread,

@@ -26,7 +26,7 @@ from synergai.versions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gateway.admission.limits import Admission
     from gateway.fleet.versions import Versions
@@ -107,7 +107,11 @@ class InferenceCalls:
     # --- inference ------------------------------------------------------------------------------
 
     async def infer(
-        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+        self,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str,
+        peer: Callable[[], str],
     ) -> Buffer:
         """Run one request and return the serialised ``ModelInferResponse``; cancelling cancels it.
 
@@ -115,11 +119,12 @@ class InferenceCalls:
             raw: the request.
             budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
+            peer: returns gRPC's name of the client.
 
         Raises:
             SynergaiError: the request is rejected or fails.
         """
-        pending = self.begin(raw, budget_s, tenant)
+        pending = self.begin(raw, budget_s, tenant, peer)
         try:
             return await pending.result
         except asyncio.CancelledError:
@@ -127,7 +132,11 @@ class InferenceCalls:
             raise
 
     def begin(
-        self, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
+        self,
+        raw: RawRequest[RequestHeader],
+        budget_s: float | None,
+        tenant: str,
+        peer: Callable[[], str],
     ) -> PendingRequest:
         """Accept a request, and start it or hold it while its engine is being inspected.
 
@@ -137,7 +146,7 @@ class InferenceCalls:
         request: PendingRequest
         try:
             if names_regions(raw.parsed):
-                tensors = SharedTensors(self._regions, caller.tenant, raw)
+                tensors = SharedTensors(self._regions, caller.tenant, peer(), raw)
                 raw = tensors.request
             try:
                 request = self._inference.begin(caller, raw, budget_s, tenant)

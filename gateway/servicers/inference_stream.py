@@ -40,6 +40,7 @@ class InferenceStream:
         calls: runs the requests.
         budget_s: seconds until the call's deadline; None if it has none.
         tenant: tenant of requests whose parameters name none.
+        peer: returns gRPC's name of the client.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
@@ -56,6 +57,7 @@ class InferenceStream:
         calls: InferenceCalls,
         budget_s: float | None,
         tenant: str,
+        peer: Callable[[], str],
         *,
         window: int,
         end_on_error: bool,
@@ -66,6 +68,7 @@ class InferenceStream:
         self._started_at = asyncio.get_running_loop().time()
         self._budget_s = budget_s
         self._tenant = tenant
+        self._peer = peer
         self._window = window
         self._end_on_error = end_on_error
         self._running: set[PendingRequest] = set()
@@ -105,7 +108,7 @@ class InferenceStream:
                 and FINAL_PARAMETER in message.parameters
                 and bool_parameter(message.parameters[FINAL_PARAMETER], FINAL_PARAMETER)
             )
-            request = self._calls.begin(raw, self._budget_left(), self._tenant)
+            request = self._calls.begin(raw, self._budget_left(), self._tenant, self._peer)
         except SynergaiError as error:
             self._fail(request_id, error)
             return error

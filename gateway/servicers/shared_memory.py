@@ -12,7 +12,7 @@ from gateway.requests.shared_memory import Region
 from gateway.servicers.inference import SERVICE
 from synergai.oip import shared_memory_pb2 as pb
 from synergai.protocol import rpc
-from synergai.protocol.local_peers import bind_peer, check_local
+from synergai.protocol.local_peers import check_local
 
 if TYPE_CHECKING:
     from gateway.requests.shared_memory import SharedMemoryRegions
@@ -62,6 +62,5 @@ class SharedMemoryServicer:
 
 def _tenant(context: Context) -> str:
     """Return the tenant of a caller on this machine."""
-    bind_peer(context.peer)
-    check_local()
+    check_local(context.peer())
     return current_caller().tenant

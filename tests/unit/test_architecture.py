@@ -65,6 +65,7 @@ ORDER = {
         "monitoring",
         "dispatch",
         "admission",
+        "passage",
         "records",
         "jobs",
         "journal",

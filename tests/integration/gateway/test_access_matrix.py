@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import Route
 
 from gateway.access.caller import UNRESTRICTED
+from gateway.passage.passage import Passage
 from gateway.server import SERVICES, Gateway
 from gateway.servicers.inference_calls import InferenceCalls
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
@@ -310,7 +311,7 @@ def served_routes(gateway: Gateway) -> set[str]:
     )
     return {
         f"{method} {route.path}"
-        for route in gateway._http_app(calls)._router.routes
+        for route in gateway._http_app(calls, Passage(None, app.quotas, None))._router.routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }

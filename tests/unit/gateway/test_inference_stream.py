@@ -49,7 +49,11 @@ class FakeCalls:
         self.requests: list[FakeRequest] = []
 
     def begin(
-        self, raw: RawRequest[RequestHeader], _budget_s: float | None, _tenant: str
+        self,
+        raw: RawRequest[RequestHeader],
+        _budget_s: float | None,
+        _tenant: str,
+        _peer: object,
     ) -> FakeRequest:
         if raw.parsed.message.model_name == "nothing":
             raise EngineNotFound("nothing")
@@ -77,6 +81,7 @@ class Streaming:
             cast("InferenceCalls", self.calls),
             None,
             "",
+            str,
             window=window,
             end_on_error=False,
             unread=UnreadResponses(),

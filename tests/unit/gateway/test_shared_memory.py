@@ -12,7 +12,7 @@ from gateway.requests.shared_memory import MAX_REGIONS, Region, SharedMemoryRegi
 from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
 from synergai.errors import Conflict, InvalidInput, NotFound, Overloaded, PermissionDenied
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.protocol.local_peers import bind_peer, is_local
+from synergai.protocol.local_peers import is_local
 from synergai.protocol.request_codec import RequestDecoder, names_regions
 from synergai.protocol.rpc import RawRequest
 
@@ -38,16 +38,15 @@ def directory(tmp_path: Path) -> Path:
     return folder
 
 
+HERE = "ipv4:127.0.0.1:4711"
+"""A client on this machine."""
+
+
 @pytest.fixture
 def regions(directory: Path) -> SharedMemoryRegions:
     regions = SharedMemoryRegions(MAX_BYTES, directory)
     regions.register("lab", REGION)
     return regions
-
-
-@pytest.fixture(autouse=True)
-def _on_this_machine() -> None:
-    bind_peer(lambda: "ipv4:127.0.0.1:4711")
 
 
 # --- regions ------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ def received(request: ModelInferRequest) -> RawRequest[RequestHeader]:
 
 def test_inputs_are_copied_and_references_removed(regions: SharedMemoryRegions) -> None:
     raw = received(message())
-    tensors = SharedTensors(regions, "lab", raw)
+    tensors = SharedTensors(regions, "lab", HERE, raw)
     forwarded = ModelInferRequest.FromString(tensors.request.data)
     assert list(forwarded.raw_input_contents) == [bytes(range(8, 16)), b"sent"]
     assert list(tensors.request.parsed.raw) == [bytes(range(8, 16)), b"sent"]
@@ -202,7 +201,7 @@ def test_outputs_are_written_and_replaced_by_references(
     response = ModelInferResponse(raw_output_contents=[b"to y", b"to z"])
     for name in "yz":
         response.outputs.add(name=name, datatype="FP32", shape=[1])
-    tensors = SharedTensors(regions, "lab", received(message()))
+    tensors = SharedTensors(regions, "lab", HERE, received(message()))
     answer = ModelInferResponse.FromString(tensors.take_outputs(response.SerializeToString()))
     assert list(answer.raw_output_contents) == [b"", b"to z"]
     assert (directory / "memory").read_bytes()[16:20] == b"to y"
@@ -218,7 +217,7 @@ def test_output_of_a_region_that_went_is_not_written(
 ) -> None:
     response = ModelInferResponse(raw_output_contents=[b"to y"])
     response.outputs.add(name="y", datatype="FP32", shape=[1])
-    tensors = SharedTensors(regions, "lab", received(message()))
+    tensors = SharedTensors(regions, "lab", HERE, received(message()))
     regions.unregister("lab", "r")
     with pytest.raises(NotFound):
         tensors.take_outputs(response.SerializeToString())
@@ -227,7 +226,7 @@ def test_output_of_a_region_that_went_is_not_written(
 
 def test_requests_of_other_tenants_cannot_use_a_region(regions: SharedMemoryRegions) -> None:
     with pytest.raises(NotFound):
-        SharedTensors(regions, "other", received(message()))
+        SharedTensors(regions, "other", HERE, received(message()))
 
 
 @pytest.mark.parametrize(
@@ -236,9 +235,8 @@ def test_requests_of_other_tenants_cannot_use_a_region(regions: SharedMemoryRegi
 def test_requests_from_other_machines_cannot_use_a_region(
     regions: SharedMemoryRegions, peer: str
 ) -> None:
-    bind_peer(lambda: peer)
     with pytest.raises(PermissionDenied, match="loopback"):
-        SharedTensors(regions, "lab", received(message()))
+        SharedTensors(regions, "lab", peer, received(message()))
 
 
 def test_peers_behind_the_front_are_those_of_its_clients() -> None:
@@ -264,7 +262,7 @@ def test_malformed_references_are_refused(regions: SharedMemoryRegions) -> None:
         (large, InvalidInput, "the limit is 1,000"),
     ):
         with pytest.raises(error, match=text):
-            SharedTensors(regions, "lab", received(request))
+            SharedTensors(regions, "lab", HERE, received(request))
 
 
 def test_requests_that_name_regions_have_no_template() -> None:
@@ -294,7 +292,7 @@ class Begun:
 @pytest.mark.parametrize("started", [False, True])
 async def test_abandoning_cancels_the_request(regions: SharedMemoryRegions, started: bool) -> None:
     begun = Begun()
-    request = SharedMemoryRequest(begun, SharedTensors(regions, "lab", received(message())))
+    request = SharedMemoryRequest(begun, SharedTensors(regions, "lab", HERE, received(message())))
     if started:
         await asyncio.sleep(0)
     request.abandon()

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access.caller import Caller
 from gateway.access.engines import READERS
-from gateway.access.methods import KNOWN, METHODS, PUBLIC, ROUTES, Needs, check_call
+from gateway.access.methods import KNOWN, METHODS, PUBLIC, ROUTES, Permission, check_call
 from gateway.access.roles import ANONYMOUS, Grant, Role
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.errors import PermissionDenied, Unauthenticated
@@ -52,21 +52,21 @@ def test_document_lists_what_each_role_may_call() -> None:
         for cells in re.findall(r"^\| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE)
     }
     expected: dict[str, set[str]] = {}
-    for method, needs in METHODS.items():
+    for method, permission in METHODS.items():
         if method in UNSUPPORTED_METHODS or "reflection" in method:
             continue
-        for row in document_rows(needs):
+        for row in document_rows(permission):
             name = "Health" if "health" in method else method.rpartition("/")[2]
             expected.setdefault(row, set()).add(name)
     assert {row: rows[row] for row in expected} == expected
 
 
-def document_rows(needs: Needs) -> list[str]:
+def document_rows(permission: Permission) -> list[str]:
     """Return the first cells of the rows of docs/guide/security.md that have a call."""
-    if needs.public:
+    if permission.public:
         return ["everyone"]
-    if not needs.roles:
+    if not permission.roles:
         return ["any known caller, or an anonymous one with any grant"]
-    if needs.roles == READERS:
+    if permission.roles == READERS:
         return ["`infer`, `submit` or `observe`"]
-    return [f"`{role}`" for role in needs.roles]
+    return [f"`{role}`" for role in permission.roles]

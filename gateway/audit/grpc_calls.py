@@ -1,25 +1,19 @@
-"""The audit log of a gRPC server."""
+"""What the audit log records of gRPC calls."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from gateway.access.handlers import surrounded
-from gateway.audit.calls import AuditedCall, bind_call
-from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.status import QUOTA_METADATA
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import Callable
 
-    from gateway.access.handlers import Handler
-    from gateway.audit.log import AuditLog
+    from gateway.audit.calls import AuditedCall
     from synergai.protocol.rpc import Context
 
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
@@ -30,65 +24,40 @@ _OIP: Final = "/inference.GRPCInferenceService"
 _JOBS: Final = "/synergai.v1.Jobs"
 
 
-class AuditInterceptor(grpc.aio.ServerInterceptor):
-    """Records calls that change something, and those that are refused.
-
-    It comes first, so that it sees the refusals of the others.
+class GrpcRecord:
+    """What the audit log has to say of a call: a change, or a refusal.
 
     Args:
-        audit: the log.
+        call: the call.
+        request: its request; an iterator if it is a stream.
     """
 
-    def __init__(self, audit: AuditLog) -> None:
-        self._audit = audit
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
-        """Return the handler of a call, which records it."""
-        handler: Handler = await continuation(handler_call_details)
-        return surrounded(handler, partial(self._recorded, handler_call_details.method))
-
-    @asynccontextmanager
-    async def _recorded(
-        self, method: str, request: object, context: Context
-    ) -> AsyncGenerator[Callable[[Any], None], None]:
-        call = AuditedCall(self._audit, method, peer_address(context.peer()))
-        bind_call(call)
-        describe = _CHANGES.get(method)
+    def __init__(self, call: AuditedCall, request: object) -> None:
         call.object = _object_of(request)
-        recorded = False
+        self._call = call
+        self._request = request
+        self._describe = _CHANGES.get(call.name)
 
-        def responded(response: Any) -> None:
-            nonlocal recorded
-            if describe is not None and not recorded:
-                recorded = True
-                describe(call, request, response)
-                call.end()
+    def on_response(self, response: Any) -> None:
+        """Record a change at its first response."""
+        if self._describe is not None:
+            self._describe(self._call, self._request, response)
+            self._describe = None
+            self._call.end()
 
-        try:
-            yield responded
-        except BaseException as error:
-            change = describe is not None and not recorded
-            _record_failure(call, context, error, change=change)
-            raise
-
-
-def _record_failure(
-    call: AuditedCall, context: Context, error: BaseException, *, change: bool
-) -> None:
-    code = context.code() if isinstance(error, grpc.aio.AbortError) else None
-    if not isinstance(code, grpc.StatusCode):
-        gone = isinstance(error, asyncio.CancelledError | GeneratorExit)
-        code = grpc.StatusCode.CANCELLED if gone else grpc.StatusCode.UNKNOWN
-    quota = dict(context.trailing_metadata() or ()).get(QUOTA_METADATA, "")
-    if code in _REFUSED or quota or (call.name == _HUB and code not in _LOST):
-        if not call.refused:
-            call.refuse(code.name, str(context.details()), str(quota))
-    elif change:
-        call.end(code.name)
+    def on_failure(self, context: Context, error: BaseException) -> None:
+        """Record a refusal, or a change that failed."""
+        call = self._call
+        code = context.code() if isinstance(error, grpc.aio.AbortError) else None
+        if not isinstance(code, grpc.StatusCode):
+            gone = isinstance(error, asyncio.CancelledError | GeneratorExit)
+            code = grpc.StatusCode.CANCELLED if gone else grpc.StatusCode.UNKNOWN
+        quota = dict(context.trailing_metadata() or ()).get(QUOTA_METADATA, "")
+        if code in _REFUSED or quota or (call.name == _HUB and code not in _LOST):
+            if not call.refused:
+                call.refuse(code.name, str(context.details()), str(quota))
+        elif self._describe is not None:
+            call.end(code.name)
 
 
 def _object_of(request: object) -> str:

@@ -1,0 +1,77 @@
+"""The passage of HTTP requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
+from starlette.routing import Route
+
+from gateway.access.authenticator import AUTHORIZATION
+from gateway.access.methods import ROUTES
+from synergai.errors import SynergaiError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.passage.passage import Passage
+
+CERTIFICATE: Final = "certificate"
+"""Key of the request's state: the verified certificate of the connection, or None."""
+_CHANGES: Final = frozenset(
+    {"/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"}
+)
+"""Routes that change something."""
+
+
+class PassageMiddleware:
+    """Lets requests pass to their handler before their bodies are read.
+
+    Args:
+        app: handles the requests.
+        route: path of their route.
+        passage: what they pass.
+    """
+
+    def __init__(self, app: ASGIApp, route: str, passage: Passage) -> None:
+        self._app = app
+        self._route = route
+        self._permission = ROUTES.get(route)
+        self._passage = passage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        peer = peer_of(scope)
+        call = self._passage.audit(f"{scope['method']} {self._route}", peer)
+        if call is not None:
+            call.object = scope.get("path_params", {}).get("name", "")
+        change = self._route in _CHANGES
+        try:
+            authorization = Headers(scope=scope).getlist(AUTHORIZATION)
+            certificate = scope.get("state", {}).get(CERTIFICATE)
+            await self._passage.admit(self._permission, authorization, certificate)
+            with self._passage.count(self._permission, peer):
+                await self._app(scope, receive, send)
+        except SynergaiError as error:
+            if call is not None:
+                call.fail(error, change=change)
+            raise
+        if call is not None and change:
+            call.end()
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address of a request's client, ``http:HOST:PORT``."""
+    host, port = scope.get("client") or ("", 0)
+    return f"http:{host}:{port}"
+
+
+def guard(routes: Sequence[BaseRoute], passage: Passage) -> None:
+    """Put the passage before the handlers of all routes."""
+    for route in routes:
+        if not isinstance(route, Route):
+            raise TypeError(f"{route} cannot be guarded")
+        route.app = PassageMiddleware(route.app, route.path, passage)

@@ -1,0 +1,88 @@
+"""Authentication, permission, quotas and audit of a call, whatever its transport."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from gateway.access.caller import bind_caller, current_caller
+from gateway.access.methods import check_call
+from gateway.audit.calls import AuditedCall, bind_call
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from gateway.access.authenticator import Authenticator
+    from gateway.access.methods import Permission
+    from gateway.access.peer_certificate import PeerCertificate
+    from gateway.admission.quotas import TenantQuotas
+    from gateway.audit.log import AuditLog
+
+
+class Passage:
+    """The way of each call to its handler: `audit`, `admit`, `count`, in this order.
+
+    Args:
+        authenticator: finds the callers; None lets everyone do everything.
+        quotas: counts the calls, connections and streams of the callers' tenants.
+        log: the audit log; None without one.
+    """
+
+    def __init__(
+        self, authenticator: Authenticator | None, quotas: TenantQuotas, log: AuditLog | None
+    ) -> None:
+        self._authenticator = authenticator
+        self._quotas = quotas
+        self._log = log
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether calls have anything to pass."""
+        return self._authenticator is not None or self._log is not None
+
+    def audit(self, name: str, peer: str) -> AuditedCall | None:
+        """Return the current task's call for the audit log; None without one.
+
+        Args:
+            name: full name of the gRPC method, or HTTP method and route.
+            peer: address of the connection's other end.
+        """
+        if self._log is None:
+            return None
+        call = AuditedCall(self._log, name, peer)
+        bind_call(call)
+        return call
+
+    async def admit(
+        self,
+        permission: Permission | None,
+        authorization: Sequence[str],
+        certificate: PeerCertificate | None,
+    ) -> None:
+        """Authenticate the caller, bind it to the current task and check that it may make the call.
+
+        Args:
+            permission: the permission that the call needs; None refuses it.
+            authorization: all values of the header or metadata ``authorization``.
+            certificate: the verified certificate of the connection; None without one.
+
+        Raises:
+            SynergaiError: it may not make the call.
+        """
+        if self._authenticator is not None:
+            caller = await self._authenticator.authenticate(authorization, certificate)
+            bind_caller(caller)  # first: the audit log of a refusal has the caller
+            check_call(permission, caller)
+
+    def count(
+        self, permission: Permission | None, peer: str, *, stream: bool = False
+    ) -> AbstractContextManager[None]:
+        """Return a context in which the call of the bound caller counts, unless it is public.
+
+        Raises (on entering):
+            QuotaExceeded, Overloaded: there is no room for it.
+        """
+        if self._authenticator is None or (permission is not None and permission.public):
+            return nullcontext()
+        return self._quotas.call(current_caller().tenant, peer, stream=stream)
