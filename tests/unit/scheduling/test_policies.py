@@ -227,6 +227,17 @@ def test_malleable_stops_a_loose_job_for_a_tight_one_and_resumes_it() -> None:
     assert sum(a.count for a in resumed) == 12_000 - sum(part.count // 10 for part in lax)
 
 
+def test_malleable_stops_a_late_job_on_its_fastest_worker_only() -> None:
+    harness = Harness("malleable")
+    late = dispatched(harness.submit(12_000, budget=5.0))
+    harness.now = 10.0
+    for part in late:
+        harness.core.handle(QueriesDone(part.id, part.count // 10), harness.now)
+    commands = harness.submit(1200, budget=14.0)
+    stopped = {c.assignment_id for c in commands if isinstance(c, Stop)}
+    assert stopped == {part.id for part in late if part.worker_id == "s"}
+
+
 def test_malleable_does_not_stop_a_job_if_all_deadlines_are_met() -> None:
     harness = Harness("malleable")
     harness.submit(1200, budget=20.0)

@@ -61,7 +61,7 @@ class Weights:
     """
 
     sharpness: float = 10.0
-    excess: float = 0.15
+    excess: float = 0.2
     completion: float = 0.1
     effort: float = 0.01
 

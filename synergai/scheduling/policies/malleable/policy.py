@@ -99,7 +99,7 @@ class Malleable:
             # the fleet was extended: a running job was perhaps just stopped to probe it.
             extended = view.extended_at == view.now
             assigned_by = view.now - (0.0 if arrived or extended else self._least_s)
-            preemptible = self._preemptible(workers, view.now, assigned_by)
+            preemptible = self._preemptible(workers, view, assigned_by)
         if not preemptible and (not waiting or (not available and _are_singles(waiting))):
             return []
         return self._decide(view, waiting, available, workers, preemptible)
@@ -132,13 +132,16 @@ class Malleable:
         return decisions
 
     def _preemptible(
-        self, workers: Sequence[WorkerRecord], now: float, assigned_by: float
+        self, workers: Sequence[WorkerRecord], view: View, assigned_by: float
     ) -> set[Lease]:
         """Return the leases that may be stopped: all those of workers with enough work left."""
+        now = view.now
         preemptible: set[Lease] = set()
         for worker in workers:
             leases = worker.leases.values()
             if any(lease.estimate is None or lease.assigned_at > assigned_by for lease in leases):
+                continue
+            if any(_keeps(lease.job, worker, workers, view) for lease in leases):
                 continue
             if worker.free_at(now) - now > self._least_s and not _runs_last_query(worker, now):
                 preemptible.update(lease for lease in leases if not lease.stopping)
@@ -228,6 +231,23 @@ def _relevant_workers(
         chosen = heapq.nlargest(MAX_WORKERS - 2, busy, key=_slack)
     soonest = view.next_available(MAX_WORKERS, first.job.engine)
     return list(dict.fromkeys([*chosen, *soonest]))[:MAX_WORKERS]
+
+
+def _keeps(
+    job: JobRecord, worker: WorkerRecord, workers: Sequence[WorkerRecord], view: View
+) -> bool:
+    """Return whether a late job keeps a worker: all but the fastest of `workers`.
+
+    It gives way to every job that may still be in time, and would lose setup after setup.
+    """
+    if view.now <= job.job.deadline:
+        return False
+    return worker is not min(workers, key=lambda other: _per_query_s(job, other, view))
+
+
+def _per_query_s(job: JobRecord, worker: WorkerRecord, view: View) -> float:
+    estimate = view.best_estimate(job, worker)
+    return math.inf if estimate is None else estimate.per_query_s
 
 
 def _runs_last_query(worker: WorkerRecord, now: float) -> bool:

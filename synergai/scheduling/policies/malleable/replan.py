@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from synergai.scheduling.policies.malleable.snapshot import Snapshot
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
-_SEARCH_BUDGET: Final = 9
+_SEARCH_BUDGET: Final = 15
 """Approximate number of sequential water-filling steps per search."""
 _UNKNOWN_BUSY_S: Final = 1e12
 """Finite stand-in for an unknown busy time: infinities cannot be subtracted."""
