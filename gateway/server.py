@@ -39,7 +39,7 @@ from gateway.wiring import build_app
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
-from synergai.protocol.tls import server_context, server_credentials
+from synergai.protocol.tls import server_context
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
 
@@ -157,14 +157,14 @@ class Gateway:
             "Replacements of a gRPC server that a call had ended.",
             lambda: hub_server.restarts + client_server.restarts,
         )
-        client_credentials = server_credentials(
-            config.tls_cert, config.tls_key, config.tls_clients_ca
+        client_tls = server_context(
+            config.tls_cert, config.tls_key, config.tls_clients_ca, http2=True
         )
-        hub_credentials = server_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+        hub_tls = server_context(config.tls_cert, config.tls_key, config.tls_client_ca, http2=True)
         stack.callback(hub_server.release)
         stack.callback(client_server.release)
-        self.hub_address = hub_server.bind(config.hub, hub_credentials)
-        self.address = client_server.bind(config.listen, client_credentials)
+        self.hub_address = hub_server.bind(config.hub, hub_tls)
+        self.address = client_server.bind(config.listen, client_tls)
         app.hub.work_port = work_port = await self._listen_for_work(app.work_streams, stack)
         hub_handlers = (
             app.hub.handler(),
@@ -235,7 +235,7 @@ class Gateway:
         needed = passage.is_needed
         interceptors = [PassageInterceptor(passage, certificates=certificates)] if needed else []
         make = partial(grpc.aio.server, interceptors=interceptors, options=options)
-        return ResilientServer(make, self._fail, fronted=connections)
+        return ResilientServer(make, self._fail, connections)
 
     def _fail(self, error: InternalError) -> None:
         """Stop because of an error, so that the service manager restarts the gateway."""

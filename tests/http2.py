@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterable
     from types import TracebackType
 
@@ -133,7 +133,7 @@ class Http2Connection:
         """Discard what the server sent; return whether it has closed the connection."""
         self._socket.setblocking(False)
         try:
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError):
                 while self._socket.recv(1 << 20):
                     pass
                 return True

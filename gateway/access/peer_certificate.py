@@ -9,7 +9,6 @@ from msgspec import Struct
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Mapping
 
 
 class PeerCertificate(Struct, frozen=True):
@@ -17,29 +16,15 @@ class PeerCertificate(Struct, frozen=True):
 
     Attributes:
         names: its common name and subject alternative names.
+        alternative_names: the latter.
     """
 
     names: tuple[str, ...]
+    alternative_names: frozenset[str] = frozenset()
 
 
-def grpc_certificate(context: Mapping[str, Iterable[bytes]]) -> PeerCertificate | None:
-    """Return the certificate of a gRPC call; None without one.
-
-    Args:
-        context: the call's ``auth_context()``.
-    """
-    if not any(context.get("x509_pem_cert", ())):
-        return None
-    names = (
-        name.decode("utf-8", "replace")
-        for key in ("x509_common_name", "x509_subject_alternative_name")
-        for name in context.get(key, ())
-    )
-    return PeerCertificate(tuple(dict.fromkeys(names)))
-
-
-def socket_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None:
-    """Return the certificate of the client of a TLS socket; None without one."""
+def peer_certificate(connection: ssl.SSLObject | None) -> PeerCertificate | None:
+    """Return the certificate of the client of a TLS connection; None without one."""
     der = None if connection is None else connection.getpeercert(binary_form=True)
     return None if der is None else _parse(der)
 
@@ -51,11 +36,12 @@ def _parse(der: bytes) -> PeerCertificate:
 
     certificate = x509.load_der_x509_certificate(der)
     common = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    names = [str(attribute.value) for attribute in common]
+    alternative: list[str] = []
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         pass
     else:
-        names += [str(name.value) for name in extension.value]
-    return PeerCertificate(tuple(dict.fromkeys(names)))
+        alternative = [str(name.value) for name in extension.value]
+    names = (*(str(attribute.value) for attribute in common), *alternative)
+    return PeerCertificate(tuple(dict.fromkeys(names)), frozenset(alternative))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.access.peer_certificate import socket_certificate
+from gateway.access.peer_certificate import peer_certificate
 from gateway.http.bodies import MIN_BYTES_PER_S
 from gateway.passage.middleware import CERTIFICATE
 
@@ -75,7 +75,7 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Accept or refuse a connection."""
         super().connection_made(transport)
-        self._certificate = socket_certificate(transport.get_extra_info("ssl_object"))
+        self._certificate = peer_certificate(transport.get_extra_info("ssl_object"))
         count = len(self.connections)
         self._surplus = count > MAX_CONNECTIONS
         self.waiting_since = self.loop.time()

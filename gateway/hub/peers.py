@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.enrolments import sha256
+from gateway.access.peer_certificate import peer_certificate
 from gateway.access.worker_rules import Applicant
 from synergai.errors import InvalidInput, Unauthenticated
+from synergai.protocol.grpcio.front import peer_tls
 from synergai.protocol.local_peers import is_local
 
 if TYPE_CHECKING:
@@ -24,10 +26,9 @@ def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
         InvalidInput: the secret or token is too short or too long.
         Unauthenticated: it came over a connection that others may have read.
     """
-    properties = context.auth_context()
-    encrypted = properties.get("transport_security_type") == [b"ssl"]
+    tls = peer_tls(context.peer())
     if message.secret or message.enrolment_token:
-        if not (encrypted or is_local(context.peer())):
+        if not (tls or is_local(context.peer())):
             raise Unauthenticated(
                 "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
             )
@@ -37,10 +38,10 @@ def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
                     f"a worker's secret and token must have {_MIN_SECRET} to {_MAX_SECRET} "
                     "characters"
                 )
-    names = properties.get("x509_subject_alternative_name", ())
+    certificate = peer_certificate(tls)
     return Applicant(
         id=message.worker_id,
         worker_class=message.worker_class,
-        certificate_names=frozenset(name.decode("utf-8", "replace") for name in names),
+        certificate_names=certificate.alternative_names if certificate else frozenset(),
         secret_sha256=sha256(message.secret) if message.secret else b"",
     )

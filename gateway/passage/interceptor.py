@@ -11,11 +11,11 @@ import grpc
 
 from gateway.access.authenticator import AUTHORIZATION
 from gateway.access.methods import METHODS
-from gateway.access.peer_certificate import grpc_certificate
+from gateway.access.peer_certificate import peer_certificate
 from gateway.audit.grpc_calls import GrpcRecord
 from synergai.errors import SynergaiError
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.front import peer_address
+from synergai.protocol.grpcio.front import peer_address, peer_tls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -83,7 +83,7 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
                     raise refusal
                 if self._certificates:
                     metadata: Any = context.invocation_metadata() or ()
-                    await self._admit(method, metadata, grpc_certificate(context.auth_context()))
+                    await self._admit(method, metadata, peer_certificate(peer_tls(context.peer())))
                 with self._passage.count(METHODS.get(method), peer, stream=stream):
                     yield None if record is None else record.on_response
             except SynergaiError as error:

@@ -457,25 +457,15 @@ def channel_options(
     ]
 
 
-def bind(
-    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
-) -> str:
-    """Bind `server` to an address and return the bound address.
-
-    Args:
-        server: the server, not yet started.
-        address: ``HOST:PORT``; port 0 chooses a free one.
-        credentials: TLS credentials; None disables TLS.
+def bind(server: grpc.aio.Server, address: str) -> str:
+    """Bind `server`, which is not started yet, to an address and return the bound address.
 
     Raises:
         Unavailable: the port is in use, or the host is not an address of this machine.
     """
     host, _, _ = address.rpartition(":")
     try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
+        port = server.add_insecure_port(address)
     except RuntimeError:
         port = 0
     if not port:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import ssl
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -53,66 +52,27 @@ class Identity:
 # --- servers ------------------------------------------------------------------------------
 
 
-def server_credentials(
-    certificate: Path | None, key: Path | None, client_authority: Path | None = None
-) -> Callable[[], grpc.ServerCredentials] | None:
-    """Return a factory of credentials of a gRPC server; None if TLS is not configured.
-
-    Each server needs its own credentials: gRPC does not bind a second one with them. The files
-    are checked for changes on every handshake, so renewed certificates take effect without a
-    restart.
-
-    Args:
-        certificate: certificate chain of the server; None disables TLS.
-        key: private key of `certificate`.
-        client_authority: authority that must have signed the clients' certificates; None accepts
-            clients without a certificate.
-
-    Raises:
-        InvalidInput: a file is invalid, or an option is missing.
-    """
-
-    def read() -> grpc.ServerCertificateConfiguration | None:
-        identity = Identity.read(certificate, key)
-        if identity is None:
-            return None
-        authority = None if client_authority is None else _read_authority(client_authority)
-        return grpc.ssl_server_certificate_configuration(
-            [(identity.key, identity.certificate)], root_certificates=authority
-        )
-
-    files = _ReloadedFiles(read, (certificate, key, client_authority))
-    if files.content is None:
-        if client_authority is not None:
-            raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
-        return None
-
-    def make() -> grpc.ServerCredentials:
-        files.reload()
-        own = copy(files)  # a change that one server has seen is new to the next
-        return grpc.dynamic_ssl_server_credentials(
-            own.content,  # type: ignore[arg-type]  # not None, see above
-            own.reload,  # type: ignore[arg-type]  # None for unchanged is missing in the stubs
-            require_client_authentication=client_authority is not None,
-        )
-
-    return make
-
-
 def server_context(
     certificate: Path | None,
     key: Path | None,
     client_authority: Path | None = None,
+    *,
+    http2: bool = False,
 ) -> ssl.SSLContext | None:
-    """Create the context of a server on asyncio sockets; None if TLS is not configured.
+    """Create the context of a server; None if TLS is not configured.
 
-    Errors and reloading are those of `server_credentials`.
+    The files are checked for changes before every handshake, so renewed certificates take effect
+    without a restart.
 
     Args:
         certificate: certificate chain of the server; None disables TLS.
         key: private key of `certificate`.
         client_authority: authority that must have signed the clients' certificates; None accepts
             clients without a certificate.
+        http2: whether to agree on HTTP/2, as clients of gRPC demand.
+
+    Raises:
+        InvalidInput: a file is invalid, or an option is missing.
     """
 
     def read() -> ssl.SSLContext:
@@ -122,6 +82,8 @@ def server_context(
         if client_authority is not None:
             context.load_verify_locations(cadata=_read_authority(client_authority).decode("ascii"))
             context.verify_mode = ssl.CERT_REQUIRED
+        if http2:
+            context.set_alpn_protocols(["h2"])
         return context
 
     if Identity.read(certificate, key) is None:

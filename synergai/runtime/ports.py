@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from errno import EADDRINUSE
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared, not bound
 
 
 def cannot_listen(address: str) -> Unavailable:
@@ -34,20 +36,23 @@ def check_free(addresses: Iterable[str]) -> None:
             each.close()
 
 
-def bind(address: str, backlog: int = 0) -> list[socket.socket]:
+def bind(address: str, backlog: int = 0, *, both_families: bool = False) -> list[socket.socket]:
     """Return sockets bound to those addresses of a host that this machine has.
 
     Args:
-        address: ``HOST:PORT``; port 0 chooses a free port for each.
+        address: ``HOST:PORT``; port 0 chooses a free port.
         backlog: connections that may wait to be accepted; 0 if the sockets do not listen.
+        both_families: whether any wildcard stands for IPv4 and IPv6, as gRPC has it.
 
     Raises:
         Unavailable: the port is in use, or the host is not an address of this machine.
     """
-    host, _, port = address.rpartition(":")
+    host, _, text = address.rpartition(":")
+    host, port = host.strip("[]"), int(text)
+    dual = both_families and host in _WILDCARDS and socket.has_dualstack_ipv6()
     try:
         found = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            "::" if dual else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError:
         raise cannot_listen(address) from None
@@ -55,10 +60,13 @@ def bind(address: str, backlog: int = 0) -> list[socket.socket]:
     in_use = False
     for family, *_, target in dict.fromkeys(found):
         try:
-            sockets.append(_bind(family, target, backlog))
+            bound = _bind(family, (target[0], port, *target[2:]), backlog, dual=dual)
         except OSError as error:
             # On a machine without IPv6, only one of the addresses of localhost can be used.
             in_use |= error.errno == EADDRINUSE
+            continue
+        sockets.append(bound)
+        port = bound.getsockname()[1]
     if in_use or not sockets:
         for each in sockets:
             each.close()
@@ -66,12 +74,12 @@ def bind(address: str, backlog: int = 0) -> list[socket.socket]:
     return sockets
 
 
-def _bind(family: int, target: tuple[object, ...], backlog: int) -> socket.socket:
+def _bind(family: int, target: tuple[object, ...], backlog: int, *, dual: bool) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
         bound.bind(target)
         if backlog:
             bound.listen(backlog)

@@ -1,6 +1,8 @@
 """Flood a gRPC port with frames of HTTP/2 from a few connections, as fast as it takes the bytes.
 
-    python tests/acceptance/frame_flood.py HOST:PORT SECONDS KIND
+    python -m tests.acceptance.frame_flood HOST:PORT SECONDS KIND [CA]
+
+With the file of an authority, the connections are encrypted.
 
 A connection that the server closes is opened again. Prints how much was sent, as JSON.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import ssl
 import struct
 import sys
 import threading
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 CONNECTIONS: Final = 4
 _CHUNK: Final = 64 << 10
 _PATH: Final = "/grpc.health.v1.Health/Check"
+_LIVE: Final = "/inference.GRPCInferenceService/ServerLive"
 _CONTINUATION: Final = 9
 _UNKNOWN: Final = 0xFA
 _MAX_FRAME: Final = 16384
@@ -69,6 +73,31 @@ def _resets() -> Iterator[bytes]:
         )
 
 
+def _calls() -> Iterator[bytes]:
+    """Yield calls that cost a client next to nothing."""
+    for first in itertools.count(1, 200):
+        yield b"".join(
+            http2.headers(stream, _LIVE) + http2.message(stream, b"")
+            for stream in range(first, first + 200, 2)
+        )
+
+
+def _begun_calls() -> Iterator[bytes]:
+    """Yield calls that are reset after the first byte of their message."""
+    for first in itertools.count(1, 200):
+        yield b"".join(
+            http2.headers(stream, _LIVE) + frame(http2.DATA, 0, stream, b"\0") + http2.reset(stream)
+            for stream in range(first, first + 200, 2)
+        )
+
+
+def _earned_pings() -> Iterator[bytes]:
+    """Yield a call whose message arrives in single bytes, with pings between them."""
+    yield http2.headers(1, _LIVE)
+    one = frame(http2.DATA, 0, 1, b"\0") + 4 * frame(http2.PING, 0, 0, bytes(8))
+    yield from itertools.repeat(one * (_CHUNK // len(one)))
+
+
 def _varint(value: int) -> bytes:
     encoded = b""
     while value > 127:
@@ -89,16 +118,21 @@ KINDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "continuation": _continuations,
     "data": _empty_data,
     "resets": _resets,
+    "calls": _calls,
+    "begun": _begun_calls,
+    "earned": _earned_pings,
+    "connections": lambda: iter(()),
 }
 
 
 class Flood:
     """A flood from `CONNECTIONS` connections, each in a thread."""
 
-    def __init__(self, address: str, seconds: float, kind: str) -> None:
+    def __init__(self, address: str, seconds: float, kind: str, authority: str | None) -> None:
         self._address = address
         self._ends_at = time.monotonic() + seconds
         self._kind = kind
+        self._tls = None if authority is None else ssl.create_default_context(cafile=authority)
         self._lock = threading.Lock()
         self.connections = self.sent = 0
 
@@ -114,7 +148,7 @@ class Flood:
         connections = sent = 0
         while time.monotonic() < self._ends_at:
             try:
-                with http2.Http2Connection(self._address) as connection:
+                with http2.Http2Connection(self._address, tls=self._tls) as connection:
                     connections += 1
                     for chunk in KINDS[self._kind]():
                         connection.send([chunk])
@@ -129,6 +163,7 @@ class Flood:
 
 
 if __name__ == "__main__":
-    flood = Flood(sys.argv[1], float(sys.argv[2]), sys.argv[3])
+    address, seconds, kind, *authority = sys.argv[1:]
+    flood = Flood(address, float(seconds), kind, authority[0] if authority else None)
     flood.run()
     print(json.dumps({"connections": flood.connections, "megabytes": flood.sent / 1e6}))

@@ -12,8 +12,8 @@ import pytest
 from synergai.protocol import rpc
 from synergai.protocol.grpcio import front as front_module
 from synergai.protocol.grpcio.front import Front, peer_address
-from synergai.protocol.grpcio.port_guard import listen
 from synergai.protocol.grpcio.resilient_server import ResilientServer
+from synergai.runtime.ports import bind
 from tests import http2
 from tests.calls import raw_unary
 
@@ -34,7 +34,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.server = ResilientServer(
-            lambda: grpc.aio.server(options=rpc.server_options()), lambda _: None, fronted=2
+            lambda: grpc.aio.server(options=rpc.server_options()), lambda _: None, 2
         )
         self.address = self.server.bind("127.0.0.1:0")
         self.peers: list[str] = []
@@ -134,19 +134,18 @@ class Behind:
     """
 
     def __init__(self, folder: Path) -> None:
-        [listener], address = listen("127.0.0.1:0")
+        [listener] = bind("127.0.0.1:0", 1)
         self.front = Front([listener], 1)
         self.front.path = str(folder / "server")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.front.path)
         self._socket.listen()
-        host, _, port = address.rpartition(":")
-        self._address = host, int(port)
+        self._address = listener.getsockname()
         self.client: socket.socket
         self.server: socket.socket
 
     async def connect(self) -> None:
-        await self.front.start()
+        self.front.start()
         self.client = socket.create_connection(self._address)
         self.client.sendall(http2.PREFACE)
         self.server = await asyncio.to_thread(lambda: self._socket.accept()[0])

@@ -10,7 +10,7 @@ from gateway.http.app import HttpApp
 from gateway.http.server import HttpServer
 from synergai.errors import Unavailable
 from synergai.protocol.unread import UnreadResponses
-from synergai.runtime.ports import check_free
+from synergai.runtime.ports import bind, check_free
 from synergai.testing import reserved_port
 
 
@@ -43,6 +43,17 @@ def test_check_accepts_no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_host_of_another_machine_is_refused() -> None:
     with pytest.raises(Unavailable, match="the host is not an address of this machine"):
         check_free(["192.0.2.1:0"])
+
+
+@pytest.mark.parametrize(
+    ("host", "also"), [("0.0.0.0", "127.0.0.1"), ("[::]", "127.0.0.1"), ("[::1]", "::1")]
+)
+def test_every_wildcard_stands_for_both_families_if_asked(host: str, also: str) -> None:
+    if "[" in host and not socket.has_dualstack_ipv6():
+        pytest.skip("needs IPv6")
+    [bound] = bind(f"{host}:0", 1, both_families=True)
+    with bound, socket.create_connection((also, bound.getsockname()[1])):
+        pass
 
 
 async def test_host_with_one_address_of_this_machine_is_accepted(

@@ -9,9 +9,8 @@ Remove it once the server of the ports has such limits itself.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import os
+import secrets
 import socket
 from contextlib import suppress
 from functools import partial
@@ -19,14 +18,17 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from synergai.errors import InvalidInput
+from synergai.protocol.grpcio.call_turns import CallTurns
 from synergai.protocol.grpcio.http2_limits import Http2Limits
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
-_BACKLOG: Final = 1024
+_ACCEPT_AGAIN_S: Final = 0.5
+"""Pause after a connection could not be accepted, such as for want of file descriptors."""
 _SILENT_S: Final = 10.0
-"""Time within which a client sends its first bytes."""
+"""Time within which a client shakes hands, and within which it sends its first bytes after that."""
 _UNREAD_S: Final = 60.0
 """Time within which a client reads something of what was sent, or is gone. While it reads nothing,
 nothing is read from the server either, not even that it has closed the connection."""
@@ -39,7 +41,9 @@ _CHUNK_BYTES: Final = 64 << 10
 _LOG_INTERVAL_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
-_number = itertools.count()
+_tls_of: Final[dict[str, ssl.SSLObject]] = {}
+"""TLS of the clients that use it, by the name of the server's peer, which is unique on this machine
+and cannot be guessed."""
 
 
 def peer_address(peer: str) -> str:
@@ -48,7 +52,20 @@ def peer_address(peer: str) -> str:
     Args:
         peer: what the ``peer()`` of a call returns.
     """
-    return unquote(peer).removeprefix("unix-abstract:").partition("/")[2] or peer
+    return _name_of(peer).partition("/")[2] or peer
+
+
+def peer_tls(peer: str) -> ssl.SSLObject | None:
+    """Return the TLS connection of a client; None if it has none.
+
+    Args:
+        peer: what the ``peer()`` of a call returns.
+    """
+    return _tls_of.get(_name_of(peer))
+
+
+def _name_of(peer: str) -> str:
+    return unquote(peer).removeprefix("unix-abstract:")
 
 
 class Front:
@@ -57,35 +74,38 @@ class Front:
     Args:
         listeners: sockets that listen for clients.
         max_connections: connections at a time; further ones are closed.
+        tls: context for encrypted connections; None for plaintext.
 
     Attributes:
         path: Unix socket of the server.
+        turns: the turns of the clients.
     """
 
-    def __init__(self, listeners: Sequence[socket.socket], max_connections: int) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        max_connections: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.path = ""
+        self._tls = tls
+        self.turns = CallTurns()
         self._listeners = listeners
         self._max_connections = max_connections
-        self._servers: list[asyncio.Server] = []
-        self._clients: set[_Client] = set()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._clients: set[Client] = set()
         self._empty = asyncio.Event()
         self._empty.set()
         self._log_after = float("-inf")
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Accept connections."""
-        loop = asyncio.get_running_loop()
-        for listener in self._listeners:
-            self._servers.append(
-                await loop.create_server(
-                    partial(_Client, self), sock=listener.dup(), backlog=_BACKLOG
-                )
-            )
+        self._accepting = [asyncio.create_task(self._accept(each)) for each in self._listeners]
 
     def stop_listening(self) -> None:
         """Accept no more connections. Idempotent."""
-        for server in self._servers:
-            server.close()
+        for task in self._accepting:
+            task.cancel()
         for listener in self._listeners:
             listener.close()
 
@@ -101,17 +121,10 @@ class Front:
         for client in tuple(self._clients):
             client.abort()
 
-    def admit(self, client: _Client) -> bool:
-        """Return whether there is room for a new connection."""
-        if len(self._clients) >= self._max_connections:
-            return False
-        self._clients.add(client)
-        self._empty.clear()
-        return True
-
-    def leave(self, client: _Client) -> None:
+    def leave(self, client: Client) -> None:
         """Forget a connection."""
         self._clients.discard(client)
+        self.turns.leave(client.begin_calls)
         if not self._clients:
             self._empty.set()
 
@@ -122,53 +135,98 @@ class Front:
             self._log_after = now + _LOG_INTERVAL_S
             _log.warning("closing connections such as that of %s, which sent %s", address, fault)
 
+    async def _accept(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        while True:
+            try:
+                connection, peer = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:
+                _log.warning("cannot accept a connection: %s", error.strerror)
+                await asyncio.sleep(_ACCEPT_AGAIN_S)
+                continue
+            if len(self._clients) >= self._max_connections:
+                connection.close()
+                continue
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * _UNREAD_S))
+            client = Client(self, _format_address(*peer))
+            self._clients.add(client)
+            self._empty.clear()
+            client.opening = asyncio.create_task(self._open(client, connection))
 
-class _Client(asyncio.Protocol):
-    """The connection of a client."""
+    async def _open(self, client: Client, connection: socket.socket) -> None:
+        """Connect a client, which shakes hands first if the connection is encrypted."""
+        timeout = {} if self._tls is None else {"ssl_handshake_timeout": _SILENT_S}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: client, connection, ssl=self._tls, **timeout
+            )
+        except OSError:  # routine: a port scan, or a certificate that has expired
+            self.leave(client)
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            self.leave(client)
+            raise
 
+
+class Client(asyncio.Protocol):
+    """The connection of a client.
+
+    Attributes:
+        opening: task that makes the connection.
+    """
+
+    opening: asyncio.Task[None]
     _transport: asyncio.Transport
-    _address = ""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, address: str) -> None:
         self._front = front
+        self._address = address
         self._limits = Http2Limits()
+        self._name = ""
         self._server: _Server | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._unread = b""
         self._waiting: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._reading = True
+        self._full = False
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
         self._transport = transport
-        host, port, *_ = transport.get_extra_info("peername") or ("", 0)
-        mapped = host.removeprefix("::ffff:")
-        self._address = f"ipv6:[{host}]:{port}" if ":" in mapped else f"ipv4:{mapped}:{port}"
-        if not self._front.admit(self):
-            transport.abort()
-            return
-        transport.get_extra_info("socket").setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * _UNREAD_S)
-        )
         self._timer = asyncio.get_running_loop().call_later(_SILENT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on to the server."""
-        if self._refused:
-            return
+        """Pass bytes on to the server, those of calls in turn."""
+        if not self._refused:
+            self._unread += data
+            self._front.turns.serve(self.begin_calls)
+
+    def begin_calls(self, calls: int) -> tuple[int, bool]:
+        """Pass on what the client sent, with this many calls at most.
+
+        Returns:
+            How many calls, and whether the client has sent another.
+        """
+        if self._refused or self._full:
+            return 0, False
         try:
-            self._limits.receive(data)
+            size = self._limits.receive(self._unread, calls)
         except InvalidInput as fault:
             self._refuse(fault)
-            return
+            return 0, False
+        data, self._unread = self._unread[:size], self._unread[size:]
         if self._server is not None:
             self._server.transport.write(data)
-            return
-        self._waiting.append(data)
-        if self._connecting is None:
-            self._stop_timer()
-            self._transport.pause_reading()
-            self._connecting = asyncio.create_task(self._connect())
+        else:
+            self._waiting.append(data)
+            if self._connecting is None:
+                self._stop_timer()
+                self._connecting = asyncio.create_task(self._connect())
+        self._read_if_wanted()
+        return self._limits.begun, self._limits.held and not self._full
 
     def respond(self, data: bytes) -> None:
         """Send bytes of the server."""
@@ -177,8 +235,10 @@ class _Client(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Close the server's connection."""
+        self._refused = True
         self._stop_timer()
         self._front.leave(self)
+        _tls_of.pop(self._name, None)
         if self._connecting is not None:
             self._connecting.cancel()
         if self._server is not None:
@@ -194,13 +254,12 @@ class _Client(asyncio.Protocol):
         if self._server is not None:
             self._server.transport.resume_reading()
 
-    def pause_reading(self) -> None:
-        """Read no more of the client's bytes until the server has read."""
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Go on reading the client's bytes."""
-        self._transport.resume_reading()
+    def set_full(self, *, full: bool) -> None:
+        """Pass on no more of the client's bytes while the server is to read earlier ones."""
+        self._full = full
+        self._read_if_wanted()
+        if not full:
+            self._front.turns.serve(self.begin_calls)
 
     def end(self) -> None:
         """Close the connection once the client has read what was sent."""
@@ -208,7 +267,19 @@ class _Client(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
-        self._transport.abort()
+        if self.opening.done():
+            self._transport.abort()
+        else:
+            self.opening.cancel()
+
+    def _read_if_wanted(self) -> None:
+        wanted = self._server is not None and not (self._limits.held or self._full)
+        if wanted != self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def _refuse(self, fault: InvalidInput) -> None:
         self._refused = True
@@ -226,27 +297,35 @@ class _Client(asyncio.Protocol):
             self._timer.cancel()
 
     async def _connect(self) -> None:
-        connection = socket.socket(socket.AF_UNIX)
+        self._name = f"{secrets.token_hex(8)}/{self._address}"
         try:
-            connection.setblocking(False)
-            # Unique on this machine; the part after the slash is what `peer_address` returns.
-            connection.bind(f"\0synergai-{os.getpid()}-{next(_number)}/{self._address}")
-            connection.connect(self._front.path)
-            _, self._server = await asyncio.get_running_loop().create_unix_connection(
-                partial(_Server, self, connection), sock=connection
-            )
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.setblocking(False)
+                connection.bind(f"\0{self._name}")
+                connection.connect(self._front.path)
+                _, self._server = await asyncio.get_running_loop().create_unix_connection(
+                    partial(_Server, self, connection), sock=connection
+                )
+            except BaseException:
+                connection.close()
+                raise
         except OSError as error:
-            connection.close()
             _log.warning("cannot pass on a connection: %s", error.strerror)
             self.abort()
             return
-        except asyncio.CancelledError:
-            connection.close()
-            raise
-        self._transport.resume_reading()
-        for data in self._waiting:  # which may pause reading again
+        tls = self._transport.get_extra_info("ssl_object")
+        if tls is not None:
+            _tls_of[self._name] = tls
+        for data in self._waiting:  # which may be too much for the server
             self._server.transport.write(data)
         self._waiting.clear()
+        self._read_if_wanted()
+
+
+def _format_address(host: str, port: int, *_: int) -> str:
+    mapped = host.removeprefix("::ffff:")
+    return f"ipv6:[{host}]:{port}" if ":" in mapped else f"ipv4:{mapped}:{port}"
 
 
 class _Server(asyncio.Protocol):
@@ -254,7 +333,7 @@ class _Server(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, client: _Client, connection: socket.socket) -> None:
+    def __init__(self, client: Client, connection: socket.socket) -> None:
         self._client = client
         self._connection = connection
         self._refused = False
@@ -285,8 +364,8 @@ class _Server(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Read no more of the client's bytes."""
-        self._client.pause_reading()
+        self._client.set_full(full=True)
 
     def resume_writing(self) -> None:
         """Go on reading the client's bytes."""
-        self._client.resume_reading()
+        self._client.set_full(full=False)

@@ -28,7 +28,6 @@ SMALL_CREDIT: Final = 50_000
 """Frames with up to `SMALL_BYTES` of data that a connection may send at once: gRPC does not apply
 flow control to data for calls that have ended."""
 SMALL_PER_S: Final = 20_000
-_EARNED_BY_DATA: Final = 4
 _EARNED_BY_RESPONSE: Final = 2
 _RESPONSE_BYTES: Final = 64
 """Bytes sent to a client that earn one more frame; it acknowledges what it reads."""
@@ -42,43 +41,56 @@ _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 class Http2Limits:
     """Counts the frames that a client sends.
 
-    Frames with data earn credit for others; small ones are limited in number. All other frames take
-    credit, which also grows with time and with responses.
+    Calls are limited by the caller, and earn credit for a frame that resets them. Frames with data
+    cost nothing unless they are small and many. All other frames take credit, which grows with time
+    and with responses.
 
     Args:
         clock: monotonic seconds.
+
+    Attributes:
+        begun: calls that the client began in what was received last.
+        held: whether another call followed them.
     """
 
     __slots__ = (
         "_clock",
         "_credit",
         "_credited_at",
-        "_partial",
         "_preface",
         "_skip",
         "_small",
         "_small_at",
+        "begun",
+        "held",
     )
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.begun = 0
+        self.held = False
         self._clock = clock
         self._credit = CREDIT
         self._small = SMALL_CREDIT
         self._credited_at = self._small_at = clock()
         self._preface = PREFACE
-        self._partial = b""
         self._skip = 0
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes, calls: int) -> int:
         """Count the frames in the next bytes from the client.
+
+        Args:
+            data: the bytes, which begin with those that were not counted before.
+            calls: most calls to begin.
+
+        Returns:
+            How many bytes were counted: up to the next call beyond `calls`, or the beginning of a
+            frame that is incomplete.
 
         Raises:
             InvalidInput: they exceed a limit, or are not HTTP/2.
         """
-        if self._partial:
-            data = self._partial + data
-            self._partial = b""
         at, end = self._skip, len(data)
+        self.begun, self.held = 0, False
         if self._preface:
             at = self._read_preface(data)
         while at + _HEADER <= end:
@@ -88,23 +100,24 @@ class Http2Limits:
                     raise InvalidInput(f"a header block of {length:,} bytes")
                 if at + _HEADER + length > end:
                     break
+                if self.begun == calls:
+                    self.held = True
+                    break
                 _check_block(data, at, length)
-            if kind == _DATA and length:
+                self.begun += 1
                 if self._credit < CREDIT:
-                    self._credit += _EARNED_BY_DATA
-                if length <= SMALL_BYTES:
-                    self._small -= 1
-                    if self._small < 0:
-                        self._wait_small()
-            else:
+                    self._credit += 1
+            elif kind != _DATA or not length:
                 self._credit -= 1
                 if self._credit < 0:
                     self._wait_credit()
+            elif length <= SMALL_BYTES:
+                self._small -= 1
+                if self._small < 0:
+                    self._wait_small()
             at += _HEADER + length
-        if at < end:
-            self._partial, self._skip = data[at:], 0
-        else:
-            self._skip = at - end
+        self._skip = max(0, at - end)
+        return min(at, end)
 
     def respond(self, size: int) -> None:
         """Count bytes sent to the client."""

@@ -4,8 +4,7 @@ grpcio decodes the method of each call in the loop that accepts calls. A method 
 ends that loop, and with it the server: it closes its port and its idle connections. Open calls
 continue, but no other call is accepted. Such a server is replaced by a new one.
 
-With a front, the port belongs to that, which passes connections on to the current server. Otherwise
-it belongs to the server, and stays reserved meanwhile.
+The port belongs to a front, which passes connections on to the current server.
 
 Remove it once a method that is not UTF-8 does not end the accept loop of any supported version.
 """
@@ -16,17 +15,17 @@ import asyncio
 import itertools
 import logging
 import tempfile
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InternalError, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.abandoned_calls import free_abandoned_operations
 from synergai.protocol.grpcio.front import Front
-from synergai.protocol.grpcio.port_guard import PortGuard, listen
-from synergai.runtime.ports import cannot_listen
+from synergai.runtime.ports import bind
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
@@ -34,12 +33,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_BACKLOG: Final = 1024
 _CHECK_S: Final = 0.25
 """Interval at which a server is checked if grpcio does not log that its loop has ended."""
-_FIRST_RETRY_S: Final = 0.002
-_LAST_RETRY_S: Final = 0.1
-_GIVE_UP_S: Final = 10.0
-"""Time after which a port that cannot be bound again is given up."""
+_SHUTDOWN_S: Final = 0.002
+"""Time in which grpcio begins the shutdown of a server that has ended."""
 _MOST_ENDED: Final = 8
 """Ended servers that are kept for their open calls; each may have all its connections."""
 _ENDED_GRACE_S: Final = 1.0
@@ -56,8 +54,8 @@ class ResilientServer:
 
     Args:
         make: factory of servers, which are all the same.
-        on_failure: called once if the server has ended and its port cannot be bound again.
-        fronted: most connections of a `Front`, which ports with TLS do not have; None for no front.
+        on_failure: called once if the server has ended and cannot be replaced.
+        max_connections: connections at a time; further ones are closed.
 
     Attributes:
         restarts: how often the server was replaced.
@@ -67,7 +65,7 @@ class ResilientServer:
         self,
         make: Callable[[], grpc.aio.Server],
         on_failure: Callable[[InternalError], None],
-        fronted: int | None = None,
+        max_connections: int,
     ) -> None:
         free_abandoned_operations()
         self.restarts = 0
@@ -75,12 +73,10 @@ class ResilientServer:
         self._on_failure = on_failure
         self._server = make()
         self._address = ""
-        self._fronted = fronted
-        self._guard: PortGuard | None = None
+        self._max_connections = max_connections
         self._front: Front | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="synergai-grpc-")
         self._numbers = itertools.count()
-        self._make_credentials: Callable[[], grpc.ServerCredentials] | None = None
         self._handlers: Sequence[grpc.GenericRpcHandler] = ()
         self._ended: dict[grpc.aio.Server, asyncio.Task[None]] = {}
         self._check = asyncio.Event()
@@ -88,59 +84,47 @@ class ResilientServer:
         self._log_after = float("-inf")
         self._unlogged = 0
 
-    def bind(
-        self, address: str, make_credentials: Callable[[], grpc.ServerCredentials] | None = None
-    ) -> str:
-        """Bind to an address and return the bound one; see `rpc.bind` and `tls`."""
-        self._make_credentials = make_credentials
-        if self._fronted is not None and make_credentials is None:
-            try:
-                listeners, self._address = listen(address)
-            except OSError:
-                raise cannot_listen(address) from None
-            self._front = Front(listeners, self._fronted)
-            self._folder = tempfile.TemporaryDirectory(prefix="synergai-grpc-")
-        else:
-            self._guard = PortGuard(address)
-            self._address = self._guard.address
-        try:
-            self._bind(self._server)
-        except Unavailable:
-            self.release()
-            raise
+    def bind(self, address: str, tls: ssl.SSLContext | None = None) -> str:
+        """Bind to an address and return the bound one.
+
+        Args:
+            address: ``HOST:PORT``; port 0 chooses a free one.
+            tls: context of the server; None disables TLS.
+
+        Raises:
+            Unavailable: the port is in use, or the host is not an address of this machine.
+        """
+        listeners = bind(address, _BACKLOG, both_families=True)
+        host, _, _ = address.rpartition(":")
+        self._address = f"{host}:{listeners[0].getsockname()[1]}"
+        self._front = Front(listeners, self._max_connections, tls)
+        self._bind(self._server, self._front)
         return self._address
 
     def release(self) -> None:
         """Release the port, which `stop` does as well. Idempotent."""
-        if self._guard is not None:
-            self._guard.close()
         if self._front is not None:
             self._front.close()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self._folder.cleanup()
 
-    def _bind(self, server: grpc.aio.Server) -> None:
-        if self._front is not None and self._folder is not None:
-            path = f"{self._folder.name}/{next(self._numbers)}"
-            rpc.bind(server, f"unix:{path}")
-            self._front.path = path
-            return
-        credentials = None if self._make_credentials is None else self._make_credentials()
-        with nullcontext() if self._guard is None else self._guard.opened():
-            rpc.bind(server, self._address, credentials)
+    def _bind(self, server: grpc.aio.Server, front: Front) -> None:
+        path = f"{self._folder.name}/{next(self._numbers)}"
+        rpc.bind(server, f"unix:{path}")
+        front.path = path
 
     async def start(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         """Accept calls for these handlers."""
         self._handlers = handlers
         self._server.add_generic_rpc_handlers(handlers)
         await self._server.start()
-        if self._front is not None:
-            await self._front.start()
+        if self._front is None:
+            raise RuntimeError("the server is not bound")
+        self._front.start()
         for name in ("grpc._cython.cygrpc", "asyncio"):
             # Once for all servers: a logger does not add the same filter again.
             logging.getLogger(name).addFilter(_filter_ended_loops)
         _notified.add(self._check.set)
-        self._replacing = asyncio.create_task(self._replace_ended())
+        self._replacing = asyncio.create_task(self._replace_ended(self._front))
 
     async def stop(self, grace: float) -> None:
         """Stop accepting calls; cancel those that are open after `grace` seconds."""
@@ -157,11 +141,11 @@ class ResilientServer:
             await self._front.drain()
         self.release()
 
-    async def _replace_ended(self) -> None:
+    async def _replace_ended(self, front: Front) -> None:
         while True:
             cause = await self._wait_ended()
             try:
-                await self._replace()
+                await self._replace(front)
             except Unavailable as error:
                 self._on_failure(InternalError(f"a gRPC server ended ({cause}): {error}"))
                 return
@@ -180,29 +164,18 @@ class ResilientServer:
                 async with asyncio.timeout(_CHECK_S):
                     await self._check.wait()
 
-    async def _replace(self) -> None:
-        """Start a new server on the port.
+    async def _replace(self, front: Front) -> None:
+        """Start a new server behind the front.
 
         Raises:
-            Unavailable: the port could not be bound.
+            Unavailable: it could not be bound.
         """
         server = self._make()
         server.add_generic_rpc_handlers(self._handlers)
-        loop = asyncio.get_running_loop()
-        give_up, pause = loop.time() + _GIVE_UP_S, _FIRST_RETRY_S
-        while True:
-            # The ended server closes its port a moment later.
-            await asyncio.sleep(pause)
-            try:
-                self._bind(server)
-                break
-            except Unavailable:
-                if loop.time() > give_up:
-                    raise
-                pause = min(2 * pause, _LAST_RETRY_S)
+        # If the shutdown had not begun, `_stop` would cancel the open calls.
+        await asyncio.sleep(_SHUTDOWN_S)
+        self._bind(server, front)
         ended, self._server = self._server, server
-        # As the free port shows, grpcio has begun the shutdown of the ended server. If it had not,
-        # it would cancel the open calls.
         self._ended[ended] = asyncio.create_task(self._drain(ended))
         await server.start()
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import ssl
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -317,7 +318,8 @@ async def test_path_that_is_not_utf8_stops_no_encrypted_port(encrypted: Gateway)
     async with asyncio.timeout(30):
         for number, (address, context) in enumerate(contexts.items(), 1):
             restarted = f"synergai_grpc_server_restarts_total {number}.0".encode()
-            with http2.Http2Connection(address, tls=context) as connection:
+            connect = partial(http2.Http2Connection, tls=context)
+            with await asyncio.to_thread(connect, address) as connection:
                 connection.send([http2.headers(1, "/\udcff")])
                 while restarted not in await encrypted.app.metrics.render():  # noqa: ASYNC110 - polls
                     await asyncio.sleep(0.05)

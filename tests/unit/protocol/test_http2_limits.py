@@ -40,37 +40,52 @@ def clock() -> Clock:
 @pytest.fixture
 def limits(clock: Clock) -> Http2Limits:
     limits = Http2Limits(clock)
-    limits.receive(PREFACE + frame(http2.SETTINGS, 0, 0))
+    receive(limits, PREFACE + frame(http2.SETTINGS, 0, 0))
     return limits
 
 
-def test_calls_with_messages_are_unlimited(limits: Http2Limits) -> None:
+def receive(limits: Http2Limits, data: bytes) -> bytes:
+    """Receive data with any number of calls; return what was not counted."""
+    return data[limits.receive(data, 1 << 20) :]
+
+
+def test_calls_are_unlimited_and_earn_their_reset(limits: Http2Limits) -> None:
     for stream in range(1, 20_000, 2):
-        limits.receive(http2.headers(stream, PATH) + http2.message(stream, b"x") + PING)
+        call = http2.headers(stream, PATH) + http2.message(stream, b"x") + http2.reset(stream)
+        assert not receive(limits, call)
+
+
+def test_calls_are_held_back_beyond_a_number(limits: Http2Limits) -> None:
+    call = http2.headers(1, PATH) + http2.message(1, b"x")
+    assert limits.receive(PING + 3 * call, 2) == len(PING + 2 * call)
+    assert (limits.begun, limits.held) == (2, True)
+    assert limits.receive(call, 0) == 0
+    assert limits.receive(call, 1) == len(call)
+    assert (limits.begun, limits.held) == (1, False)
+
+
+@pytest.mark.parametrize("size", [1, 600])
+def test_frames_with_data_earn_nothing(limits: Http2Limits, size: int) -> None:
+    data = frame(http2.DATA, 0, 1, bytes(size))
+    with pytest.raises(InvalidInput, match="frames without data"):
+        receive(limits, (data + PING) * (CREDIT + 1))
 
 
 def test_frames_of_data_have_any_size(limits: Http2Limits) -> None:
     large = frame(http2.DATA, 0, 1, bytes(1 << 20))
-    limits.receive(http2.headers(1, PATH) + large[:100])
-    limits.receive(large[100:] + PING)
+    receive(limits, http2.headers(1, PATH) + large[:100])
+    receive(limits, large[100:] + PING)
 
 
 def test_frames_with_little_data_are_limited_but_earned_with_time(
     limits: Http2Limits, clock: Clock
 ) -> None:
     small = frame(http2.DATA, 0, 1, b"x")
-    limits.receive(small * SMALL_CREDIT)
+    receive(limits, small * SMALL_CREDIT)
     clock.now = 1.0
-    limits.receive(small * SMALL_PER_S)
+    receive(limits, small * SMALL_PER_S)
     with pytest.raises(InvalidInput, match="little data"):
-        limits.receive(small)
-
-
-def test_calls_without_messages_are_limited_as_all_frames_without_data(
-    limits: Http2Limits,
-) -> None:
-    with pytest.raises(InvalidInput, match="frames without data"):
-        limits.receive(b"".join(http2.headers(stream, PATH) for stream in range(1, 3000, 2)))
+        receive(limits, small)
 
 
 @pytest.mark.parametrize(
@@ -87,17 +102,17 @@ def test_calls_without_messages_are_limited_as_all_frames_without_data(
 def test_frames_without_data_are_limited_but_earned_with_time(
     limits: Http2Limits, clock: Clock, one: bytes
 ) -> None:
-    limits.receive(one * (CREDIT - 1))
+    receive(limits, one * (CREDIT - 1))
     clock.now += 1.0
-    limits.receive(one * CREDIT_PER_S)
+    receive(limits, one * CREDIT_PER_S)
     with pytest.raises(InvalidInput, match="frames without data"):
-        limits.receive(one)
+        receive(limits, one)
 
 
 def test_responses_earn_the_frames_that_acknowledge_them(limits: Http2Limits) -> None:
     for _ in range(20_000):
         limits.respond(200)
-        limits.receive(2 * frame(http2.WINDOW_UPDATE, 0, 1, bytes(4)) + PING)
+        receive(limits, 2 * frame(http2.WINDOW_UPDATE, 0, 1, bytes(4)) + PING)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 5000])
@@ -107,17 +122,18 @@ def test_frames_are_counted_however_they_are_cut(clock: Clock, size: int) -> Non
     for stream in range(1, 41, 2):
         data += http2.headers(stream, PATH, block=50 * FIELD) + http2.message(stream, bytes(300))
     data += CREDIT * PING
+    rest = b""
     for at in range(0, len(data), size):
-        limits.receive(data[at : at + size])
+        rest = receive(limits, rest + data[at : at + size])
     with pytest.raises(InvalidInput, match="frames without data"):
-        limits.receive(10 * PING)  # calls may have earned a few beyond the limit
+        receive(limits, 10 * PING)  # calls may have earned a few beyond the limit
 
 
 def test_call_has_a_limited_number_of_fields(limits: Http2Limits) -> None:
     literal = b"\x00\x01a\x7f\x80\x01" + bytes(255) + b"\x0f\x11\x01b" + b"\x3f\xe1\x1f"
-    limits.receive(http2.headers(1, PATH, block=FIELD + literal + REPEATED * (MAX_FIELDS - 10)))
+    receive(limits, http2.headers(1, PATH, block=FIELD + literal + REPEATED * (MAX_FIELDS - 10)))
     with pytest.raises(InvalidInput, match="more than 128 header fields"):
-        limits.receive(http2.headers(3, PATH, block=FIELD + REPEATED * MAX_FIELDS))
+        receive(limits, http2.headers(3, PATH, block=FIELD + REPEATED * MAX_FIELDS))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +143,7 @@ def test_padding_and_priority_are_no_fields(
     limits: Http2Limits, flags: int, before: bytes, after: bytes
 ) -> None:
     block = b"\x00\x01a\x7f\x80\x01" + bytes(255)
-    limits.receive(frame(http2.HEADERS, http2.END_HEADERS | flags, 1, before + block + after))
+    receive(limits, frame(http2.HEADERS, http2.END_HEADERS | flags, 1, before + block + after))
 
 
 @pytest.mark.parametrize(
@@ -141,13 +157,13 @@ def test_padding_and_priority_are_no_fields(
 )
 def test_what_no_client_sends_is_refused(limits: Http2Limits, data: bytes, fault: str) -> None:
     with pytest.raises(InvalidInput, match=fault):
-        limits.receive(data)
+        receive(limits, data)
 
 
 def test_other_protocols_are_refused_at_the_first_byte(clock: Clock) -> None:
     with pytest.raises(InvalidInput, match="no HTTP/2"):
-        Http2Limits(clock).receive(b"GET / HTTP/1.1\r\n")
+        receive(Http2Limits(clock), b"GET / HTTP/1.1\r\n")
     limits = Http2Limits(clock)
-    limits.receive(PREFACE[:5])
+    assert not receive(limits, PREFACE[:5])
     with pytest.raises(InvalidInput, match="no HTTP/2"):
-        limits.receive(b"x")
+        receive(limits, b"x")

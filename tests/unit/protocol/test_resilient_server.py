@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,7 +12,7 @@ from synergai.protocol.grpcio import resilient_server
 from synergai.protocol.grpcio.resilient_server import ResilientServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from synergai.errors import InternalError
 
@@ -33,13 +32,12 @@ class FakeServer(grpc.aio.Server):
         self.handlers = generic_rpc_handlers
 
     def add_insecure_port(self, _address: str) -> int:
-        assert FakeGuard.is_open
         if not self._binds:
             raise RuntimeError
         return 8001
 
-    def add_secure_port(self, address: str, _credentials: object) -> int:
-        return self.add_insecure_port(address)
+    def add_secure_port(self, _address: str, _credentials: object) -> int:
+        raise NotImplementedError
 
     async def start(self) -> None:
         self.started = True
@@ -57,28 +55,34 @@ class FakeServer(grpc.aio.Server):
         self._calls_ended.set()
 
 
-class FakeGuard:
-    """A guard of port 8001.
+class FakeListener:
+    def getsockname(self) -> tuple[str, int]:
+        return "127.0.0.1", 8001
+
+
+class FakeFront:
+    """A front without sockets.
 
     Attributes:
-        is_open: whether a server may bind.
-        released: how often the port was released.
+        closed: whether the port was released.
     """
 
-    is_open = False
-    released = 0
+    closed = False
 
-    def __init__(self, _address: str) -> None:
-        self.address = "127.0.0.1:8001"
+    def __init__(self, *_: object) -> None:
+        self.path = ""
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        FakeGuard.is_open = True
-        yield
-        FakeGuard.is_open = False
+    def start(self) -> None:
+        pass
+
+    def stop_listening(self) -> None:
+        pass
+
+    async def drain(self) -> None:
+        pass
 
     def close(self) -> None:
-        FakeGuard.released += 1
+        FakeFront.closed = True
 
 
 class Servers:
@@ -88,7 +92,7 @@ class Servers:
         self.made: list[FakeServer] = []
         self.bindable = True
         self.failures: list[InternalError] = []
-        self.resilient = ResilientServer(self._make, self.failures.append)
+        self.resilient = ResilientServer(self._make, self.failures.append, 1)
 
     def _make(self) -> FakeServer:
         self.made.append(FakeServer(binds=self.bindable))
@@ -120,16 +124,16 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 async def servers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
-    monkeypatch.setattr(resilient_server, "_FIRST_RETRY_S", 0.0)
-    monkeypatch.setattr(resilient_server, "_GIVE_UP_S", -1.0)
-    monkeypatch.setattr(resilient_server, "PortGuard", FakeGuard)
-    monkeypatch.setattr(FakeGuard, "released", 0)
+    monkeypatch.setattr(resilient_server, "Front", FakeFront)
+    monkeypatch.setattr(FakeFront, "closed", False)
+    monkeypatch.setattr(resilient_server, "bind", lambda *_, **__: [FakeListener()])
+    monkeypatch.setattr(resilient_server, "_SHUTDOWN_S", 0.0)
     servers = Servers()
     assert servers.resilient.bind("127.0.0.1:0") == "127.0.0.1:8001"
     await servers.resilient.start(())
     yield servers
     await servers.resilient.stop(1.0)
-    assert FakeGuard.released
+    assert FakeFront.closed
     assert not resilient_server._notified
 
 
@@ -153,11 +157,11 @@ async def test_few_ended_servers_are_kept(servers: Servers) -> None:
     )
 
 
-async def test_port_that_cannot_be_bound_again_is_a_failure(servers: Servers) -> None:
+async def test_server_that_cannot_be_replaced_is_a_failure(servers: Servers) -> None:
     servers.bindable = False
     await servers.end()
     (failure,) = servers.failures
-    assert str(failure).startswith("a gRPC server ended (not UTF-8): cannot listen on 127.0.0.1")
+    assert str(failure).startswith("a gRPC server ended (not UTF-8): cannot listen on unix:")
 
 
 async def test_replacements_are_logged_once_in_a_while(

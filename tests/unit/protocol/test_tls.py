@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,11 +14,7 @@ from synergai.protocol.tls import (
     Identity,
     channel_credentials,
     server_context,
-    server_credentials,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FILES = Path(__file__).parents[2] / "integration" / "tls"
 CERT, KEY, CA = FILES / "server.pem", FILES / "server.key", FILES / "ca.pem"
@@ -50,7 +45,6 @@ def handshake(server: ssl.SSLContext | None, client: ssl.SSLContext | None) -> s
 
 def test_tls_is_disabled_without_files() -> None:
     assert Identity.read(None, None) is None
-    assert server_credentials(None, None) is None
     assert channel_credentials(None) is None
     assert server_context(None, None) is None
     assert ClientTls.read(None) == ClientTls(None, None)
@@ -58,7 +52,6 @@ def test_tls_is_disabled_without_files() -> None:
 
 def test_matching_certificate_and_key_are_accepted() -> None:
     identity = Identity.read(CERT, KEY)
-    assert server_credentials(CERT, KEY, CA) is not None
     assert channel_credentials(CA, identity) is not None
 
 
@@ -90,12 +83,11 @@ def test_authority_without_certificates_is_rejected(tmp_path: Path, content: byt
         channel_credentials(file)
 
 
-@pytest.mark.parametrize("create", [server_credentials, server_context])
-def test_incomplete_options_are_rejected(create: Callable[..., object]) -> None:
+def test_incomplete_options_are_rejected() -> None:
     with pytest.raises(InvalidInput, match="needs --tls-cert"):
-        create(None, None, CA)
+        server_context(None, None, CA)
     with pytest.raises(InvalidInput, match="given together"):
-        create(CERT, None)
+        server_context(CERT, None)
     with pytest.raises(InvalidInput, match="need --tls-ca"):
         channel_credentials(None, Identity.read(CERT, KEY))
     with pytest.raises(InvalidInput, match="need --tls-ca"):

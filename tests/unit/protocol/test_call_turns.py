@@ -1,0 +1,50 @@
+"""Clients begin calls in turns."""
+
+from __future__ import annotations
+
+import asyncio
+
+from synergai.protocol.grpcio import call_turns
+from synergai.protocol.grpcio.call_turns import CallTurns
+
+
+class FakeClient:
+    """A client that has sent calls; `log` gets its name for each one that begins."""
+
+    def __init__(self, name: str, calls: int, log: list[str]) -> None:
+        self._name = name
+        self._calls = calls
+        self._log = log
+
+    def begin(self, calls: int) -> tuple[int, bool]:
+        begun = min(calls, self._calls)
+        self._calls -= begun
+        self._log += begun * [self._name]
+        return begun, self._calls > 0
+
+
+async def test_client_with_many_calls_lets_another_begin_its_own() -> None:
+    begun: list[str] = []
+    turns = CallTurns()
+    many, few = FakeClient("many", 100, begun), FakeClient("few", 1, begun)
+    turns.serve(many.begin)
+    assert begun == call_turns._CALLS * ["many"]
+    turns.serve(few.begin)
+    assert "few" not in begun
+    async with asyncio.timeout(30):
+        while len(begun) < 101:  # noqa: ASYNC110 - only yields
+            await asyncio.sleep(0)
+    assert begun.index("few") < 2 * call_turns._CALLS
+
+
+async def test_client_that_has_left_begins_nothing() -> None:
+    begun: list[str] = []
+    turns = CallTurns()
+    one, two = FakeClient("one", 100, begun), FakeClient("two", 1, begun)
+    turns.serve(one.begin)
+    turns.serve(two.begin)
+    turns.leave(one.begin)
+    async with asyncio.timeout(30):
+        while "two" not in begun:  # noqa: ASYNC110 - only yields
+            await asyncio.sleep(0)
+    assert begun.count("one") == call_turns._CALLS
