@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from benchmarks.baselines import STRATEGIES
 from benchmarks.report import DocumentBlock, table
 from benchmarks.simulated_fleets import (
     PLAN,
@@ -28,7 +29,6 @@ from benchmarks.simulated_fleets import (
 from benchmarks.surfaces import FAMILIES, HELD_OUT
 from benchmarks.surfaces import draw as draw_surface
 from profiler.search.search import DEFAULT_BUDGET, Search
-from profiler.search.strategy import STRATEGIES
 from profiler.search.trials import Trial
 from synergai.domain import WorkerClass
 from synergai.profiles.dictionary import PREDICTED, ConfigurationDictionary, ProfileEntry

@@ -68,8 +68,7 @@ class ProfilerSettings(Settings, env_prefix="SYNERGAI_PROFILE_"):
     )
     strategy: str = Field(
         default="gp",
-        description="Strategy of the search: gp, exhaustive, hill-climbing, halving, random, or a "
-        "plug-in.",
+        description="Strategy of the search: gp, exhaustive, or a plug-in.",
     )
     strategy_options: dict[str, str] = Field(
         default={}, description="Options of the strategy, such as objective=qps."

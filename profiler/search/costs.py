@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PROBES: Final = 5
 _PRIOR_SETUP_S: Final = 3.0
-"""T_pre of an engine of which nothing is known, and of a device likewise."""
+"""T_pre of an unknown engine, and of an unknown device."""
 _PRIOR_QPS: Final = 30.0
 
 

@@ -106,7 +106,7 @@ WATTS: Final = Widths(
 
 
 def expected_log_qps(knobs: Knobs) -> float:
-    """Return the logarithm of the QPS, up to a constant, of an engine of which nothing is known.
+    """Return the logarithm of the QPS, up to a constant, of an unknown engine.
 
     Universal Scalability Law (Gunther 2007) with a serial share of 12 %.
     """

@@ -22,7 +22,7 @@ def device_of(worker_class: str, configuration: Configuration) -> Device:
     """Return what a configuration computes on: other threads and modes are the same device.
 
     Execution providers are devices of their own, the CPU if none is named, and so are variants of
-    an engine: the figures of one say little about those of another.
+    an engine: the figures of one say little about another.
     """
     name = configuration.execution_provider
     return worker_class, f"{name}/{configuration.variant}" if configuration.variant else name

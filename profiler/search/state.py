@@ -33,10 +33,10 @@ class State:
         rows: indices of the points to search, by row.
         budget_s: seconds that the search may take.
         first_fit: whether the first measurement of a row is made even beyond the budget.
-        results: results by point, in order; those of earlier searches as well.
+        results: results by point, in order, including earlier searches.
         new: points that this search measured, in order.
         failed: points that cannot be measured.
-        given_up: rows of which nothing can be measured.
+        given_up: rows that cannot be measured.
         spent_s: seconds that the search took so far, without the failures that a row may have
             before it is given up: an engine that does not start leaves the others their time.
         modes: the power mode in force, by worker class.

@@ -27,9 +27,6 @@ STRATEGIES: Final = Registry[Strategy](
     {
         "exhaustive": "profiler.search.strategies.exhaustive:Exhaustive",
         "gp": "profiler.search.strategies.shared_process:SharedProcessSearch",
-        "halving": "profiler.search.strategies.successive_halving:SuccessiveHalving",
-        "hill-climbing": "profiler.search.strategies.hill_climbing:HillClimbing",
-        "random": "profiler.search.strategies.random_points:RandomPoints",
     },
 )
 """Strategies by name; third parties add theirs under the entry point group ``synergai.search``."""

@@ -49,7 +49,7 @@ class SharedProcessSearch:
     Without a budget it ends there.
 
     Args:
-        objective: ``qps`` to search for the highest QPS only, or ``front`` for those of QPS
+        objective: ``qps`` to search for the highest QPS only, or ``front`` for the front of QPS
             against QPS per watt as well, where power can be measured.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from benchmarks.baselines import STRATEGIES
 from benchmarks.search import Method, judge, run_search
 from benchmarks.simulated_fleets import PLAN, Measurements, reconstructed_fleet, synthetic_fleet
 from benchmarks.surfaces import FAMILIES
@@ -17,7 +18,6 @@ from profiler.search.improvement import expected_improvement, improvement
 from profiler.search.process import QPS, SharedProcess, expected_log_qps
 from profiler.search.search import DEFAULT_BUDGET, Search
 from profiler.search.space import Knobs, Point, Space
-from profiler.search.strategy import STRATEGIES
 from profiler.search.trials import Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput

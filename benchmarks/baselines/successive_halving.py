@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _KEPT: Final = 3
 _ROUNDS: Final = 2
-"""Rounds after the first one, of which the last has full runs."""
+"""Rounds after the first one; the last has full runs."""
 _FIRST_SHARE: Final = 0.7
 """Share of the budget of the first runs."""
 

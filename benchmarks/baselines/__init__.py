@@ -1,0 +1,20 @@
+"""Strategies that the profiler's own are compared with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from profiler.search.strategy import Strategy
+from synergai.runtime.plugins import Registry
+
+STRATEGIES: Final = Registry[Strategy](
+    "synergai.search",
+    {
+        "exhaustive": "profiler.search.strategies.exhaustive:Exhaustive",
+        "gp": "profiler.search.strategies.shared_process:SharedProcessSearch",
+        "halving": "benchmarks.baselines.successive_halving:SuccessiveHalving",
+        "hill-climbing": "benchmarks.baselines.hill_climbing:HillClimbing",
+        "random": "benchmarks.baselines.random_points:RandomPoints",
+    },
+)
+"""The profiler's strategies and the baselines, by name."""
