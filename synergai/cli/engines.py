@@ -13,7 +13,6 @@ from synergai.cli import engine_store, served_engines, variant_fronts, variants
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
-    format_count,
     format_percent,
     print_facts,
     print_json,
@@ -233,7 +232,6 @@ def inspect(
             ("inputs", _format_tensors(contents.inputs)),
             ("outputs", _format_tensors(contents.outputs)),
             ("format", contents.format),
-            ("parameters", format_count(contents.parameters)),
             ("size", f"{description.size_bytes:,} bytes"),
             ("sha256", description.digest),
             *((("variants", ", ".join(variants)),) if variants else ()),
@@ -265,7 +263,7 @@ def add(
         str,
         typer.Option(
             metavar="N",
-            help="Add it as version N of the engine, beside others. Default: the only version.",
+            help="Add it as version N of the engine. Default: the only version.",
         ),
     ] = "",
     inputs: Annotated[
@@ -310,7 +308,7 @@ def add(
     )
     self_check.remember(definition)
     typer.echo(f"{definition.name}: {definition.file}")
-    typer.echo(f"{format_count(self_check.parameters)} parameters, {self_check.result}")
+    typer.echo(self_check.result)
     _print_found_by(1)
 
 

@@ -24,23 +24,20 @@ class StagedCheck:
         enabled: whether to load it.
 
     Attributes:
-        parameters: number of the model's weights; None if unknown.
-        result: the result as the end of a sentence.
+        result: the result.
     """
 
     def __init__(self, *, enabled: bool) -> None:
-        self.parameters: int | None = None
         self.result = "not checked"
         self._enabled = enabled
         self._description: EngineDescription | None = None
 
-    def __call__(self, models: Path, name: str, model: ModelDescription) -> None:
+    def __call__(self, models: Path, name: str, _model: ModelDescription) -> None:
         """Check the engine `name` in the directory `models`.
 
         Raises:
             EngineUnusable: it cannot be loaded.
         """
-        self.parameters = model.contents.parameters
         if not self._enabled:
             return
         # Part of a program, which the library does not import.

@@ -98,7 +98,7 @@ class Contents:
         if found != sha256:
             part.unlink(missing_ok=True)
             return False
-        with suppress(FileNotFoundError):  # another call has verified it meanwhile
+        with suppress(FileNotFoundError):  # another call has verified it first
             part.replace(self._complete(sha256))
         return self._complete(sha256).exists()
 
@@ -122,7 +122,7 @@ class Contents:
             return {}
         found = []
         for path in self.folder.iterdir():
-            with suppress(FileNotFoundError):  # removed or renamed meanwhile
+            with suppress(FileNotFoundError):  # removed or renamed in between
                 stat = path.stat()
                 found.append((stat.st_mtime_ns, path.name, stat.st_size))
         return {name.removesuffix(_COMPLETE): size for _, name, size in sorted(found)}

@@ -41,7 +41,7 @@ _MODEL_KEYS: Final = (
 class DefinitionFile:
     """The keys of an engine.toml; empty if absent. See ``docs/guide/engines.md``.
 
-    With variants, `file`, `sha256` and `accuracy` are those of the first one.
+    With variants, `file`, `sha256` and `accuracy` belong to the first one.
     """
 
     name: str = ""

@@ -2,7 +2,7 @@
 
 A folder only needs a model file, see `synergai.models.formats.model_files`. This is version 1 of
 the engine. Folders in it that are named by numbers are its versions, each with a model; version 1
-may be one of them. An ``engine.toml`` beside the model is optional; all of its keys are, too::
+may be one of them. An ``engine.toml`` in the model's folder is optional; all of its keys are, too::
 
     backend = "onnxruntime"     # default: by the model's format
     file = "model.onnx"         # default: the only model in the folder; or a SavedModel's folder
@@ -21,7 +21,7 @@ may be one of them. An ``engine.toml`` beside the model is optional; all of its 
 
 Several model files make the variants of one engine, see `synergai.models.variants`.
 
-A ``samples.npz`` beside it is the engine's sample set, see `synergai.models.samples`. A version
+A ``samples.npz`` there is the engine's sample set, see `synergai.models.samples`. A version
 without its own ``engine.toml`` or ``samples.npz`` uses that of the engine's folder, but not the
 keys ``file``, ``sha256``, ``source``, ``accuracy`` and ``variants`` of a model that is in that
 folder itself.
@@ -100,7 +100,7 @@ class EngineDefinition:
         max_batch: Largest number of queries per batch; 1 disables batching.
         warmup: What to try its inputs with; the files are in its folder.
         variants: Its variants, in the order of the file; empty if it has a single model. With
-            variants, the attributes of the model are those of the first one.
+            variants, the attributes of the model describe the first one.
         lacking: Names of the variants whose file is not there.
         variant: The variant that this is the definition of, see `of_variant`; empty for none.
         fault: Why the engine is unusable; empty if no fault is known.
@@ -431,7 +431,7 @@ class _Layout(NamedTuple):
     Attributes:
         flat: Whether the engine's folder itself is version 1.
         numbered: Folders that are named by numbers, by number; valid versions or not.
-        misnamed: Other folders with models beside them.
+        misnamed: Other folders with models.
     """
 
     flat: bool = True

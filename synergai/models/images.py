@@ -28,7 +28,7 @@ _PNG_SIZE: Final = struct.Struct(">4x4sII")
 _JPEG: Final = b"\xff\xd8"
 _JPEG_FRAME: Final = struct.Struct(">HxHH")
 _FRAME_MARKERS: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG's start-of-frame markers: C0 to CF except those of tables."""
+"""JPEG's start-of-frame markers: C0 to CF without the tables' markers."""
 _STANDALONE_MARKERS: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length field."""
 

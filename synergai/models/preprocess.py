@@ -1,6 +1,6 @@
 """Image preprocessing for model inputs, identical to MLPerf's reference application.
 
-Constants, interpolation and order of the steps are those of ``dataset.py`` in
+Constants, interpolation and order of the steps are as in ``dataset.py`` of
 ``vision/classification_and_detection``; the pixels depend on each of them.
 """
 

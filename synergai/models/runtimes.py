@@ -11,7 +11,7 @@ MODULES: Final = {
     "tensorflow": ("tensorflow",),
     "tflite": ("ai_edge_litert", "tflite_runtime"),
 }
-"""Modules of which a backend needs one."""
+"""Alternative modules of a backend, which needs one of them."""
 
 
 @cache

@@ -33,7 +33,6 @@ class EngineListing:
         fault: Why it is unusable; otherwise empty.
         unverified: Why no input is known that it accepts, if an agent found that out; otherwise
             empty.
-        parameters: Number of weights; None if unknown, or if the model was not opened.
         backend: The backend that runs it.
         size_bytes: Size of the model; None if not present.
         accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
@@ -53,7 +52,6 @@ class EngineListing:
     fault: str = ""
     unverified: str = ""
     backend: str
-    parameters: int | None = None
     size_bytes: int | None = None
     accuracy: float | None = None
     published_accuracy: float | None = None
@@ -83,9 +81,7 @@ def list_engines(models: Path) -> list[EngineListing]:
     return sorted(rows, key=lambda row: row.name)
 
 
-def list_present(
-    definition: EngineDefinition, *, unverified: str = "", parameters: int | None = None
-) -> EngineListing:
+def list_present(definition: EngineDefinition, *, unverified: str = "") -> EngineListing:
     """Return the listing of an engine in the model directory; for the arguments see there."""
     accuracy, precision = _published_accuracy(definition.name)
     return EngineListing(
@@ -94,7 +90,6 @@ def list_present(
         state="unusable" if definition.fault else "present",
         fault=definition.fault,
         unverified=unverified,
-        parameters=parameters,
         backend=definition.backend,
         size_bytes=_size(definition),
         accuracy=definition.accuracy,

@@ -66,7 +66,7 @@ class FlatBufferTable:
         )
 
     def tables(self, field: int, limit: int) -> Iterator[FlatBufferTable]:
-        """Return the tables of a vector; more than `limit` count as corruption."""
+        """Return the tables of a vector; more than `limit` are corruption."""
         start, count = self.vector(field, _OFFSET_BYTES)
         if count > limit:
             raise CorruptFlatBuffer(f"a list of {count:,} entries")
@@ -74,7 +74,7 @@ class FlatBufferTable:
             yield FlatBufferTable(self.content, _dereference(self.content, position))
 
     def numbers(self, field: int, struct_format: str, limit: int) -> tuple[int, ...]:
-        """Return the numbers of a vector; more than `limit` count as corruption."""
+        """Return the numbers of a vector; more than `limit` are corruption."""
         start, count = self.vector(field, struct.calcsize(struct_format))
         if count > limit:
             raise CorruptFlatBuffer(f"a list of {count:,} numbers")

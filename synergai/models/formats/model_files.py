@@ -42,8 +42,6 @@ class ModelContents:
         inputs: As Open Inference Protocol tensors; the datatype is ``unknown`` where the protocol
             has none.
         outputs: Likewise; the datatype is also ``unknown`` if only running the model reveals it.
-        parameters: Number of weights, without the shapes and indices that are stored like them;
-            None if unknown.
         producer: The program that wrote the model; empty if unknown.
         external_data: Whether weights are stored in other files.
     """
@@ -51,7 +49,6 @@ class ModelContents:
     format: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    parameters: int | None
     producer: str = ""
     external_data: bool = False
 

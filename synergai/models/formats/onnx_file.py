@@ -1,4 +1,4 @@
-"""Reader of ONNX files that needs no runtime."""
+"""Reader of ONNX files, with the package ``onnx``; engine hosts leave the checks to the runtime."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
+from onnx.external_data_helper import uses_external_data
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import ModelContents
-from synergai.models.formats.onnx_parameters import count_parameters, stored_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _DATATYPES: Final[dict[int, str]] = {
@@ -47,7 +48,7 @@ def read_onnx(path: Path) -> ModelContents:
         raise InvalidInput(
             f"{path.name} is corrupt or not an ONNX file: it cannot be decoded"
         ) from error
-    external = any(tensor.data_location == TensorProto.EXTERNAL for tensor in stored_tensors(model))
+    external = any(map(uses_external_data, _stored_tensors(model)))
     if not external:
         _check(path, model)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -57,7 +58,6 @@ def read_onnx(path: Path) -> ModelContents:
         # Old IR versions list weights as inputs.
         inputs=tuple(_spec(value) for value in model.graph.input if value.name not in weights),
         outputs=tuple(_spec(value) for value in model.graph.output),
-        parameters=count_parameters(model),
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         external_data=external,
     )
@@ -79,3 +79,26 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     )
     # Sequences and maps are not tensors: they can be listed, but not served.
     return TensorSpec(value.name, _DATATYPES.get(tensor.elem_type, "unknown"), shape)
+
+
+def _stored_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Yield all tensors of a model, also in subgraphs and functions."""
+    yield from _of_graph(model.graph)
+    for function in model.functions:
+        yield from _of_nodes(function.node)
+
+
+def _of_graph(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _of_graph(graph)

@@ -1,5 +1,8 @@
 """Reader of SavedModels and frozen graphs that needs no TensorFlow.
 
+``engines add`` and ``inspect`` use it on machines without TensorFlow, and every load, to refuse
+operations that TensorFlow would run.
+
 It parses the wire format of GraphDef, and of the SavedModel that contains it, see TensorFlow's
 ``core/protobuf``.
 """
@@ -15,7 +18,6 @@ from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import SAVED_MODEL_FILE, ModelContents, map_file
 from synergai.models.formats.protobuf_wire import Message
-from synergai.models.formats.tensorflow_parameters import WeightCounter, node_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,12 +78,11 @@ _NO_RESULT: Final = frozenset({"Assert", "Const", "NoOp", "Placeholder"})
 
 @dataclass(slots=True)
 class _GraphSummary:
-    """Summary of a graph's nodes; those of its functions are only checked and counted."""
+    """Summary of a graph's nodes; functions' nodes are only checked."""
 
     placeholders: list[TensorSpec] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     consumed: set[str] = field(default_factory=set)
-    weights: WeightCounter = field(default_factory=WeightCounter)
 
 
 def read_saved_model(path: Path) -> ModelContents:
@@ -119,7 +120,6 @@ def read_frozen_graph(path: Path) -> ModelContents:
         format="TensorFlow frozen graph",
         inputs=tuple(graph.placeholders),
         outputs=tuple(TensorSpec(f"{name}:0", "unknown", ()) for name in unconsumed),
-        parameters=graph.weights.count(),
     )
 
 
@@ -130,7 +130,7 @@ def _read_meta_graph(name: str, saved_model: Message) -> ModelContents:
             break
     else:
         raise InvalidInput(f"{name} is corrupt or not a SavedModel: it has no graph for serving")
-    graph = _read_graph(name, meta_graph.message(2))
+    _read_graph(name, meta_graph.message(2))
     signatures = dict(meta_graph.map_entries(5))
     if SIGNATURE not in signatures:
         raise InvalidInput(
@@ -146,9 +146,6 @@ def _read_meta_graph(name: str, saved_model: Message) -> ModelContents:
         format="TensorFlow SavedModel",
         inputs=inputs,
         outputs=outputs,
-        parameters=graph.weights.count(
-            info.string(1) for _, info in signatures[SIGNATURE].map_entries(2)
-        ),
         producer=f"TensorFlow {version}" if version else "",
     )
 
@@ -159,10 +156,8 @@ def _read_graph(name: str, graph: Message) -> _GraphSummary:
         _check_operation(name, node)
         _add_node(summary, node)
     for function in graph.message(2).messages(1):
-        function_name = function.message(1).string(1)
         for node in function.messages(3):
             _check_operation(name, node)
-            summary.weights.add_function_node(function_name, node)
     return summary
 
 
@@ -176,14 +171,18 @@ def _check_operation(name: str, node: Message) -> None:
 
 def _add_node(summary: _GraphSummary, node: Message) -> None:
     name, operation = node.string(1), node.string(2)
-    summary.consumed.update(map(node_name, node.strings(3)))
-    summary.weights.add_node(node)
+    summary.consumed.update(map(_node_name, node.strings(3)))
     if operation not in _NO_RESULT:
         summary.results.append(name)
     elif operation == "Placeholder":
         datatype = _datatype(_attribute(node, "dtype").number(6))
         shape = _shape(_attribute(node, "shape").message(7))
         summary.placeholders.append(TensorSpec(f"{name}:0", datatype, shape))
+
+
+def _node_name(tensor: str) -> str:
+    """Return the node that computes a tensor, such as ``node:0``, or is an input, ``^node``."""
+    return tensor.lstrip("^").partition(":")[0]
 
 
 def _attribute(node: Message, name: str) -> Message:

@@ -1,12 +1,13 @@
 """Reader of TFLite files that needs no runtime.
 
-Field numbers are those of TensorFlow Lite's ``schema.fbs``, version 3.
+``engines add`` and ``inspect`` use it on machines without a runtime, and every load, since the
+runtimes follow offsets out of a damaged file and crash.
+
+Field numbers are from TensorFlow Lite's ``schema.fbs``, version 3.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import TensorSpec
@@ -27,8 +28,6 @@ _MAX_SUBGRAPHS: Final = 1 << 10
 _MAX_RANK: Final = 16
 _NO_TENSOR: Final = -1
 """Index of an omitted optional input."""
-_FLOATS: Final = frozenset({0, 1, 10, 18})
-"""FLOAT32, FLOAT16, FLOAT64 and BFLOAT16."""
 
 # TensorType, as far as the Open Inference Protocol supports it.
 _DATATYPES: Final = {
@@ -46,13 +45,6 @@ _DATATYPES: Final = {
     15: "UINT32",
     16: "UINT16",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    spec: TensorSpec
-    buffer: int
-    is_weight: bool
 
 
 def read_tflite(path: Path) -> ModelContents:
@@ -79,44 +71,37 @@ def _read_model(content: Content) -> ModelContents:
     codes = list(model.tables(1, _MAX_ENTRIES))
     for code in codes:
         code.string(1)
-    buffers = [_check_buffer(buffer, content) for buffer in model.tables(4, _MAX_ENTRIES)]
+    buffers = 0
+    for buffer in model.tables(4, _MAX_ENTRIES):
+        _check_buffer(buffer, content)
+        buffers += 1
     subgraphs = list(model.tables(2, _MAX_SUBGRAPHS))
     if not subgraphs:
         raise CorruptFlatBuffer("no subgraph")
     tensors = [_check_subgraph(subgraph, buffers, len(codes)) for subgraph in subgraphs]
     for metadata in model.tables(6, _MAX_ENTRIES):
         metadata.string(0)
-        _check_index(metadata.number(1, "I"), len(buffers))
+        _check_index(metadata.number(1, "I"), buffers)
     for signature in model.tables(7, _MAX_ENTRIES):
         _check_signature(signature, tensors)
     main = subgraphs[0]
     return ModelContents(
         format=f"TensorFlow Lite, version {model.number(0, 'I')}",
-        inputs=tuple(tensors[0][i].spec for i in main.numbers(1, "i", _MAX_ENTRIES)),
-        outputs=tuple(tensors[0][i].spec for i in main.numbers(2, "i", _MAX_ENTRIES)),
-        # Subgraphs may share buffers.
-        parameters=sum(
-            {
-                tensor.buffer: math.prod(tensor.spec.shape)
-                for of_subgraph in tensors
-                for tensor in of_subgraph
-                if tensor.is_weight
-            }.values()
-        ),
+        inputs=tuple(tensors[0][i] for i in main.numbers(1, "i", _MAX_ENTRIES)),
+        outputs=tuple(tensors[0][i] for i in main.numbers(2, "i", _MAX_ENTRIES)),
         producer=model.string(3),
     )
 
 
-def _check_buffer(buffer: FlatBufferTable, content: Content) -> int:
-    """Return the buffer's size; in large files its data may follow the FlatBuffer."""
-    _, size = buffer.vector(0, 1)
+def _check_buffer(buffer: FlatBufferTable, content: Content) -> None:
+    """Check a buffer; in large files its data may follow the FlatBuffer."""
+    buffer.vector(0, 1)
     offset, external_size = buffer.number(1, "Q"), buffer.number(2, "Q")
     if offset + external_size > len(content):
         raise CorruptFlatBuffer("weights beyond its end")
-    return size or external_size
 
 
-def _check_subgraph(subgraph: FlatBufferTable, buffers: list[int], codes: int) -> list[_Tensor]:
+def _check_subgraph(subgraph: FlatBufferTable, buffers: int, codes: int) -> list[TensorSpec]:
     tensors = [_check_tensor(tensor, buffers) for tensor in subgraph.tables(0, _MAX_ENTRIES)]
     for field in (1, 2):
         for index in subgraph.numbers(field, "i", _MAX_ENTRIES):
@@ -135,29 +120,24 @@ def _check_subgraph(subgraph: FlatBufferTable, buffers: list[int], codes: int) -
     return tensors
 
 
-def _check_tensor(tensor: FlatBufferTable, buffers: list[int]) -> _Tensor:
+def _check_tensor(tensor: FlatBufferTable, buffers: int) -> TensorSpec:
     shape = tensor.numbers(0, "i", _MAX_RANK)
     signature = tensor.numbers(7, "i", _MAX_RANK)
     if any(size < 0 for size in shape):
         raise CorruptFlatBuffer("a tensor of a negative size")
     if signature and len(signature) != len(shape):
         raise CorruptFlatBuffer("a tensor of two different ranks")
-    buffer = tensor.number(2, "I")
-    _check_index(buffer, len(buffers))
-    scales = 0
+    _check_index(tensor.number(2, "I"), buffers)
     if (quantisation := tensor.table(4)) is not None:
         scales = quantisation.vector(2, 4)[1]
         if scales > 1 and quantisation.vector(3, 8)[1] not in (1, scales):
             raise CorruptFlatBuffer("a quantised tensor whose scales lack their zero points")
         quantisation.table(5)
-    kind = tensor.number(1, "b")
-    spec = TensorSpec(tensor.string(3), _DATATYPES.get(kind, "unknown"), signature or shape)
-    # Integers without a scale are shapes, axes and indices.
-    is_weight = buffers[buffer] > 0 and (kind in _FLOATS or scales > 0)
-    return _Tensor(spec, buffer, is_weight)
+    datatype = _DATATYPES.get(tensor.number(1, "b"), "unknown")
+    return TensorSpec(tensor.string(3), datatype, signature or shape)
 
 
-def _check_signature(signature: FlatBufferTable, tensors: list[list[_Tensor]]) -> None:
+def _check_signature(signature: FlatBufferTable, tensors: list[list[TensorSpec]]) -> None:
     subgraph = signature.number(4, "I")
     _check_index(subgraph, len(tensors))
     for field in (0, 1):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 X = (TensorSpec("x", "FP32", (1,)),)
 MODEL = ModelDescription(
     backend="onnxruntime",
-    contents=ModelContents(format="ONNX", inputs=X, outputs=X, parameters=None),
+    contents=ModelContents(format="ONNX", inputs=X, outputs=X),
     size_bytes=1,
     digest="",
 )
