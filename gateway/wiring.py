@@ -118,7 +118,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
         budget_bytes=budget_bytes,
         memory_bytes=config.max_request_bytes // 2,
     )
-    own_inputs = OwnInputs(data, input_uploads, journal, dispatcher)
+    own_inputs = OwnInputs(data, input_uploads, journal)
     variants = FleetVariants(profiles.dictionary, dispatcher.workers)
     versions.check_floor = variants.check_floor
     jobs = SubmittedJobs(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from gateway.jobs.own_inputs_job import JobData, OwnInputsJob
+from gateway.jobs.input_feed import JobData
 from gateway.jobs.store import StoreFull
 from gateway.records.log import DamagedLog, is_out_of_space
 from gateway.records.results import ResultLog
@@ -16,12 +16,7 @@ from gateway.records.store import DataKey
 from synergai.errors import InvalidInput, Unavailable, UploadUsed
 
 if TYPE_CHECKING:
-    from gateway.admission.tenant_usage import TenantUsage
-    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.jobs.record import JobRecord
-    from gateway.jobs.store import JobStore
-    from gateway.jobs.submitted_job import UnfinishedJobs
-    from gateway.jobs.tracker import JobTracker
     from gateway.jobs.uploads import InputUploads, Journal
     from gateway.records.store import DataStore, OpenLog
     from synergai.domain import JobSpec
@@ -34,20 +29,16 @@ class OwnInputs:
         store: their files.
         uploads: the uploads.
         journal: durable store of the jobs.
-        dispatcher: schedules the jobs.
 
     Attributes:
         answered: number of inputs with a response.
         failed: number of inputs that failed.
     """
 
-    def __init__(
-        self, store: DataStore, uploads: InputUploads, journal: Journal, dispatcher: Dispatcher
-    ) -> None:
+    def __init__(self, store: DataStore, uploads: InputUploads, journal: Journal) -> None:
         self._store = store
         self._uploads = uploads
         self._journal = journal
-        self._dispatcher = dispatcher
         self.answered = 0
         self.failed = 0
 
@@ -116,21 +107,16 @@ class OwnInputs:
                 raise DamagedLog("results that were recorded are missing")
         return data
 
-    def create(
-        self,
-        jobs: UnfinishedJobs,
-        store: JobStore,
-        tracker: JobTracker,
-        usage: TenantUsage | None,
-        data: JobData,
-    ) -> OwnInputsJob:
-        """Return the job over an upload."""
-        return OwnInputsJob(jobs, store, tracker, usage, self._dispatcher, data, self._count)
-
     async def close(self, data: JobData) -> None:
         """Release the files of a job that has ended."""
         await self._store.release(data.results_log)
         await self._store.release(data.inputs)
+
+    def count(self, data: JobData, answered: int, failed: int) -> None:
+        """Count results that a job has stored."""
+        self.answered += answered
+        self.failed += failed
+        self._store.update(data.results_log)
 
     async def _open_results(self, record: JobRecord, inputs: OpenLog) -> JobData:
         key = DataKey(record.spec.tenant, "results", record.id)
@@ -146,11 +132,6 @@ class OwnInputs:
             await self._store.release(opened)
             raise
         return JobData(inputs, opened, results)
-
-    def _count(self, job: OwnInputsJob, answered: int, failed: int) -> None:
-        self.answered += answered
-        self.failed += failed
-        self._store.update(job.data.results_log)
 
 
 def _check_count(spec: JobSpec, stored: int) -> None:

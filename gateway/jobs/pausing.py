@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from gateway.jobs.submitted_job import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.jobs.store import JobStore
+    from gateway.jobs.submitted_job import SubmittedJob
     from synergai.domain import JobId
 
 _BATCH: Final = 64
 """Jobs paused or resumed at a time, between which the event loop does other work."""
 _RESUME_INTERVAL_S: Final = 0.02
-
-
-class PausableJob(Protocol):
-    """A job that can continue after a pause."""
-
-    def resume(self) -> None:
-        """Record what could not be recorded, or run the queries that are not recorded."""
+_WAITING: Final = frozenset({Phase.PAUSED, Phase.UNRECORDED})
 
 
 class Pauses:
@@ -39,12 +36,12 @@ class Pauses:
     """
 
     def __init__(
-        self, store: JobStore, dispatcher: Dispatcher, jobs: Mapping[JobId, PausableJob]
+        self, store: JobStore, dispatcher: Dispatcher, jobs: Mapping[JobId, SubmittedJob]
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._jobs = jobs
-        self._paused: dict[JobId, PausableJob] = {}
+        self._paused: dict[JobId, SubmittedJob] = {}
 
     def __contains__(self, job_id: JobId) -> bool:
         return job_id in self._paused
@@ -52,15 +49,12 @@ class Pauses:
     def __len__(self) -> int:
         return len(self._paused)
 
-    def pause(self, job_id: JobId) -> None:
-        """Pause a job that is unfinished, or whose end is not recorded yet."""
-        if job_id not in self._paused:
-            self._paused[job_id] = self._jobs[job_id]
-            self._dispatcher.suspend(job_id)
-
-    def discard(self, job_id: JobId) -> None:
-        """Forget a job that has ended; it must not be resumed."""
-        self._paused.pop(job_id, None)
+    def follow(self, job: SubmittedJob) -> None:
+        """Take the phase of a job into account, which has changed."""
+        if job.phase in _WAITING:
+            self._paused[job.tracker.id] = job
+        else:
+            self._paused.pop(job.tracker.id, None)
 
     async def follow_store(self) -> NoReturn:
         """Pause and resume all jobs as the store's room changes, until cancelled."""
@@ -76,9 +70,8 @@ class Pauses:
                 await self._store.wait_space_changed()
 
     async def _pause_all(self) -> None:
-        for number, job_id in enumerate(list(self._jobs), 1):
-            if job_id in self._jobs:
-                self.pause(job_id)
+        for number, job in enumerate(list(self._jobs.values()), 1):
+            job.pause()
             if number % _BATCH == 0:
                 await asyncio.sleep(0)
 
@@ -90,4 +83,4 @@ class Pauses:
         for job_id in list(
             islice((each for each in self._paused if each not in in_flight), _BATCH)
         ):
-            self._paused.pop(job_id).resume()
+            self._paused[job_id].resume()

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from gateway.jobs.store import StoreFull
-from gateway.jobs.submitted_job import SubmittedJob
+from gateway.jobs.submitted_job import Phase
 from gateway.records.log import DamagedLog
 from synergai.domain import Fault, JobState
 from synergai.errors import UploadNotFound
@@ -20,8 +20,9 @@ from synergai.runtime.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.jobs.input_feed import JobData
     from gateway.jobs.own_inputs import OwnInputs
-    from gateway.jobs.own_inputs_job import JobData
+    from gateway.jobs.submitted_job import SubmittedJob
     from synergai.runtime.clock import Clock
 
 DAMAGED: Final = (UploadNotFound, DamagedLog)
@@ -33,15 +34,6 @@ RETRY: Final = Backoff(initial_s=1.0, max_s=60.0)
 """Pauses between attempts."""
 
 _log = logging.getLogger(__name__)
-
-
-class UnopenedJob(SubmittedJob):
-    """A job whose files cannot be opened: it can be watched and cancelled, but does not run."""
-
-    def resume(self) -> None:
-        """Record the end, if there is one; another job takes its place once it can run."""
-        if self._end is not None:
-            self._record_end(self._end)
 
 
 class Reopening:
@@ -56,16 +48,16 @@ class Reopening:
     def __init__(
         self,
         own_inputs: OwnInputs,
-        on_opened: Callable[[UnopenedJob, JobData], object],
+        on_opened: Callable[[SubmittedJob, JobData], object],
         clock: Clock,
     ) -> None:
         self._own_inputs = own_inputs
         self._on_opened = on_opened
         self._clock = clock
-        self._jobs: list[UnopenedJob] = []
+        self._jobs: list[SubmittedJob] = []
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, job: UnopenedJob) -> None:
+    def add(self, job: SubmittedJob) -> None:
         """Try again to open the files of a job, until they are open or it has ended."""
         self._jobs.append(job)
         if self._task is None or self._task.done():
@@ -82,10 +74,10 @@ class Reopening:
         while self._jobs:
             await asyncio.sleep(next(delays))
             for job in list(self._jobs):
-                if job.ending is not None or await self._try(job):
+                if job.phase is not Phase.OPENING or await self._try(job):
                     self._jobs.remove(job)
 
-    async def _try(self, job: UnopenedJob) -> bool:
+    async def _try(self, job: SubmittedJob) -> bool:
         """Open a job, which is tried again after an unexpected error as well."""
         try:
             return await self._open(job)
@@ -93,7 +85,7 @@ class Reopening:
             _log.exception("job %s cannot be opened", job.tracker.id)
             return False
 
-    async def _open(self, job: UnopenedJob) -> bool:
+    async def _open(self, job: SubmittedJob) -> bool:
         """Run a job if its files can be opened; return whether nothing is left to do."""
         try:
             data = await self._own_inputs.restore(job.tracker.record)
@@ -104,7 +96,7 @@ class Reopening:
         except UNREADABLE as error:
             _log.warning("job %s still waits for its files: %s", job.tracker.id, error)
             return False
-        if job.ending is not None:  # it was cancelled meanwhile
+        if job.phase is not Phase.OPENING:  # it was cancelled meanwhile
             await self._own_inputs.close(data)
             return True
         _log.info("job %s continues: its files are open", job.tracker.id)

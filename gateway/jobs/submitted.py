@@ -11,19 +11,18 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
-from gateway.jobs.own_inputs_job import OwnInputsJob
+from gateway.jobs.input_feed import InputFeed
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.progress_rate import ProgressRate
-from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening, UnopenedJob
+from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
 from gateway.jobs.store import NO_TERMS, StoreFull
-from gateway.jobs.submitted_job import SubmittedJob, new_job_record, record_job_end, scheduler_job
+from gateway.jobs.submitted_job import Phase, SubmittedJob, new_job_record, record_job_end
 from gateway.jobs.tracker import JobTracker
-from synergai.domain import Fault, JobId, JobState
+from synergai.domain import JobId, JobState
 from synergai.errors import (
     InvalidInput,
     JobNotFound,
-    NotSupported,
     Overloaded,
     SynergaiError,
 )
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
+    from gateway.jobs.input_feed import JobData
     from gateway.jobs.own_inputs import OwnInputs
-    from gateway.jobs.own_inputs_job import JobData
     from gateway.jobs.record import JobRecord
     from gateway.jobs.store import JobStore, SubmissionTerms
     from gateway.monitoring.metrics import Metrics
@@ -65,7 +64,7 @@ class SubmittedJobs:
         metrics: counters of ended jobs.
         clock: the gateway's clock.
         max_jobs: maximum number of unfinished jobs.
-        own_inputs: runs jobs over uploads; None if there are none.
+        own_inputs: the files of jobs over uploads.
 
     Attributes:
         pauses: the jobs that wait until the journal can be written.
@@ -83,7 +82,7 @@ class SubmittedJobs:
         clock: Clock,
         *,
         max_jobs: int,
-        own_inputs: OwnInputs | None = None,
+        own_inputs: OwnInputs,
     ) -> None:
         self._dispatcher = dispatcher
         self._versions = versions
@@ -94,7 +93,7 @@ class SubmittedJobs:
         self._clock = clock
         self._max_jobs = max_jobs
         self._own_inputs = own_inputs
-        self._reopening = None if own_inputs is None else Reopening(own_inputs, self._opened, clock)
+        self._reopening = Reopening(own_inputs, self._start, clock)
         self._closing: set[asyncio.Task[None]] = set()
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
@@ -109,7 +108,7 @@ class SubmittedJobs:
         unfinished = await self._journal.unfinished_jobs()
         for record in unfinished:
             try:
-                data = await self._restore_data(record)
+                data = await self._own_inputs.restore(record) if record.spec.upload_id else None
             except DAMAGED as error:
                 _log.error("job %s cannot continue: %s", record.id, error)
                 await self._journal.record_end(
@@ -123,16 +122,16 @@ class SubmittedJobs:
                 continue
             except UNREADABLE as error:
                 _log.error("job %s waits until its files can be opened: %s", record.id, error)
-                self._wait_for_files(record)
+                usage = self._quotas.restore_job(record.spec.tenant)
+                self._reopening.add(self._add(self._tracker(record), usage))
                 continue
             usage = self._quotas.restore_job(record.spec.tenant)
-            self._start(self._tracker(record), usage, data)
+            self._start(self._add(self._tracker(record), usage), data)
         return len(self._unfinished)
 
     async def close(self) -> None:
         """Wait until the files of ended jobs are closed."""
-        if self._reopening is not None:
-            await self._reopening.close()
+        await self._reopening.close()
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -263,29 +262,25 @@ class SubmittedJobs:
         check_cancel(caller, status)
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
-            self._dispatcher.cancel(job.tracker.id)
-            if job.ending is None:  # it is paused, so the dispatcher does not know it
-                job.on_ended(JobState.CANCELLED, "", Fault.UNSPECIFIED, self._clock.now())
-            if job.ending is not None:
-                await asyncio.shield(job.ending)
+            await job.cancel()
         return await self._status(job_id)
 
-    def on_job_ended(self, tracker: JobTracker) -> None:
-        """Remove a job whose end the journal has recorded."""
-        job = self._unfinished.pop(tracker.id)
-        self.pauses.discard(tracker.id)  # while its end was being recorded, all were paused
+    def _phase_changed(self, job: SubmittedJob) -> None:
+        self.pauses.follow(job)
+        if job.phase is not Phase.ENDED:
+            return
+        tracker = job.tracker
+        del self._unfinished[tracker.id]
         if job.usage is not None:
             job.usage.end_job()
         record_job_end(self._metrics, tracker)
-        record = tracker.record
-        self._errors.add(record.estimated_s, record.actual_s, tracker.queries_s)
-        if isinstance(job, OwnInputsJob):
-            self._close_later(self._close_data(job))
+        self._errors.add(tracker.record.estimated_s, tracker.record.actual_s)
+        if job.feed is not None:
+            self._close_later(self._close_feed(job.feed))
 
-    async def _close_data(self, job: OwnInputsJob) -> None:
-        await job.close()
-        if self._own_inputs is not None:
-            await self._own_inputs.close(job.data)
+    async def _close_feed(self, feed: InputFeed) -> None:
+        await feed.close()
+        await self._own_inputs.close(feed.data)
 
     def _close_later(self, closing: Coroutine[object, object, None]) -> None:
         task = asyncio.ensure_future(closing)
@@ -296,33 +291,11 @@ class SubmittedJobs:
         """Open the upload of a new job, if it is over one."""
         if not record.spec.upload_id:
             return record, None
-        return await self._required_own_inputs().prepare(caller.tenant, record)
-
-    async def _restore_data(self, record: JobRecord) -> JobData | None:
-        if not record.spec.upload_id:
-            return None
-        return await self._required_own_inputs().restore(record)
-
-    def _wait_for_files(self, record: JobRecord) -> None:
-        usage = self._quotas.restore_job(record.spec.tenant)
-        job = UnopenedJob(self, self._journal, self._tracker(record), usage)
-        self._unfinished[record.id] = job
-        if self._reopening is not None:
-            self._reopening.add(job)
-
-    def _opened(self, job: UnopenedJob, data: JobData) -> None:
-        """Run a job whose files could not be opened before."""
-        self.pauses.discard(job.tracker.id)
-        self._start(job.tracker, job.usage, data)
+        return await self._own_inputs.prepare(caller.tenant, record)
 
     async def _discard(self, data: JobData | None) -> None:
         if data is not None:
-            await self._required_own_inputs().discard(data)
-
-    def _required_own_inputs(self) -> OwnInputs:
-        if self._own_inputs is None:
-            raise NotSupported("this gateway runs no jobs over uploads")
-        return self._own_inputs
+            await self._own_inputs.discard(data)
 
     def unfinished(self, job_id: str) -> SubmittedJob | None:
         """Return a job that has not ended."""
@@ -364,30 +337,24 @@ class SubmittedJobs:
     ) -> None:
         self._accepting -= 1
         if accepted.exception() is None and accepted.result() == tracker.id:
-            self._start(tracker, usage, data)
+            self._start(self._add(tracker, usage), data)
             return
         if usage is not None:
             usage.end_job()
         self._close_later(self._discard(data))
 
-    def _start(self, tracker: JobTracker, usage: TenantUsage | None, data: JobData | None) -> None:
-        if data is None:
-            job = SubmittedJob(self, self._journal, tracker, usage)
-        else:
-            own_inputs = self._required_own_inputs()
-            job = own_inputs.create(self, self._journal, tracker, usage, data)
+    def _add(self, tracker: JobTracker, usage: TenantUsage | None) -> SubmittedJob:
+        job = SubmittedJob(tracker, usage, self._dispatcher, self._journal, self._phase_changed)
         self._unfinished[tracker.id] = job
-        self.schedule(job)
+        return job
 
-    def schedule(self, job: SubmittedJob) -> None:
-        """Run the queries of a job that are not recorded."""
-        record = job.tracker.record
-        self._dispatcher.submit(
-            scheduler_job(record, self._clock),
-            job,
-            ready=record.spec.queries,
-            done=tuple((e.first, e.stop) for e in record.executions),
-        )
+    def _start(self, job: SubmittedJob, data: JobData | None) -> None:
+        """Run a job, over the inputs in its files if it has any."""
+        feed = None
+        if data is not None:
+            fail = partial(self._dispatcher.fail, job.tracker.id)
+            feed = InputFeed(job.tracker.id, data, fail, self._own_inputs.count)
+        job.start(feed)
 
     def _unix_now(self) -> float:
         return self._clock.to_unix(self._clock.now())

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import enum
 import logging
 import secrets
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.record import JobRecord
 from gateway.jobs.store import StoreFull
 from gateway.monitoring.outcomes import job_outcome
 from synergai.domain import Fault, Job, JobId, JobState
+from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gateway.admission.tenant_usage import TenantUsage
+    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.jobs.pausing import Pauses
+    from gateway.jobs.input_feed import InputFeed
     from gateway.jobs.store import JobStore
     from gateway.jobs.tracker import JobTracker
     from gateway.monitoring.metrics import Metrics
@@ -100,28 +103,49 @@ class _End(NamedTuple):
     now: float
 
 
-class UnfinishedJobs(Protocol):
-    """The owner of the unfinished jobs.
+class Phase(enum.Enum):
+    """What happens to an unfinished job; see `TRANSITIONS`."""
 
-    Attributes:
-        pauses: the jobs that wait until the journal can be written.
-    """
+    OPENING = enum.auto()
+    """Its files are not open yet."""
+    RUNNING = enum.auto()
+    """The dispatcher has it."""
+    PAUSED = enum.auto()
+    """It waits until the journal can be written, withdrawn from the dispatcher."""
+    ENDING = enum.auto()
+    """Its end is being recorded."""
+    UNRECORDED = enum.auto()
+    """Its end waits until the journal can be written."""
+    ENDED = enum.auto()
+    """Its end is recorded."""
 
-    pauses: Pauses
 
-    def schedule(self, job: SubmittedJob) -> None:
-        """Run the queries of a job that are not recorded."""
-
-    def on_job_ended(self, tracker: JobTracker) -> None:
-        """Remove a job whose end the journal has recorded."""
+TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.OPENING: frozenset({Phase.RUNNING, Phase.ENDING}),
+    Phase.RUNNING: frozenset({Phase.PAUSED, Phase.ENDING}),
+    Phase.PAUSED: frozenset({Phase.RUNNING, Phase.ENDING}),
+    Phase.ENDING: frozenset({Phase.UNRECORDED, Phase.ENDED}),
+    Phase.UNRECORDED: frozenset({Phase.ENDING}),
+    Phase.ENDED: frozenset(),
+}
+"""The phases that may follow each phase."""
 
 
 class SubmittedJob:
     """An unfinished submitted job. Its status shows only what the journal has recorded.
 
+    Args:
+        tracker: its live record.
+        usage: its tenant's usage, on which it is counted; None without quotas.
+        dispatcher: runs it.
+        journal: records it.
+        on_phase: called with the job whenever its phase has changed.
+
     Attributes:
         tracker: its live record.
         usage: its tenant's usage, on which it is counted; None without quotas.
+        phase: what happens to it.
+        feed: its inputs, once it runs over an upload; None for a job on samples.
         ending: done once its end is recorded, or could not be; None before its end.
     """
 
@@ -132,44 +156,114 @@ class SubmittedJob:
 
     def __init__(
         self,
-        jobs: UnfinishedJobs,
-        journal: JobStore,
         tracker: JobTracker,
         usage: TenantUsage | None,
+        dispatcher: Dispatcher,
+        journal: JobStore,
+        on_phase: Callable[[SubmittedJob], None],
     ) -> None:
-        self._jobs = jobs
+        self._dispatcher = dispatcher
         self._journal = journal
+        self._on_phase = on_phase
         self._end: _End | None = None
         self.tracker = tracker
         self.usage = usage
+        self.phase = Phase.OPENING
+        self.feed: InputFeed | None = None
         self.ending: asyncio.Future[None] | None = None
 
+    # --- its owner's calls ----------------------------------------------------------------------
+
+    def start(self, feed: InputFeed | None = None) -> None:
+        """Run the queries that are not recorded; with a feed, over its inputs."""
+        if feed is not None:
+            self.feed = feed
+            self.with_tensors = self.inputs_follow = True
+        self._enter(Phase.RUNNING)
+        record = self.tracker.record
+        self._dispatcher.submit(
+            scheduler_job(record, self.tracker.clock),
+            self,
+            ready=record.spec.queries,
+            done=tuple((each.first, each.stop) for each in record.executions),
+        )
+
+    def pause(self) -> None:
+        """Withdraw it from the dispatcher until `resume`, if it runs."""
+        if self.phase is Phase.RUNNING:
+            self._enter(Phase.PAUSED)
+            self._dispatcher.suspend(self.tracker.id)
+
+    def resume(self) -> None:
+        """Continue if it waits: record its end, or run the queries that are not recorded."""
+        if self.phase is Phase.UNRECORDED and self._end is not None:
+            self._record_end(self._end)
+        elif self.phase is Phase.PAUSED:
+            if self.feed is not None:
+                self.feed.stop()
+            if self.tracker.record.dispatched_at is not None:
+                self._journal.record_dispatch(self.tracker.record)
+            self.start()
+
+    async def cancel(self) -> None:
+        """Cancel it before its next query, unless it has ended; return once that is recorded.
+
+        Raises:
+            StoreFull: the disk is full; the job is stopped, and its end recorded later.
+        """
+        self._dispatcher.cancel(self.tracker.id)
+        if self.ending is None:  # the dispatcher does not have it
+            self.on_ended(JobState.CANCELLED, "", Fault.UNSPECIFIED, self.tracker.clock.now())
+        if self.ending is not None:
+            await asyncio.shield(self.ending)
+
+    # --- the dispatcher's calls -----------------------------------------------------------------
+
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
-        """Return no requests: the queries draw on samples."""
+        """Return no requests: the queries draw on samples, or their inputs follow."""
         return ()
 
-    def excuses_crash(self, _query: int) -> bool:
-        """Return False: a crash counts against the job."""
-        return False
+    def excuses_crash(self, query: int) -> bool:
+        """Return whether the query runs alone next, so that the crash does not count."""
+        return self.feed is not None and self.feed.excuses_crash(query)
 
-    def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
-        """Record the first dispatch and the estimate."""
+    def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
+        """Record the first dispatch and the estimate, and begin to send the inputs."""
         if self.tracker.record_dispatch(assignment, now):
             self._journal.record_dispatch(self.tracker.record)
+        if self.feed is not None:
+            self.feed.start(worker, assignment)
 
     def on_progress(
         self,
         worker: ConnectedWorker,
         progress: AssignmentProgress,
-        _responses: Sequence[Buffer],
+        responses: Sequence[Buffer],
         now: float,
     ) -> None:
-        """Record the completed queries in the journal, then in the status."""
-        assignment = progress.assignment
+        """Record the completed queries in the journal, after their results, then in the status."""
+        job_id, assignment = self.tracker.id, progress.assignment
         execution = execution_so_far(worker, progress, now)
-        self._journal.record_execution(self.tracker.id, assignment.id, execution).add_done_callback(
-            partial(self._recorded, assignment, execution)
+        if self.feed is None:
+            self._journal.record_execution(job_id, assignment.id, execution).add_done_callback(
+                partial(self._recorded, assignment, execution)
+            )
+            return
+        stop = assignment.first + progress.done
+        results = self.feed.results(progress, responses)
+        self._journal.record_results(
+            job_id, assignment.id, execution, self.feed.data.results, results
+        ).add_done_callback(
+            partial(self._results_recorded, assignment, range(stop - len(results), stop))
         )
+
+    def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
+        """Record the end in the journal, then in the status."""
+        if self.feed is not None:
+            self.feed.stop()
+        self._record_end(_End(state, reason, now))
+
+    # --- the journal's answers ------------------------------------------------------------------
 
     def _recorded(
         self,
@@ -179,28 +273,39 @@ class SubmittedJob:
     ) -> None:
         if (error := recorded.exception()) is None:
             self.tracker.record_execution(assignment, execution)
-        elif isinstance(error, StoreFull):
+        else:
+            self._not_recorded(error)
+
+    def _results_recorded(
+        self,
+        assignment: Assignment,
+        indexes: range,
+        recorded: asyncio.Future[RecordedExecution],
+    ) -> None:
+        if (error := recorded.exception()) is not None:
+            self._not_recorded(error)
+            return
+        execution, before = recorded.result(), self.tracker.failures
+        self.tracker.record_execution(assignment, execution)
+        failures = self.tracker.failures
+        if self.feed is not None:
+            self.feed.on_recorded(execution, assignment, indexes, failures - before)
+        limit = self.tracker.spec.max_failures
+        if limit is not None and failures > limit:
+            self._dispatcher.fail(
+                self.tracker.id, f"{counted(failures, 'input')} failed, and {limit:,} may"
+            )
+
+    def _not_recorded(self, error: BaseException) -> None:
+        if isinstance(error, StoreFull):
             # Before the core ends the job: these queries run again after the pause.
-            self._jobs.pauses.pause(self.tracker.id)
+            self.pause()
         else:
             _log.error("job %s: queries not recorded: %s", self.tracker.id, error)
 
-    def on_ended(self, state: JobState, reason: str, _fault: Fault, now: float) -> None:
-        """Record the end in the journal, then in the status."""
-        self._record_end(_End(state, reason, now))
-
-    def resume(self) -> None:
-        """Continue after a pause."""
-        if self._end is not None:
-            self._record_end(self._end)
-            return
-        if self.tracker.record.dispatched_at is not None:
-            self._journal.record_dispatch(self.tracker.record)
-        self._jobs.schedule(self)
-
     def _record_end(self, end: _End) -> None:
         self._end = end
-        self._jobs.pauses.discard(self.tracker.id)
+        self._enter(Phase.ENDING)
         record = replace(
             self.tracker.record,
             state=end.state,
@@ -208,12 +313,18 @@ class SubmittedJob:
             reason=end.reason,
         )
         self.ending = self._journal.record_end(record)
-        self.ending.add_done_callback(partial(self._ended, end))
+        self.ending.add_done_callback(partial(self._end_recorded, end))
 
-    def _ended(self, end: _End, recorded: asyncio.Future[None]) -> None:
+    def _end_recorded(self, end: _End, recorded: asyncio.Future[None]) -> None:
         error = recorded.exception()
         if error is None:
             self.tracker.record_end(end.state, end.now, end.reason)
-            self._jobs.on_job_ended(self.tracker)
+            self._enter(Phase.ENDED)
         elif isinstance(error, StoreFull):
-            self._jobs.pauses.pause(self.tracker.id)
+            self._enter(Phase.UNRECORDED)
+
+    def _enter(self, phase: Phase) -> None:
+        if phase not in TRANSITIONS[self.phase]:
+            raise RuntimeError(f"job {self.tracker.id}: {self.phase.name} before {phase.name}")
+        self.phase = phase
+        self._on_phase(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import pytest
@@ -16,9 +17,12 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment
+from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.submitted import SubmittedJobs
+from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
+from gateway.records.store import DataStore
 from gateway.requests.inference import Inference, Request
 from synergai.domain import (
     Configuration,
@@ -40,7 +44,6 @@ from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
     from gateway.access.caller import Caller
     from synergai.scheduling.events import Assignment
@@ -74,9 +77,10 @@ def make_worker(worker_id: str = "w1") -> ConnectedWorker:
 
 @dataclass
 class GatewayHarness:
-    """A gateway without its servers."""
+    """A gateway without its servers, and with data of jobs in a directory if one is given."""
 
     journal: Journal
+    directory: Path = Path("no data")
     clock: Clock = field(default_factory=Clock)
     metrics: Metrics = field(default_factory=Metrics)
     admission: Admission = field(default_factory=lambda: Admission(4, 1000))
@@ -109,6 +113,10 @@ class GatewayHarness:
             self.clock,
             1,
         )
+        self.store = DataStore(self.directory)
+        # The harness admits requests of a thousand bytes.
+        self.uploads = InputUploads(self.store, self.journal, Admission(9, 1 << 40), self.quotas)
+        self.own = OwnInputs(self.store, self.uploads, self.journal)
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.versions,
@@ -118,6 +126,7 @@ class GatewayHarness:
             self.metrics,
             self.clock,
             max_jobs=2,
+            own_inputs=self.own,
         )
 
     def add_worker(self, worker_id: str = "w1") -> ConnectedWorker:

@@ -286,7 +286,9 @@ async def test_paused_job_that_is_cancelled_before_it_resumes_ends_once(
     harness: GatewayHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, job, assignment = await start_job(harness)
-    harness.jobs.pauses.pause(job.id)  # and its worker still reports on it
+    unfinished = harness.jobs.unfinished(job.id)
+    assert unfinished is not None
+    unfinished.pause()  # and its worker still reports on it
     status = await harness.jobs.cancel(UNRESTRICTED, job.id)
     assert status.state is JobState.CANCELLED
     assert not len(harness.jobs.pauses)

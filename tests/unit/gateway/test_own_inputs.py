@@ -16,21 +16,19 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.limits import Admission
 from gateway.fleet.worker import RunAssignment, SendInputs
-from gateway.jobs import own_inputs, own_inputs_job, reopening, uploads
+from gateway.jobs import input_feed, own_inputs, reopening, uploads
 from gateway.jobs.own_inputs import OwnInputs
-from gateway.jobs.own_inputs_job import OwnInputsJob
 from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.read_ahead import AHEAD_BYTES
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
 from gateway.jobs.store import StoreFull
-from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads, Receipt
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, RecordLog
 from gateway.records.store import DataKey, DataStore
-from synergai.domain import EngineName, JobId, JobSpec, JobState
+from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Conflict,
     InvalidInput,
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.fleet.worker import ConnectedWorker
-    from gateway.jobs.own_inputs_job import JobData
+    from gateway.jobs.input_feed import JobData
     from gateway.jobs.record import JobRecord
     from gateway.records.log import Record
     from gateway.records.store import OpenLog
@@ -64,23 +62,8 @@ RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()
 class OwnDataHarness(GatewayHarness):
     """A gateway without its servers that runs jobs over uploads."""
 
-    def add_data(self, directory: Path) -> None:
-        self.directory = directory
-        self.store = DataStore(directory)
-        # The harness admits requests of a thousand bytes.
-        self.uploads = InputUploads(self.store, self.journal, Admission(9, 1 << 40), self.quotas)
-        self.own = OwnInputs(self.store, self.uploads, self.journal, self.dispatcher)
-        self.jobs = SubmittedJobs(
-            self.dispatcher,
-            self.versions,
-            self.journal,
-            self.admission,
-            self.quotas,
-            self.metrics,
-            self.clock,
-            max_jobs=2,
-            own_inputs=self.own,
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.results = JobResults(self.jobs, self.store)
 
     async def upload(
@@ -153,16 +136,15 @@ class OwnDataHarness(GatewayHarness):
 async def own_data(directory: Path) -> AsyncIterator[OwnDataHarness]:
     """Open a gateway's state; leaving the context is a crash as far as the data is concerned."""
     journal = Journal(directory)
-    harness = OwnDataHarness(journal)
-    harness.add_data(directory / "data")
+    harness = OwnDataHarness(journal, directory / "data")
     await harness.store.load()
     try:
         yield harness
     finally:
         harness.dispatcher.close()
         for job in list(harness.jobs._unfinished.values()):
-            if isinstance(job, OwnInputsJob):
-                await job.close()
+            if job.feed is not None:
+                await job.feed.close()
         await harness.jobs.close()
         await journal.close()
         await harness.store.close()
@@ -289,8 +271,8 @@ async def test_follower_gets_results_at_intervals_and_the_last_ones_at_once(
 async def test_worker_has_few_inputs_at_a_time(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_inputs_job, "PORTION_BYTES", 3000)
-    monkeypatch.setattr(own_inputs_job, "WORKER_BYTES", 8000)
+    monkeypatch.setattr(input_feed, "PORTION_BYTES", 3000)
+    monkeypatch.setattr(input_feed, "WORKER_BYTES", 8000)
     worker = harness.add_worker()
     await harness.upload(40, size=1000)
     await harness.jobs.submit(UNRESTRICTED, SPEC)
@@ -314,7 +296,7 @@ async def test_worker_has_few_inputs_at_a_time(
 async def test_inputs_of_a_stopped_assignment_leave_room_for_another_job(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_inputs_job, "WORKER_BYTES", 8000)
+    monkeypatch.setattr(input_feed, "WORKER_BYTES", 8000)
     worker = harness.add_worker()
     await harness.upload(20, size=1000)
     await harness.upload(20, size=1000, upload_id="urgent")
@@ -524,7 +506,9 @@ async def test_job_whose_files_cannot_be_opened_runs_once_they_can(
     worker = harness.add_worker()
     async with asyncio.timeout(30):
         await disk.tried.wait()
-    harness.jobs.pauses.pause(JobId(job_id))
+    job = harness.jobs.unfinished(job_id)
+    assert job is not None
+    job.pause()
     assert not (await harness.jobs.get(UNRESTRICTED, job_id)).state.ended
     with pytest.raises(Unavailable, match="cannot be read now"):
         await harness.read(job_id)

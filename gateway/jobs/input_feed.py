@@ -1,4 +1,4 @@
-"""A job over the inputs of an upload while it runs.
+"""The inputs of a job over an upload while it runs.
 
 The inputs of an assignment are sent in portions, as its results become durable, so that a worker
 and the gateway hold few of them. Results are stored durably before they are counted.
@@ -10,33 +10,24 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.worker import SendInputs
-from gateway.jobs.store import StoreFull
-from gateway.jobs.submitted_job import SubmittedJob, execution_so_far
 from gateway.records.log import DamagedLog
 from gateway.records.results import InputResult
 from synergai.protocol.job_inputs import split_input
-from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.admission.tenant_usage import TenantUsage
-    from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.executions import RecordedExecution
-    from gateway.jobs.store import JobStore
-    from gateway.jobs.submitted_job import UnfinishedJobs
-    from gateway.jobs.tracker import JobTracker
     from gateway.records.log import RecordLog
     from gateway.records.results import ResultLog
     from gateway.records.store import OpenLog
-    from synergai.domain import AssignmentId, Fault, JobState
+    from synergai.domain import AssignmentId, JobId
     from synergai.protocol.request_codec import Buffer
     from synergai.scheduling.events import Assignment
 
@@ -70,7 +61,7 @@ class JobData(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class _Feed:
+class _AssignedInputs:
     """The inputs of one assignment.
 
     Attributes:
@@ -125,61 +116,64 @@ class _Feed:
             self.task.cancel()
 
 
-class OwnInputsJob(SubmittedJob):
-    """An unfinished job over an upload.
+class InputFeed:
+    """Sends the inputs of a job to the workers that run its assignments.
+
+    Args:
+        job_id: the job.
+        data: its files.
+        fail: fails the job, for a reason.
+        on_results: called with the numbers of responses and of failed inputs that were recorded.
 
     Attributes:
         data: its files.
     """
 
-    with_tensors = True
-    inputs_follow = True
-
     def __init__(
         self,
-        jobs: UnfinishedJobs,
-        journal: JobStore,
-        tracker: JobTracker,
-        usage: TenantUsage | None,
-        dispatcher: Dispatcher,
+        job_id: JobId,
         data: JobData,
-        on_results: Callable[[OwnInputsJob, int, int], None],
+        fail: Callable[[str], None],
+        on_results: Callable[[JobData, int, int], None],
     ) -> None:
-        super().__init__(jobs, journal, tracker, usage)
         self.data = data
-        self._dispatcher = dispatcher
+        self._job_id = job_id
+        self._fail = fail
         self._on_results = on_results
-        self._feeds: dict[AssignmentId, _Feed] = {}
+        self._assigned: dict[AssignmentId, _AssignedInputs] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._names: dict[int, str] = {}
         self._suspects: set[int] = set()
         self._crashes = 0
         self._response_bytes = 0
 
-    def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
-        """Record the dispatch, and begin to send the inputs."""
-        super().on_dispatched(worker, assignment, now)
-        self._drop_feeds(lambda feed: not feed.is_wanted)
-        feed = self._feeds[assignment.id] = _Feed(
+    def start(self, worker: ConnectedWorker, assignment: Assignment) -> None:
+        """Begin to send the inputs of an assignment."""
+        self._drop(lambda inputs: not inputs.is_wanted)
+        inputs = self._assigned[assignment.id] = _AssignedInputs(
             worker, assignment, worker.in_flight[assignment.id]
         )
-        feed.task = asyncio.create_task(self._send(feed))
-        self._tasks.add(feed.task)
-        feed.task.add_done_callback(self._tasks.discard)
+        inputs.task = asyncio.create_task(self._send(inputs))
+        self._tasks.add(inputs.task)
+        inputs.task.add_done_callback(self._tasks.discard)
 
-    def on_progress(
-        self,
-        worker: ConnectedWorker,
-        progress: AssignmentProgress,
-        responses: Sequence[Buffer],
-        now: float,
-    ) -> None:
-        """Store the results, then record the queries in the journal, then in the status."""
-        assignment = progress.assignment
-        before = progress.done - len(responses)
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._drop(lambda _: True)
+
+    async def close(self) -> None:
+        """Stop, and wait until nothing reads the inputs."""
+        self.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def results(
+        self, progress: AssignmentProgress, responses: Sequence[Buffer]
+    ) -> list[InputResult]:
+        """Return the results of newly completed queries."""
         results = []
-        for query, response in enumerate(responses, before):
-            index = assignment.first + query
+        for query, response in enumerate(responses, progress.done - len(responses)):
+            index = progress.assignment.first + query
             error = progress.failed.get(query, "")
             results.append(InputResult(index, self._names.get(index, ""), response, error))
             if not error:
@@ -187,109 +181,74 @@ class OwnInputsJob(SubmittedJob):
                 self._response_bytes = max(
                     len(response), self._response_bytes - self._response_bytes // 16
                 )
-        self._journal.record_results(
-            self.tracker.id,
-            assignment.id,
-            execution_so_far(worker, progress, now),
-            self.data.results,
-            results,
-        ).add_done_callback(partial(self._stored, assignment, [each.index for each in results]))
+        return results
+
+    def on_recorded(
+        self, execution: RecordedExecution, assignment: Assignment, indexes: range, failed: int
+    ) -> None:
+        """Free the room of inputs whose results are recorded.
+
+        Args:
+            execution: what is recorded of the assignment.
+            assignment: the assignment.
+            indexes: the inputs.
+            failed: number of these that failed.
+        """
+        for index in indexes:
+            self._names.pop(index, None)
+            self._suspects.discard(index)
+        inputs = self._assigned.get(assignment.id)
+        if inputs is not None:
+            inputs.record(execution.count)
+            if execution.count == assignment.count:
+                self._assigned.pop(assignment.id).close()
+        self._on_results(self.data, len(indexes) - failed, failed)
 
     def excuses_crash(self, query: int) -> bool:
-        """Run the query alone next, and return True, unless that was tried before."""
+        """Return whether a query at which an engine host died runs alone next; only once."""
         self._crashes += 1
         if self._crashes > MOST_CRASHES:
-            reason = f"engine hosts died {self._crashes} times in a row at its inputs"
-            self._dispatcher.fail(self.tracker.id, reason)
+            self._fail(f"engine hosts died {self._crashes} times in a row at its inputs")
         if query in self._suspects:
             return False
         self._suspects.add(query)
         return True
 
-    def on_ended(self, state: JobState, reason: str, fault: Fault, now: float) -> None:
-        """Send nothing more, and record the end."""
-        self._drop_feeds(lambda _: True)
-        super().on_ended(state, reason, fault, now)
-
-    def resume(self) -> None:
-        """Continue after a pause."""
-        self._drop_feeds(lambda _: True)
-        super().resume()
-
-    async def close(self) -> None:
-        """Wait until nothing reads the inputs any more."""
-        self._drop_feeds(lambda _: True)
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _stored(
-        self,
-        assignment: Assignment,
-        indexes: Sequence[int],
-        recorded: asyncio.Future[RecordedExecution],
-    ) -> None:
-        if (error := recorded.exception()) is not None:
-            if isinstance(error, StoreFull):
-                # Before the core ends the job: these queries run again after the pause.
-                self._jobs.pauses.pause(self.tracker.id)
-            else:
-                _log.error("job %s: results not recorded: %s", self.tracker.id, error)
-            return
-        execution = recorded.result()
-        failures = self.tracker.failures
-        self.tracker.record_execution(assignment, execution)
-        for index in indexes:
-            self._names.pop(index, None)
-            self._suspects.discard(index)
-        feed = self._feeds.get(assignment.id)
-        if feed is not None:
-            feed.record(execution.count)
-            if execution.count == assignment.count:
-                self._feeds.pop(assignment.id).close()
-        failed = self.tracker.failures - failures
-        self._on_results(self, len(indexes) - failed, failed)
-        limit = self.tracker.spec.max_failures
-        if limit is not None and self.tracker.failures > limit:
-            self._dispatcher.fail(
-                self.tracker.id,
-                f"{counted(self.tracker.failures, 'input')} failed, and {limit:,} may",
-            )
-
-    async def _send(self, feed: _Feed) -> None:
+    async def _send(self, inputs: _AssignedInputs) -> None:
         """Send the inputs of an assignment while there is room for them."""
-        assignment = feed.assignment
+        assignment = inputs.assignment
         log = self.data.inputs.log
         try:
-            while feed.sent < assignment.count:
-                while not feed.has_room():
-                    feed.room.clear()
-                    await feed.room.wait()
-                left = min(assignment.count - feed.sent, MOST_QUERIES - len(feed.held))
+            while inputs.sent < assignment.count:
+                while not inputs.has_room():
+                    inputs.room.clear()
+                    await inputs.room.wait()
+                left = min(assignment.count - inputs.sent, MOST_QUERIES - len(inputs.held))
                 if self._response_bytes:
-                    free = max(0, WORKER_BYTES - feed.worker.input_bytes)
+                    free = max(0, WORKER_BYTES - inputs.worker.input_bytes)
                     left = max(1, min(left, free // self._response_bytes))
-                first = assignment.first + feed.sent
-                inputs = await asyncio.to_thread(_read, log, first, left)
-                if not feed.is_wanted:
+                first = assignment.first + inputs.sent
+                found = await asyncio.to_thread(_read, log, first, left)
+                if not inputs.is_wanted:
                     return
                 suspects = [
                     index - assignment.first
-                    for index in range(first, first + len(inputs))
+                    for index in range(first, first + len(found))
                     if index in self._suspects
                 ]
-                for index, data in enumerate(inputs, first):
+                for index, data in enumerate(found, first):
                     self._names[index] = _name(data)
-                    feed.add(max(len(data), self._response_bytes))
-                feed.worker.orders.put(SendInputs(assignment.id, inputs, suspects))
+                    inputs.add(max(len(data), self._response_bytes))
+                inputs.worker.orders.put(SendInputs(assignment.id, found, suspects))
         except (DamagedLog, OSError) as error:
-            _log.error("job %s: its inputs cannot be read: %s", self.tracker.id, error)
-            self._dispatcher.fail(self.tracker.id, "its inputs cannot be read any more")
+            _log.error("job %s: its inputs cannot be read: %s", self._job_id, error)
+            self._fail("its inputs cannot be read any more")
 
-    def _drop_feeds(self, which: Callable[[_Feed], bool]) -> None:
-        for assignment_id, feed in list(self._feeds.items()):
-            if which(feed):
-                del self._feeds[assignment_id]
-                feed.close()
+    def _drop(self, which: Callable[[_AssignedInputs], bool]) -> None:
+        for assignment_id, inputs in list(self._assigned.items()):
+            if which(inputs):
+                del self._assigned[assignment_id]
+                inputs.close()
 
 
 def _read(log: RecordLog, first: int, count: int) -> list[bytes]:

@@ -1,0 +1,149 @@
+"""The phases of a submitted job: every call in every phase, against the table."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from gateway.jobs.store import StoreFull
+from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
+from gateway.jobs.tracker import JobTracker
+from synergai.domain import EngineName, Fault, JobSpec, JobState
+from synergai.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.jobs.store import JobStore
+    from synergai.errors import SynergaiError
+
+REACHED_BY: dict[Phase, str] = {
+    Phase.OPENING: "",
+    Phase.RUNNING: "start",
+    Phase.PAUSED: "start pause",
+    Phase.ENDING: "start end",
+    Phase.UNRECORDED: "start end store_full",
+    Phase.ENDED: "start end recorded",
+}
+"""The calls that lead to each phase."""
+LEADS_TO: dict[str, dict[Phase, Phase]] = {
+    "start": {Phase.OPENING: Phase.RUNNING, Phase.PAUSED: Phase.RUNNING},
+    "pause": {Phase.RUNNING: Phase.PAUSED},
+    "resume": {Phase.PAUSED: Phase.RUNNING, Phase.UNRECORDED: Phase.ENDING},
+    "end": dict.fromkeys(
+        (Phase.OPENING, Phase.RUNNING, Phase.PAUSED, Phase.UNRECORDED), Phase.ENDING
+    ),
+    "recorded": {Phase.ENDING: Phase.ENDED},
+    "store_full": {Phase.ENDING: Phase.UNRECORDED},
+}
+"""The phase to which each call leads, from the phases in which it leads to another."""
+
+
+class Journal:
+    """Records an end once the test says so."""
+
+    def record_end(self, _record: object) -> asyncio.Future[None]:
+        self.recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self.recorded
+
+    def answer(self, error: SynergaiError | None) -> None:
+        if error is None:
+            self.recorded.set_result(None)
+        else:
+            self.recorded.set_exception(error)
+
+
+class Dispatcher:
+    """Accepts everything."""
+
+    def __init__(self) -> None:
+        self.has_job = False
+
+    def submit(self, *_args: object, **_fields: object) -> None:
+        self.has_job = True
+
+    def suspend(self, _job_id: object) -> None:
+        self.has_job = False
+
+
+class Phases:
+    """A job under test."""
+
+    def __init__(self) -> None:
+        clock, self.journal, self.dispatcher = Clock(), Journal(), Dispatcher()
+        record = new_job_record(JobSpec(engine=EngineName("echo"), queries=1), clock)
+        tracker = JobTracker(record, clock, lambda *_: None)
+        self.seen: list[Phase] = []
+        self.job = SubmittedJob(
+            tracker,
+            None,
+            cast("Any", self.dispatcher),
+            cast("JobStore", self.journal),
+            lambda job: self.seen.append(job.phase),
+        )
+
+    def end(self) -> None:
+        self.dispatcher.has_job = False  # it forgets a job before it tells of its end
+        self.job.on_ended(JobState.CANCELLED, "", Fault.UNSPECIFIED, 1.0)
+
+    async def make(self, call: str) -> None:
+        calls: dict[str, Callable[[], None]] = {
+            "start": self.job.start,
+            "pause": self.job.pause,
+            "resume": self.job.resume,
+            "end": self.end,
+            "recorded": lambda: self.journal.answer(None),
+            "store_full": lambda: self.journal.answer(StoreFull()),
+        }
+        calls[call]()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("call", ["start", "pause", "resume", "end"])
+async def test_call_leads_to_the_next_phase_or_changes_nothing(call: str, phase: Phase) -> None:
+    phases = Phases()
+    for each in REACHED_BY[phase].split():
+        await phases.make(each)
+    assert phases.job.phase is phase
+    following = LEADS_TO[call].get(phase)
+    if following is None and call in ("start", "end"):
+        with pytest.raises(RuntimeError, match="before"):
+            await phases.make(call)
+    else:
+        await phases.make(call)
+    assert phases.job.phase is (following or phase)
+    assert phases.dispatcher.has_job == (phases.job.phase is Phase.RUNNING)
+
+
+@pytest.mark.parametrize("answer", ["recorded", "store_full"])
+async def test_end_is_over_once_it_is_recorded(answer: str) -> None:
+    phases = Phases()
+    for each in ("start", "end", answer):
+        await phases.make(each)
+    assert phases.job.phase is LEADS_TO[answer][Phase.ENDING]
+
+
+def test_table_has_exactly_the_transitions_of_the_calls() -> None:
+    found: dict[Phase, set[Phase]] = {phase: set() for phase in Phase}
+    for transitions in LEADS_TO.values():
+        for before, after in transitions.items():
+            found[before].add(after)
+    assert {phase: set(after) for phase, after in TRANSITIONS.items()} == found
+
+
+async def test_every_change_of_phase_is_told() -> None:
+    phases = Phases()
+    for each in ("start", "pause", "resume", "end", "store_full", "resume", "recorded"):
+        await phases.make(each)
+    assert phases.seen == [
+        Phase.RUNNING,
+        Phase.PAUSED,
+        Phase.RUNNING,
+        Phase.ENDING,
+        Phase.UNRECORDED,
+        Phase.ENDING,
+        Phase.ENDED,
+    ]
