@@ -37,7 +37,7 @@ ELEMENT_BYTES: Final = {
 }
 """Bytes per element by datatype, except ``BYTES``, whose elements vary in length."""
 
-MAX_BYTES_ELEMENTS: Final = 1 << 20
+MAX_BYTES_ELEMENTS: Final = 1 << 18
 """Limit on the elements of a BYTES tensor; checking each of them blocks the event loop."""
 
 _MAX_EMPTY: Final = 1 << 24

@@ -6,20 +6,25 @@ of tensors, and a header of the call has the length of the JSON part.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.oip_rest.tensors import MAX_JSON_ELEMENTS, element_count, raw_from_json
+from synergai.protocol.oip_rest.tensors import (
+    MAX_JSON_ELEMENTS,
+    MAX_JSON_STRINGS,
+    element_count,
+    raw_from_json,
+)
 from synergai.protocol.parameters import ParameterValue, set_parameter
 from synergai.protocol.request_codec import REGION, RequestHeader, serialise_request
 from synergai.protocol.rpc import RawRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from synergai.protocol.request_codec import Buffer
 
@@ -29,16 +34,18 @@ MAX_JSON_BYTES: Final = 16 << 20
 """Limit on the JSON part of a body, which is parsed on the event loop."""
 MAX_TENSORS: Final = 4096
 """Limit on the inputs and on the requested outputs of a request."""
-MAX_PARAMETERS: Final = 1024
-"""Limit on the parameters of a request or tensor."""
+MAX_PARAMETER_BYTES: Final = 256 << 10
+"""Limit on the parameters of a request and of its tensors in all, in JSON; reading one takes as
+long as a hundred bytes of other JSON."""
 MAX_DIMENSIONS: Final = 64
 """Limit on a tensor's dimensions; that of NumPy."""
 _BINARY_SIZE: Final = "binary_data_size"
 _BINARY_OUTPUT: Final = "binary_data"
 _BINARY_OUTPUTS: Final = "binary_data_output"
 _NO_DATA: Final = Raw(b"")
+_NO_PARAMETERS: Final = Raw(b"null")
 
-_Parameters = Annotated[dict[str, ParameterValue], Meta(max_length=MAX_PARAMETERS)]
+_Parameters: TypeAlias = dict[str, ParameterValue]
 _Dimension = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -46,19 +53,19 @@ class _Input(Struct):
     name: str
     shape: Annotated[list[_Dimension], Meta(max_length=MAX_DIMENSIONS)]
     datatype: str
-    parameters: _Parameters | None = None
+    parameters: Raw = _NO_PARAMETERS
     data: Raw = _NO_DATA
 
 
 class _Output(Struct):
     name: str
-    parameters: _Parameters | None = None
+    parameters: Raw = _NO_PARAMETERS
 
 
 class _Request(Struct):
     inputs: Annotated[list[_Input], Meta(max_length=MAX_TENSORS)]
     id: str = ""
-    parameters: _Parameters | None = None
+    parameters: Raw = _NO_PARAMETERS
     outputs: Annotated[list[_Output], Meta(max_length=MAX_TENSORS)] | None = None
 
 
@@ -79,6 +86,7 @@ class OutputForm(Struct, frozen=True):
 
 
 _request_decoder: Final = msgspec.json.Decoder(_Request)
+_parameters_decoder: Final = msgspec.json.Decoder(_Parameters | None)
 
 
 def read_request(
@@ -113,35 +121,36 @@ def read_request(
             "tensors as binary data"
         )
     request = decode_json(_request_decoder, view[:json_bytes], "an inference request")
-    elements = sum(element_count(each.name, each.shape) for each in request.inputs if each.data)
-    if elements > MAX_JSON_ELEMENTS:
+    named = (request, *request.inputs, *(request.outputs or ()))
+    size = sum(len(memoryview(each.parameters)) for each in named)
+    if size > MAX_PARAMETER_BYTES:
         raise InvalidInput(
-            f"the inputs have {elements:,} elements in JSON; the limit is {MAX_JSON_ELEMENTS:,}: "
-            "send them as binary data"
+            f"the parameters have {size:,} bytes in all; the limit is {MAX_PARAMETER_BYTES:,}"
         )
+    _check_elements(request.inputs)
     message = ModelInferRequest(model_name=engine, model_version=version, id=request.id)
     contents, rest = [], view[json_bytes:]
     for each in request.inputs:
-        if REGION not in (each.parameters or {}):
-            content, rest = _take_content(each, rest)
+        parameters = _read_parameters(each)
+        if REGION not in parameters:
+            content, rest = _take_content(each, parameters, rest)
             contents.append(content)
         tensor = message.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
-        _set_parameters(tensor.parameters, each.parameters, _BINARY_SIZE)
+        _set_parameters(tensor.parameters, parameters, _BINARY_SIZE)
     if rest:
         raise InvalidInput(f"the body has {len(rest):,} bytes that belong to no input")
-    form = OutputForm(
-        _bool(request.parameters or {}, _BINARY_OUTPUTS, "the request"),
-        {
-            output.name: _bool(output.parameters, _BINARY_OUTPUT, f"output {output.name!r}")
-            for output in request.outputs or ()
-            if output.parameters and _BINARY_OUTPUT in output.parameters
-        },
-    )
-    _set_parameters(message.parameters, request.parameters, _BINARY_OUTPUTS)
+    parameters = _read_parameters(request)
+    default = _bool(parameters, _BINARY_OUTPUTS, "the request")
+    _set_parameters(message.parameters, parameters, _BINARY_OUTPUTS)
+    by_name = {}
     for wanted in request.outputs or ():
+        parameters = _read_parameters(wanted)
+        if _BINARY_OUTPUT in parameters:
+            by_name[wanted.name] = _bool(parameters, _BINARY_OUTPUT, f"output {wanted.name!r}")
         output = message.outputs.add(name=wanted.name)
-        _set_parameters(output.parameters, wanted.parameters, _BINARY_OUTPUT)
+        _set_parameters(output.parameters, parameters, _BINARY_OUTPUT)
     data = serialise_request(message, contents)
+    form = OutputForm(default, by_name)
     return RawRequest(data, RequestHeader(message, contents)), form
 
 
@@ -166,9 +175,37 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: Buffer, expected: str) -
         raise InvalidInput(f"the body is not {expected}: {error}") from None
 
 
-def _take_content(tensor: _Input, rest: memoryview) -> tuple[Buffer, memoryview]:
+def _check_elements(inputs: Sequence[_Input]) -> None:
+    """Check the number of elements in JSON.
+
+    Raises:
+        InvalidInput: there are too many.
+    """
+    numbers = strings = 0
+    for each in inputs:
+        if each.data:
+            count = element_count(each.name, each.shape)
+            if each.datatype == "BYTES":
+                strings += count
+            else:
+                numbers += count
+    if numbers > MAX_JSON_ELEMENTS or strings > MAX_JSON_STRINGS:
+        raise InvalidInput(
+            f"the inputs have {numbers + strings:,} elements in JSON; the limit is "
+            f"{MAX_JSON_ELEMENTS:,}, and {MAX_JSON_STRINGS:,} strings: send them as binary data"
+        )
+
+
+def _read_parameters(named: _Request | _Input | _Output) -> _Parameters:
+    data = memoryview(named.parameters)
+    return decode_json(_parameters_decoder, data, "an inference request") or {}
+
+
+def _take_content(
+    tensor: _Input, parameters: _Parameters, rest: memoryview
+) -> tuple[Buffer, memoryview]:
     """Return the raw contents of an input, and the binary data of those that follow."""
-    name, parameters = tensor.name, tensor.parameters or {}
+    name = tensor.name
     has_data = bool(tensor.data)
     if _BINARY_SIZE not in parameters:
         if not has_data:
@@ -189,11 +226,11 @@ def _take_content(tensor: _Input, rest: memoryview) -> tuple[Buffer, memoryview]
 
 def _set_parameters(
     target: Any,  # a map field, whose type the stubs keep private
-    parameters: _Parameters | None,
+    parameters: _Parameters,
     consumed: str,
 ) -> None:
     """Copy the parameters that are not `consumed` by this conversion."""
-    for name, value in (parameters or {}).items():
+    for name, value in parameters.items():
         if name != consumed:
             set_parameter(target[name], value)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_JSON_ELEMENTS: Final = 1 << 20
 """Limit on the elements of a request's inputs, and of an output, in JSON; their conversion blocks
 the event loop."""
+MAX_JSON_STRINGS: Final = 1 << 16
+"""The same for elements that are strings."""
 _FORMATS: Final = {
     "BOOL": "?",
     "UINT8": "B",
@@ -225,8 +227,11 @@ def _strings(name: str, raw: Buffer) -> list[Element]:
             start = position + 4
             position = start + int.from_bytes(raw[position:start], "little")
             strings.append(str(raw[start:position], "utf-8"))
-            if len(strings) > MAX_JSON_ELEMENTS:
-                raise InvalidInput(_too_many("output", name, len(strings)))
+            if len(strings) > MAX_JSON_STRINGS:
+                raise InvalidInput(
+                    f"output {name!r} has more than {MAX_JSON_STRINGS:,} strings, the limit in "
+                    "JSON: request it as binary data"
+                )
     except UnicodeDecodeError:
         raise InvalidInput(
             f"output {name!r} has elements that are not UTF-8, which JSON cannot represent; "

@@ -285,6 +285,30 @@ def test_limit_of_elements_in_json_holds_for_all_inputs_together() -> None:
     read_request("e", "", json.dumps({"inputs": inputs[:2]}).encode())
 
 
+def test_fewer_strings_than_numbers_are_read_from_json() -> None:
+    many = tensors.MAX_JSON_STRINGS + 1
+    assert "65,536 strings" in problem(body(shape=[many], datatype="BYTES", data=["a"] * many))
+    assert len(tensors.json_from_raw("y", "BYTES", bytes(4 * (many - 1)))) == many - 1
+    with pytest.raises(InvalidInput, match="more than 65,536 strings"):
+        tensors.json_from_raw("y", "BYTES", bytes(4 * many))
+
+
+def test_limit_of_parameters_holds_for_the_request_and_its_tensors_together() -> None:
+    parameters = {f"parameter_{number}": number for number in range(300)}
+    inputs = [
+        {
+            "name": f"x{number}",
+            "shape": [1],
+            "datatype": "INT8",
+            "data": [1],
+            "parameters": parameters,
+        }
+        for number in range(50)
+    ]
+    assert "262,144" in problem(json.dumps({"inputs": inputs}).encode())
+    read_request("e", "", json.dumps({"inputs": inputs[:10]}).encode())
+
+
 def test_shape_does_not_determine_the_memory_that_a_check_takes() -> None:
     size = 1 << 19
     data = b"[[" + b"1," * (size - 1) + b"1]]"
