@@ -25,9 +25,8 @@ def run(settings: GatewaySettings) -> None:
     with [bold]synergai agent[/bold].
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    config = settings.to_config()
-    check_free(config.addresses)  # now, as the gateway's start takes seconds
-    run_instead("gateway.process", config)
+    check_free(settings.addresses)  # now, as the gateway's start takes seconds
+    run_instead("gateway.process", settings)
 
 
 def install(

@@ -15,7 +15,7 @@ from synergai.runtime.installation import (
     check_programs,
     read_unit,
 )
-from synergai.runtime.settings import validate_address
+from synergai.runtime.setting_types import validate_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,16 +88,19 @@ class Installation:
         # Imported here: they are slow to import.
         from gateway.access.exposure import check_before_start
         from gateway.settings import GatewaySettings
+        from synergai.runtime.settings import options_of
 
         try:
             written = self._settings() or _lines(root / ENVIRONMENT.lstrip("/"))
             written += _lines(root / LOCAL_ENVIRONMENT.lstrip("/"))
             pairs = dict(line.strip().split("=", 1) for line in written if "=" in line)
             given = {
-                name: pairs.get(f"{_PREFIX}{name.upper()}") for name in GatewaySettings.model_fields
+                name: value
+                for name in options_of(GatewaySettings)
+                if (value := pairs.get(GatewaySettings.env_var(name)))
             }
-            settings = GatewaySettings.load({name: value for name, value in given.items() if value})
-            check_before_start(settings.to_config())
+            settings = GatewaySettings.load(given)
+            check_before_start(settings)
         except InvalidInput as error:
             return str(error)
         return ""

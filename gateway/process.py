@@ -14,13 +14,13 @@ from synergai.runtime.interrupts import exit_on_interrupt
 def main() -> None:
     """Run the gateway whose configuration is the only argument."""
     with exit_on_interrupt():  # the imports take a second or more
-        from gateway.config import GatewayConfig
         from gateway.server import GatewayProcess
+        from gateway.settings import GatewaySettings
         from synergai.cli.errors import exit_on_error
         from synergai.runtime.reexec import decode_config
         from synergai.runtime.service import run_service
 
-        config = decode_config(sys.argv[1], GatewayConfig)
+        config = decode_config(sys.argv[1], GatewaySettings)
         with exit_on_error():
             run_service(lambda: GatewayProcess(config), config.log_level)
 

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gateway.app import App
-    from gateway.config import GatewayConfig
     from gateway.hub.work_streams import WorkStreams
+    from gateway.settings import GatewaySettings
     from synergai.errors import InternalError
 
 _log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Gateway:
         SynergaiError: a port, the state directory or the dictionary cannot be used.
     """
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewaySettings) -> None:
         self.app: App
         self._config = config
         self._stack = AsyncExitStack()

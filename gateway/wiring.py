@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from contextlib import AsyncExitStack
 
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
     from synergai.profiles.service import DictionaryChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
-async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
+async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     """Build a gateway's components; closing `stack` closes them.
 
     Raises:
@@ -230,7 +230,7 @@ async def build_app(config: GatewayConfig, stack: AsyncExitStack) -> App:
     return app
 
 
-def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
+def _store(config: GatewaySettings, stack: AsyncExitStack) -> EngineStore:
     """Return the store of engines, which loads its versions in the background.
 
     Raises:
@@ -249,7 +249,7 @@ def _store(config: GatewayConfig, stack: AsyncExitStack) -> EngineStore:
 
 
 def _access(
-    config: GatewayConfig,
+    config: GatewaySettings,
     metrics: Metrics,
     stack: AsyncExitStack,
 ) -> tuple[LiveTable, Authenticator] | tuple[None, None]:
@@ -272,7 +272,7 @@ def _access(
     return table, authenticator
 
 
-def _audit(config: GatewayConfig, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
+def _audit(config: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
     """Return the audit log, if one is configured.
 
     Raises:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import Engine, EngineName
     from synergai.v1 import common_pb2
-    from worker_agent.config import AgentConfig
     from worker_agent.hub_client.link import HubLink
     from worker_agent.providers.choice import Offers, ProviderChoice
+    from worker_agent.settings import AgentSettings
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Agent:
         address: address of its own Open Inference Protocol server; empty if there is none.
     """
 
-    def __init__(self, config: AgentConfig, hub: HubLink | None = None) -> None:
+    def __init__(self, config: AgentSettings, hub: HubLink | None = None) -> None:
         self._config = config
         self._instance = secrets.token_hex(8)
         self._read_tls()  # report invalid certificate files before starting anything
@@ -64,15 +64,15 @@ class Agent:
         self._engines: dict[EngineName, Engine] = {}
         self._inventory: Inventory | None = None
         self._watch: ModelDirectoryWatch | None = None
-        self._memory = HostMemory(config.memory_limit_bytes)
+        self._memory = HostMemory(config.worker.memory_limit_bytes)
         self._idle = asyncio.Event()
         # Removed from the environment, which engine hosts inherit.
         self._token = os.environ.pop(TOKEN_VARIABLE, "") if hub is None else ""
         self._link = hub
-        self._main = self._create_worker(config.worker_id, config.memory_bytes)
+        self._main = self._create_worker(config.worker.worker_id, config.worker.memory_bytes)
         self._workers = [self._main]
         self._reconciler = Reconciler(
-            FetchedEngines(config.state / FOLDER, config.disk_budget),
+            FetchedEngines(config.state / FOLDER, config.worker.disk_budget),
             self._find_own,
             self._send_placed,
             self._installed,
@@ -85,11 +85,11 @@ class Agent:
     async def __aenter__(self) -> Self:
         self._config.state.mkdir(parents=True, exist_ok=True)
         async with contextlib.AsyncExitStack() as stack:
-            files = MachineFiles(self._config.root)
+            files = MachineFiles(self._config.worker.root)
             main = self._main
             power = await PowerManager.open(
-                self._config.power,
-                self._config.power_modes,
+                self._config.worker.power,
+                self._config.worker.power_modes,
                 files,
                 main.hub.send_power_changed,
             )
@@ -98,7 +98,7 @@ class Agent:
             meter = await asyncio.to_thread(PowerMeter, files)
             stack.push_async_callback(asyncio.to_thread, meter.close)
             offers = await find_offers(
-                self._config.providers, InstalledRuntimes(), self._config.state / "providers"
+                self._config.worker.providers, InstalledRuntimes(), self._config.state / "providers"
             )
             offers.log()
             self._configure_workers(offers)
@@ -108,23 +108,28 @@ class Agent:
             for worker in self._workers:
                 stack.push_async_callback(worker.hosts.close)
             self._inventory = inventory = Inventory(
-                self._config.models,
+                self._config.worker.models,
                 self._config.state / CACHE_FILE,
                 memory=self._memory,
-                agent_version=self._config.agent_version,
+                agent_version=self._config.worker.agent_version,
                 fetched=self._config.state / FOLDER,
             )
             self._watch = watch = ModelDirectoryWatch(
-                inventory, self._config.models_look_s, self._engine_found, self._engine_changed
+                inventory,
+                self._config.worker.models_look_s,
+                self._engine_found,
+                self._engine_changed,
             )
             for engine in (await inventory.discover()).values():
                 self._set_engine(engine)
-            first = {session.engine for session in self._config.sessions} & set(self._engines)
+            first = {session.engine for session in self._config.worker.sessions} & set(
+                self._engines
+            )
             await inventory.describe(first, self._set_engine)
             # Failures are logged by the pool; the registration lists the resident sessions.
             loads = [
                 worker.start_load(session)
-                for session in self._config.sessions
+                for session in self._config.worker.sessions
                 for worker in self._workers_for(session.configuration.execution_provider)
             ]
             await asyncio.gather(*filter(None, loads), return_exceptions=True)
@@ -213,8 +218,8 @@ class Agent:
                 f"{beside[0]} cannot run beside others on a machine with power modes, since a "
                 'switch would disturb them: remove parallel = true, or set power = "none"'
             )
-        configurations = self._config.configurations(modes, offers)
-        memory_bytes = self._config.memory_bytes // (bool(configurations) + len(beside) or 1)
+        configurations = self._config.worker.configurations(modes, offers)
+        memory_bytes = self._config.worker.memory_bytes // (bool(configurations) + len(beside) or 1)
         workers = [self._device_worker(choice, memory_bytes) for choice in beside]
         if configurations:
             self._main.hosts.memory_bytes = memory_bytes
@@ -229,11 +234,11 @@ class Agent:
             )
 
     def _device_worker(self, choice: ProviderChoice, memory_bytes: int) -> Worker:
-        name = validate_name(f"{self._config.worker_id}.{choice.suffix}", "worker id")
+        name = validate_name(f"{self._config.worker.worker_id}.{choice.suffix}", "worker id")
         state = self._config.state / "workers" / choice.suffix
         state.mkdir(parents=True, exist_ok=True)
         worker = self._create_worker(name, memory_bytes, choice.suffix)
-        worker.configure(choice.configurations(self._config.configurations()), [choice])
+        worker.configure(choice.configurations(self._config.worker.configurations()), [choice])
         return worker
 
     def _workers_for(self, provider: str) -> list[Worker]:
@@ -252,7 +257,7 @@ class Agent:
 
     def _find_own(self) -> dict[EngineName, Path]:
         """Return the models of the engines in the user's model directory."""
-        definitions = ModelDirectories(self._config.models).own_engines()
+        definitions = ModelDirectories(self._config.worker.models).own_engines()
         return {definition.name: definition.file for definition in definitions}
 
     def _installed(self, engine: EngineName) -> None:
@@ -270,13 +275,13 @@ class Agent:
                 _log.warning(
                     "the model directory %s has no engines: add one with "
                     "'synergai engines add FILE'",
-                    self._config.models,
+                    self._config.worker.models,
                 )
             usable = sum(not engine.fault for engine in self._engines.values())
             _log.info(
                 "worker %s (%s): %d of %d engines are usable",
-                self._config.worker_id,
-                self._config.worker_class,
+                self._config.worker.worker_id,
+                self._config.worker.worker_class,
                 usable,
                 len(self._engines),
             )

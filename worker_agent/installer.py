@@ -18,7 +18,7 @@ from synergai.runtime.installation import (
     path_problem,
     read_unit,
 )
-from synergai.runtime.settings import HUB, validate_address
+from synergai.runtime.setting_types import HUB, validate_address
 from worker_agent.power.helper import ALLOWED
 from worker_agent.power.selection import AUTO, CONTROLLERS, detect, open_controller
 

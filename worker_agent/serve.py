@@ -1,7 +1,7 @@
 """Process that serves as the agent.
 
 ``synergai agent`` executes it in place of itself, under the same process id, once the settings are
-valid: the command line and the validation take 17 MB that serving does not need.
+valid: the command line takes memory that serving does not need.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def main() -> None:
         from synergai.runtime.reexec import decode_config
         from synergai.runtime.service import run_service
         from worker_agent.app import Agent
-        from worker_agent.config import AgentConfig
+        from worker_agent.settings import AgentSettings
 
-        config = decode_config(sys.argv[1], AgentConfig)
+        config = decode_config(sys.argv[1], AgentSettings)
         with exit_on_error():
             run_service(lambda: Agent(config), config.log_level)
 

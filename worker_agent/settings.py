@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from pydantic import AfterValidator, Field, field_validator
+from msgspec import Meta
 
 from synergai.domain import MAX_THREADS, Configuration, EngineName, Session
 from synergai.errors import InvalidInput
@@ -17,22 +17,39 @@ from synergai.names import validate_name
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES
 from synergai.runtime.memory import physical_memory_bytes
 from synergai.runtime.paths import agent_state, default_worker_class
-from synergai.runtime.settings import (
+from synergai.runtime.setting_types import (
     HUB,
+    Checked,
     Cores,
-    Duration,
     HubAddress,
     LogLevel,
-    Settings,
     Size,
+    named,
 )
-from worker_agent.config import AgentConfig, WorkerConfig
-from worker_agent.providers.settings import Providers  # noqa: TC001 - pydantic reads it
+from synergai.runtime.settings import Settings
+from worker_agent.cpu_affinity import check_thread_counts
+from worker_agent.providers.settings import Providers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from worker_agent.power.controller import PowerMode
+    from worker_agent.providers.choice import Offers
 
 
 def _default_worker_id() -> str:
     """Return the host name, with characters that are invalid in worker ids replaced."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-")[:128] or "worker"
+
+
+def _agent_version() -> str:
+    """Return the version of the installed package; 0 in a checkout without installation."""
+    from importlib.metadata import PackageNotFoundError, version  # takes memory
+
+    try:
+        return version("synergai")
+    except PackageNotFoundError:
+        return "0"
 
 
 def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
@@ -42,94 +59,83 @@ def _checked_threads(threads: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(set(threads)))
 
 
-class _HubAddress(Settings):
-    """The gateway; a separate class so that help lists it first."""
-
-    gateway: HubAddress = Field(default=HUB, description="Address of the gateway's hub.")
+def _checked_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(validate_name(label, "label") for label in labels)
 
 
-class WorkerSettings(Settings):
+def _checked_pins(pins: dict[str, str]) -> dict[str, str]:
+    for text in pins.values():
+        Configuration.parse(text)
+    return pins
+
+
+class WorkerSettings(Settings, frozen=True, kw_only=True):
     """Settings of a machine as a worker, whichever process its agent runs in."""
 
-    models: Path = Field(
-        default=Path("models"), description="Model directory, with one folder per engine."
-    )
-    worker_id: Annotated[str, AfterValidator(lambda name: validate_name(name, "worker id"))] = (
-        Field(
-            default_factory=_default_worker_id, description="Unique id of this worker in the fleet."
-        )
+    models: Annotated[Path, "Model directory, with one folder per engine."] = Path("models")
+    worker_id: Annotated[str, named("worker id"), "Unique id of this worker in the fleet."] = (
+        msgspec.field(default_factory=_default_worker_id)
     )
     worker_class: Annotated[
-        str, AfterValidator(lambda name: validate_name(name, "worker class"))
-    ] = Field(
-        default_factory=default_worker_class,
-        description="Worker class; machines of one class are identical and share a profile.",
-    )
-    threads: Annotated[tuple[int, ...], AfterValidator(_checked_threads)] = Field(
-        default=(),
-        description="Thread counts of configurations; 1, 2, 4, … up to the core count if empty.",
-    )
-    providers: Providers = Field(
-        default=(),
-        description="Execution providers of configurations, such as CPU,OpenVINO; those that "
+        str,
+        named("worker class"),
+        "Worker class; machines of one class are identical and share a profile.",
+    ] = msgspec.field(default_factory=default_worker_class)
+    threads: Annotated[
+        tuple[int, ...],
+        Checked(_checked_threads),
+        "Thread counts of configurations; 1, 2, 4, … up to the core count if empty.",
+    ] = ()
+    providers: Annotated[
+        Providers,
+        "Execution providers of configurations, such as CPU,OpenVINO; those that "
         "onnxruntime offers if empty. Devices and options are set in the file.",
-    )
-    cores: Cores = Field(
-        default=(),
-        description="CPU cores that engines are restricted to, such as 2-5; all if empty. The "
+    ] = ()
+    cores: Annotated[
+        Cores,
+        "CPU cores that engines are restricted to, such as 2-5; all if empty. The "
         "others are left to the agent, and to a gateway on the same machine.",
-    )
-    memory_mb: int = Field(
-        default=0,
-        ge=0,
-        description="Limit of the memory of engines in MB: idle ones are unloaded, and else the "
+    ] = ()
+    memory_mb: Annotated[
+        int,
+        "Limit of the memory of engines in MB: idle ones are unloaded, and else the "
         "largest is killed. If 0, idle ones are unloaded above half of the physical memory.",
-    )
-    pin: dict[str, str] = Field(
-        default_factory=dict,
-        description="Sessions to load before the worker registers, and never to evict, as "
+        Meta(ge=0),
+    ] = 0
+    pin: Annotated[
+        dict[str, str],
+        Checked(_checked_pins),
+        "Sessions to load before the worker registers, and never to evict, as "
         "ENGINE=CONFIGURATION, such as onnx_digits=threads=2.",
-    )
+    ] = msgspec.field(default_factory=dict)
     labels: Annotated[
         tuple[str, ...],
-        AfterValidator(lambda names: tuple(validate_name(each, "label") for each in names)),
-    ] = Field(
-        default=(),
-        description="Names by which operators select this worker, to place engines on it.",
-    )
-    disk_budget: Size = Field(
-        default=0,
-        ge=0,
-        description="Limit of the engines fetched from the gateway's store, such as 20GB. "
+        Checked(_checked_labels),
+        "Names by which operators select this worker, to place engines on it.",
+    ] = ()
+    disk_budget: Annotated[
+        Size,
+        "Limit of the engines fetched from the gateway's store, such as 20GB. "
         "Engines that are no longer placed here are kept within it; 0 keeps placed engines only.",
-    )
-    power: str = Field(
-        default="auto",
-        description="Power controller: nvpmodel, cpufreq, cgroup or none; auto detects the board.",
-    )
-    power_modes: tuple[str, ...] = Field(
-        default=(),
-        description="Power modes of configurations; all that need no reboot if empty.",
-    )
+        Meta(ge=0),
+    ] = 0
+    power: Annotated[
+        str, "Power controller: nvpmodel, cpufreq, cgroup or none; auto detects the board."
+    ] = "auto"
+    power_modes: Annotated[
+        tuple[str, ...], "Power modes of configurations; all that need no reboot if empty."
+    ] = ()
     root: Path = Path("/")  # of the files of power control, such as an emulated board's
-    models_look_s: Duration = 5.0  # interval between two checks of the engines' files
-    hang_timeout_s: Duration = Field(
-        default=30.0,
-        gt=0,
-        description="Seconds without a response after which an engine is restarted.",
-    )
-    input_roots: tuple[str, ...] = Field(
-        default=(),
-        description="Directories, and URLs such as s3://bucket/folder, below which the inputs of "
+    models_look_s: float = 5.0  # interval between two checks of the engines' files
+    hang_timeout_s: Annotated[
+        float, "Seconds without a response after which an engine is restarted.", Meta(gt=0)
+    ] = 30.0
+    input_roots: Annotated[
+        tuple[str, ...],
+        "Directories, and URLs such as s3://bucket/folder, below which the inputs of "
         "jobs may be read that name a URL; none if empty.",
-    )
-
-    @field_validator("pin")
-    @classmethod
-    def _are_configurations(cls, value: dict[str, str]) -> dict[str, str]:
-        for text in value.values():
-            Configuration.parse(text)
-        return value
+    ] = ()
+    agent_version: str = msgspec.field(default_factory=_agent_version)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -148,57 +154,88 @@ class WorkerSettings(Settings):
         """Enforced limit of the memory of engines in bytes; 0 for none."""
         return self.memory_mb << 20
 
-    @property
-    def agent_version(self) -> str:
-        """Version of the installed package; 0 in a checkout without installation."""
-        try:
-            return version("synergai")
-        except PackageNotFoundError:
-            return "0"
+    def configurations(
+        self, modes: Sequence[PowerMode] = (), offers: Offers | None = None
+    ) -> tuple[Configuration, ...]:
+        """Return the available configurations, without devices that run beside the others.
 
-    def to_worker_config(self) -> WorkerConfig:
-        """Return the configuration of a worker with these settings."""
-        return msgspec.convert(self, WorkerConfig, from_attributes=True)
+        Those on the CPU come last, by increasing speed of the power mode and number of threads.
+
+        Args:
+            modes: available power modes; thread counts are limited by the cores of each mode.
+            offers: the execution providers; None for the CPU alone.
+
+        Raises:
+            InvalidInput: `cores`, or every mode, has fewer cores than a thread count.
+        """
+        on_cpu = self._on_cpu(modes)
+        if offers is None:
+            return on_cpu
+        here = (choice for choice in offers.choices if not choice.parallel)
+        found = [each for choice in here for each in choice.configurations(on_cpu)]
+        return (*found, *(on_cpu if offers.cpu else ()))
+
+    def _on_cpu(self, modes: Sequence[PowerMode]) -> tuple[Configuration, ...]:
+        check_thread_counts(self.threads, self.cores)
+        if not modes:
+            cores = len(self.cores) or len(os.sched_getaffinity(0))
+            return tuple(Configuration(count) for count in self.threads or _powers_of_two(cores))
+        found = tuple(
+            Configuration(count, mode.name)
+            for mode in sorted(modes, key=lambda mode: mode.speed)
+            for count in self.threads
+            or _powers_of_two(min(mode.cores, len(self.cores) or mode.cores))
+            if count <= mode.cores
+        )
+        if not found:
+            most = max(mode.cores for mode in modes)
+            raise InvalidInput(
+                f"no power mode has cores for {min(self.threads)} threads; the maximum is {most}"
+            )
+        return found
 
 
-class AgentSettings(WorkerSettings, _HubAddress, env_prefix="SYNERGAI_AGENT_"):
+def _powers_of_two(cores: int) -> list[int]:
+    """Return 1, 2, 4, … below the number of cores, and the number of cores."""
+    counts = [1]
+    while counts[-1] * 2 < cores:
+        counts.append(counts[-1] * 2)
+    return counts if cores == 1 else [*counts, cores]
+
+
+class AgentSettings(Settings, frozen=True, kw_only=True):
     """Settings of the agent."""
 
-    state: Path = Field(
-        default_factory=agent_state,
-        description="State directory, which holds the cache of engine descriptions and the "
-        "worker's secret.",
-    )
-    tls_ca: Path | None = Field(
-        default=None,
-        description="CA certificate (PEM) to verify the gateway with; enables TLS.",
-    )
-    tls_cert: Path | None = Field(
-        default=None, description="Client certificate (PEM), if the gateway requires one."
-    )
-    tls_key: Path | None = Field(default=None, description="Private key (PEM) of --tls-cert.")
-    enrolment_token_file: Path | None = Field(
-        default=None,
-        description="File with an enrolment token of the gateway, which the agent exchanges for a "
-        "secret at its first registration; not needed afterwards.",
-    )
-    drain_s: Duration = Field(
-        default=30.0,
-        ge=0,
-        description="Seconds to complete outstanding work when the agent is stopped.",
-    )
-    max_message_bytes: int = Field(
-        default=DEFAULT_MAX_MESSAGE_BYTES,
-        ge=1 << 20,
-        description="Size limit of gRPC messages in bytes.",
-    )
-    ready_file: Path | None = Field(
-        default=None,
-        description="File to write once the agent serves: its process id, as JSON. "
-        "Engines may still be under inspection.",
-    )
-    log_level: LogLevel = Field(default="info", description="Log level; logs go to standard error.")
+    env_prefix = "SYNERGAI_AGENT_"
+    has_file = True
 
-    def to_config(self) -> AgentConfig:
-        """Return the configuration of an agent with these settings."""
-        return msgspec.convert(self, AgentConfig, from_attributes=True)
+    gateway: Annotated[HubAddress, "Address of the gateway's hub."] = HUB
+    worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
+    state: Annotated[
+        Path,
+        "State directory, which holds the cache of engine descriptions and the worker's secret.",
+    ] = msgspec.field(default_factory=agent_state)
+    tls_ca: Annotated[
+        Path | None, "CA certificate (PEM) to verify the gateway with; enables TLS."
+    ] = None
+    tls_cert: Annotated[Path | None, "Client certificate (PEM), if the gateway requires one."] = (
+        None
+    )
+    tls_key: Annotated[Path | None, "Private key (PEM) of --tls-cert."] = None
+    enrolment_token_file: Annotated[
+        Path | None,
+        "File with an enrolment token of the gateway, which the agent exchanges for a "
+        "secret at its first registration; not needed afterwards.",
+    ] = None
+    drain_s: Annotated[
+        float, "Seconds to complete outstanding work when the agent is stopped.", Meta(ge=0)
+    ] = 30.0
+    max_message_bytes: Annotated[int, "Size limit of gRPC messages in bytes.", Meta(ge=1 << 20)] = (
+        DEFAULT_MAX_MESSAGE_BYTES
+    )
+    ready_file: Annotated[
+        Path | None,
+        "File to write once the agent serves: its process id, as JSON. "
+        "Engines may still be under inspection.",
+    ] = None
+    log_level: Annotated[LogLevel, "Log level; logs go to standard error."] = "info"

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from synergai.domain import Configuration, Engine, EngineName, Session
-    from worker_agent.config import AgentConfig
     from worker_agent.hosts.memory import HostMemory
     from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.link import HubLink
     from worker_agent.placements.reconciler import Fetch, Reconciler
     from worker_agent.power.telemetry import PowerMeter
     from worker_agent.providers.choice import ProviderChoice
+    from worker_agent.settings import AgentSettings
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10
 """Upper bound of what a report adds to a response."""
@@ -81,7 +81,7 @@ class Worker:
 
     def __init__(
         self,
-        config: AgentConfig,
+        config: AgentSettings,
         worker_id: str,
         instance: str,
         memory: HostMemory,
@@ -97,7 +97,7 @@ class Worker:
         self._instance = instance
         self._memory = memory
         self._start_task = start_task
-        self._inputs = InputReader(config.input_roots, config.max_message_bytes)
+        self._inputs = InputReader(config.worker.input_roots, config.max_message_bytes)
         self._on_engine_fault = on_engine_fault
         self._describe_again = describe_again
         self._providers: dict[str, ProviderChoice] = {}
@@ -110,14 +110,14 @@ class Worker:
         self.meter: PowerMeter | None = None
         self.reconciler: Reconciler | None = None
         self.hosts = HostPool(
-            config.models,
+            config.worker.models,
             fetched=config.state / FOLDER,
             memory_bytes=memory_bytes,
             memory=memory,
-            cores=config.cores,
+            cores=config.worker.cores,
             providers=self._providers,
-            hang_timeout_s=config.hang_timeout_s,
-            pinned=config.sessions,
+            hang_timeout_s=config.worker.hang_timeout_s,
+            pinned=config.worker.sessions,
             on_change=self._session_changed,
             on_unusable=self._configurations_unusable,
         )
@@ -247,8 +247,8 @@ class Worker:
         return hub_pb2.Register(
             protocol_version=HUB_VERSION,
             worker_id=self.id,
-            worker_class=self._config.worker_class,
-            agent_version=self._config.agent_version,
+            worker_class=self._config.worker.worker_class,
+            agent_version=self._config.worker.agent_version,
             cores=len(os.sched_getaffinity(0)),
             memory_bytes=physical_memory_bytes(),
             configurations=map(converters.configuration_to_proto, self.configurations),
@@ -266,7 +266,7 @@ class Worker:
             meter="" if self.meter is None else self.meter.source,
             instance=self._instance,
             backends=() if self.reconciler is None else sorted(installed_backends()),
-            labels=self._config.labels,
+            labels=self._config.worker.labels,
             memory_limit_bytes=self._memory.limit_bytes,
             memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
             unusable=map(converters.unusable_session_to_proto, self.hosts.unusable_sessions()),
@@ -275,8 +275,8 @@ class Worker:
                 hub_pb2.SessionMemory(session=converters.session_to_proto(session), bytes=size)
                 for session, size in self.hosts.session_bytes().items()
             ],
-            pinned=map(converters.session_to_proto, self._config.sessions),
-            engine_cores=len(self._config.cores) or len(os.sched_getaffinity(0)),
+            pinned=map(converters.session_to_proto, self._config.worker.sessions),
+            engine_cores=len(self._config.worker.cores) or len(os.sched_getaffinity(0)),
         )
 
     def heartbeat_message(self) -> hub_pb2.Heartbeat:

@@ -9,12 +9,12 @@ from synergai.errors import InvalidInput
 from synergai.runtime.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 
 
-def check_before_start(config: GatewayConfig) -> None:
+def check_before_start(config: GatewaySettings) -> None:
     """Check as `check_exposure` does, before anything is started that the gateway's start undoes.
 
     Reads the access table only if other machines can reach a port.
@@ -32,7 +32,7 @@ def check_before_start(config: GatewayConfig) -> None:
     check_exposure(config, workers_are_listed=listed)
 
 
-def check_exposure(config: GatewayConfig, *, workers_are_listed: bool) -> None:
+def check_exposure(config: GatewaySettings, *, workers_are_listed: bool) -> None:
     """Check that every port that other machines can reach is encrypted and authenticated.
 
     With ``insecure``, missing protection is logged instead.

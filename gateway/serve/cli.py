@@ -17,9 +17,8 @@ def run(settings: ServeSettings) -> None:
     port 8002. Agents on other machines can join at the address given with --hub.
     Ctrl-C drains requests in flight; accepted jobs resume after the next start.
     """
-    config = settings.to_serve_config()
-    check_free(config.gateway.addresses)  # now, as the server's start takes seconds
-    run_instead("gateway.serve.process", config)
+    check_free(settings.gateway.addresses)  # now, as the server's start takes seconds
+    run_instead("gateway.serve.process", settings)
 
 
 app = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False, add_completion=False)

@@ -17,7 +17,7 @@ from worker_agent.app import Agent
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from gateway.serve.config import ServeConfig
+    from gateway.serve.settings import ServeSettings
     from gateway.server import GatewayProcess
 
 
@@ -31,7 +31,7 @@ class LocalServer:
         SynergaiError: a port, the state directory or the model directory cannot be used.
     """
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeSettings) -> None:
         self._config = config
         self._stack = AsyncExitStack()
         self._gateway: GatewayProcess
@@ -39,7 +39,7 @@ class LocalServer:
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(check_before_start, self._config.gateway)
         # An agent may be given its engines later; here, the directory is what is to be served.
-        await asyncio.to_thread(ModelDirectory(self._config.agent.models).engines)
+        await asyncio.to_thread(ModelDirectory(self._config.worker.models).engines)
         hub = LocalHub()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Agent(self._config.agent, hub))

@@ -6,36 +6,34 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from pydantic import Field
 
-from gateway.serve.config import ServeConfig
 from gateway.settings import GatewaySettings
 from synergai.runtime.paths import worker_state
-from synergai.runtime.settings import POSITIONAL
-from worker_agent.config import AgentConfig
-from worker_agent.settings import WorkerSettings
+from synergai.runtime.setting_types import POSITIONAL
+from synergai.runtime.settings import Settings
+from worker_agent.settings import AgentSettings, WorkerSettings
 
 
-class ServeSettings(GatewaySettings, WorkerSettings, env_prefix="SYNERGAI_SERVE_"):
+class ServeSettings(Settings, frozen=True, kw_only=True):
     """Settings of a gateway and a worker in one process."""
 
-    models: Annotated[Path, POSITIONAL] = Field(
-        default=Path("models"), description="Model directory, with one folder per engine."
-    )
+    env_prefix = "SYNERGAI_SERVE_"
+    has_file = True
 
-    def to_serve_config(self) -> ServeConfig:
-        """Return the configuration of the gateway and of the worker's agent."""
-        agent = AgentConfig(
-            **msgspec.structs.asdict(self.to_worker_config()),
+    models: Annotated[Path, POSITIONAL, "Model directory, with one folder per engine."] = Path(
+        "models"
+    )
+    worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)
+    gateway: GatewaySettings = msgspec.field(default_factory=GatewaySettings)
+
+    @property
+    def agent(self) -> AgentSettings:
+        """Settings of the worker's agent."""
+        return AgentSettings(
             gateway="",
-            state=worker_state(self.state),
-            tls_ca=None,
-            tls_cert=None,
-            tls_key=None,
-            enrolment_token_file=None,
-            drain_s=self.drain_s,
-            max_message_bytes=self.max_message_bytes,
-            ready_file=None,
-            log_level=self.log_level,
+            worker=self.worker,
+            state=worker_state(self.gateway.state),
+            drain_s=self.gateway.drain_s,
+            max_message_bytes=self.gateway.max_message_bytes,
+            log_level=self.gateway.log_level,
         )
-        return ServeConfig(gateway=self.to_config(), agent=agent)

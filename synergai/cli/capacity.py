@@ -108,7 +108,7 @@ def _watts(settings: CapacitySettings, profile: Profile) -> dict[WorkerClass, fl
     """Return the given power of each class; the defaults name classes that a profile may lack."""
     from synergai.simulator.sweep import by_class
 
-    if "watts" in settings.model_fields_set:
+    if "watts" in settings.given:
         return by_class(settings.watts, profile)
     known = {name: watts for name, watts in settings.watts.items() if name in profile.classes}
     return by_class(known, profile)

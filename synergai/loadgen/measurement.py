@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from synergai.errors import InternalError, InvalidInput, SynergaiError
 from synergai.loadgen.messages import MESSAGE_CODEC, LoadProgress, RunCounts, RunFailed
 from synergai.loadgen.summary import SUMMARY_FILE, Summary, read_summary
+from synergai.runtime.reexec import encode_config
 from synergai.runtime.report_pipe import run_with_report_pipe
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -
 
 
 def _run(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> RunCounts:
-    command = [sys.executable, "-m", "synergai.loadgen.run", settings.to_json()]
+    command = [sys.executable, "-m", "synergai.loadgen.run", encode_config(settings)]
     with run_with_report_pipe(command, settings.output / PROCESS_LOG) as lines:
         for line in lines:
             match MESSAGE_CODEC.decode(line):

@@ -31,6 +31,7 @@ from synergai.loadgen.settings import LoadgenSettings
 from synergai.loadgen.sync_client import SyncStreamClient
 from synergai.loadgen.sync_system import SyncSystem
 from synergai.models.postprocess import CLASSES
+from synergai.runtime.reexec import decode_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             os._exit(1)  # the parent is gone
 
-    settings = LoadgenSettings.from_json(options.settings)
+    settings = decode_config(options.settings, LoadgenSettings)
     counter = QueryCounter(None if settings.qos_ms is None else settings.qos_ms / 1e3)
     try:
         report(_run(settings, counter, report))

@@ -42,7 +42,7 @@ def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loa
         # LoadGen reads mlperf.conf only at the first call of FromConfig in a process.
         result = mlperf_loadgen.TestSettings()
         _read(result, settings.user_conf, settings.mlperf_model or settings.engine, settings)
-    given = settings.model_fields_set if settings.user_conf is not None else set(_OURS)
+    given = settings.given if settings.user_conf is not None else set(_OURS)
     for name in _OURS:
         if name in given:
             _apply(result, name, settings, fastest_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+import msgspec
 
 from synergai.client.target import (
     Connection,
@@ -15,33 +15,33 @@ from synergai.client.target import (
     default_token_file,
 )
 from synergai.errors import InvalidInput
-from synergai.runtime.settings import POSITIONAL, Address, Settings
+from synergai.runtime.setting_types import POSITIONAL, Address
+from synergai.runtime.settings import Settings, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class TargetSettings(Settings):
+class TargetSettings(Settings, frozen=True, kw_only=True):
     """The gateway, the engine and its inputs."""
 
-    engine: Annotated[str, POSITIONAL] = Field(description="Name of the engine.")
-    target: Address = Field(default_factory=default_target, description="Address of the gateway.")
-    tls_ca: Path | None = Field(
-        default_factory=default_tls_ca,
-        description="Certificate authority (PEM) of the gateway's certificate; enables TLS.",
+    engine: Annotated[str, POSITIONAL, "Name of the engine."]
+    target: Annotated[Address, "Address of the gateway."] = msgspec.field(
+        default_factory=default_target
     )
-    token_file: Path | None = Field(
-        default_factory=default_token_file,
-        description="File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any.",
-    )
-    models: Path = Field(
-        default=Path("models"),
-        description="Model directory; the engine's sample set in it is sent, if it has one.",
-    )
-    samples: Path | None = Field(
-        default=None,
-        description="Sample set to send instead: an .npz file with one array per input.",
-    )
+    tls_ca: Annotated[
+        Path | None, "Certificate authority (PEM) of the gateway's certificate; enables TLS."
+    ] = msgspec.field(default_factory=default_tls_ca)
+    token_file: Annotated[
+        Path | None, "File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any."
+    ] = msgspec.field(default_factory=default_token_file)
+    models: Annotated[
+        Path, "Model directory; the engine's sample set in it is sent, if it has one."
+    ] = Path("models")
+    samples: Annotated[
+        Path | None, "Sample set to send instead: an .npz file with one array per input."
+    ] = None
+    given: frozenset[str] = frozenset()
 
     def connection(self) -> Connection:
         """Return the arguments that encrypt and authenticate a client's connection.
@@ -61,10 +61,10 @@ class TargetSettings(Settings):
         Raises:
             InvalidInput: an option does not apply.
         """
-        chosen = getattr(self, choice)
+        options, chosen = options_of(type(self)), getattr(self, choice)
         for name, choices in known.items():
-            if name in self.model_fields_set and getattr(self, name) and chosen not in choices:
+            if name in self.given and getattr(self, name) and chosen not in choices:
                 these = " or ".join(choices)
                 raise InvalidInput(
-                    f"--{self.option_name(name)} is for --{self.option_name(choice)} {these}"
+                    f"--{options[name].flag} is for --{options[choice].flag} {these}"
                 )

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+
+from synergai.runtime.settings import construct
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -28,7 +30,7 @@ def encode_config(config: Struct) -> str:
 
 def decode_config(text: str, cls: type[StructT]) -> StructT:
     """Return the configuration that `encode_config` made `text` of."""
-    return msgspec.convert(json.loads(text), cls, dec_hook=_construct)
+    return msgspec.convert(json.loads(text), cls, dec_hook=construct)
 
 
 def run_instead(module: str, config: Struct) -> NoReturn:
@@ -37,8 +39,3 @@ def run_instead(module: str, config: Struct) -> NoReturn:
     sys.stderr.flush()
     command = (sys.executable, "-m", module, encode_config(config))
     os.execv(sys.executable, command)  # noqa: S606  # no shell is needed
-
-
-def _construct(kind: Any, text: str) -> Any:
-    """Return `text` as a value of a type that JSON lacks."""
-    return kind(text)

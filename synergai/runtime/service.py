@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from synergai.runtime.settings import LogLevel
+    from synergai.runtime.setting_types import LogLevel
 
 
 class Service(Protocol):

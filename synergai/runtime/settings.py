@@ -1,31 +1,34 @@
-"""Settings models that are loaded from command line, environment and TOML file.
+"""Settings of programs and commands, from the command line, the environment and a TOML file.
 
-Each application declares its options once, as the fields of a model::
+Each program declares its settings once, as the fields of a struct::
 
-    class GatewaySettings(Settings, env_prefix="SYNERGAI_GATEWAY_"):
-        listen: Address = Field(
-            default="127.0.0.1:8001", description="Address for clients."
-        )
+    class GatewaySettings(Settings, frozen=True, kw_only=True):
+        env_prefix = "SYNERGAI_GATEWAY_"
 
-This defines the option ``--listen HOST:PORT``, the environment variable ``SYNERGAI_GATEWAY_LISTEN``
-and the key ``listen`` of the file given with ``--config``. The command line takes precedence over
-the environment, the environment over the file, and the file over the default. Field types may
-be strings, numbers, booleans, paths, literals, enums, tuples of these (``1,2``) and dictionaries of
-strings (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``.
+        listen: Annotated[Address, "Address for clients."] = "127.0.0.1:8001"
 
-A field without a description is internal: it has no option and is in no help. Tests and the
-emulation of machines set it by its environment variable.
+The text in the annotation describes it. This defines the option ``--listen HOST:PORT``, the
+environment variable ``SYNERGAI_GATEWAY_LISTEN`` and the key ``listen`` of the file given with
+``--config``. The command line takes precedence over the environment, the environment over the file,
+and the file over the default.
+
+- Fields may be strings, numbers, booleans, paths, literals, enums, tuples of these (``1,2``) and
+  dictionaries (``KEY=VALUE,KEY=VALUE``), each optionally with ``None``. Numbers whose names end in
+  ``_s`` take durations such as ``1h30m``, and those that end in ``_share`` percentages.
+- The fields of a struct within the settings are settings as well, under their own names.
+- A field without a description is internal: it has no option and is in no help. Tests and the
+  emulation of machines set it by its environment variable.
+- A field ``given`` gets the names of the settings that have no default value.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
+import math
 import os
 import re
-import tomllib
 import types
-from dataclasses import dataclass
-from functools import partial
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -33,181 +36,144 @@ from typing import (
     ClassVar,
     Final,
     Literal,
+    NamedTuple,
     Self,
-    TypeAlias,
+    TypeVar,
     Union,
     get_args,
     get_origin,
 )
 
 import msgspec
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
+from msgspec import NODEFAULT, Meta, Struct
+
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.runtime.setting_types import (
+    Checked,
+    Duration,
+    OptionName,
+    Parsed,
+    Positional,
+    Share,
 )
 
-from synergai.errors import InvalidInput
-from synergai.errors import InvalidSettings as InvalidSettings
-from synergai.runtime.addresses import refuse_url
-from synergai.runtime.durations import parse_duration
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pydantic_core import ErrorDetails
-
-
 _log = logging.getLogger(__name__)
+SettingsT = TypeVar("SettingsT", bound=Struct)
 
 _OF_SERVICE: Final = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?")
 """Rest of the names that Kubernetes gives to variables about a service; `PORT` has a URL."""
-
-HUB: Final = "127.0.0.1:8010"
-"""Default address for agents."""
-
-
-def validate_address(text: str, example: str = "127.0.0.1:8001") -> str:
-    """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 stands for a free one.
-
-    Args:
-        text: the address.
-        example: a valid address of the same kind, for the message.
-
-    Raises:
-        InvalidInput: it is not an address.
-    """
-    host, separator, port = refuse_url(text).rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host_is_valid = ":" in host and not set(host[1:-1]) - set("0123456789abcdefABCDEF:.%")
-    else:
-        host_is_valid = bool(host) and not set(host) & set(":/[]@ \t\n")
-    # str.isdecimal and int() both accept digits of other scripts.
-    port_is_valid = port.isascii() and port.isdecimal() and int(port) <= 65535
-    if not (separator and host_is_valid and port_is_valid):
-        raise InvalidInput(
-            f"{text!r} is not an address: write HOST:PORT or [IPV6]:PORT, such as {example}"
-        )
-    return text
+_GIVEN: Final = "given"
+_NOUNS: Final[dict[Any, str]] = {int: "an integer", float: "a number", bool: "true or false"}
 
 
-Address: TypeAlias = Annotated[str, AfterValidator(validate_address)]
-"""``HOST:PORT`` to listen on or to connect to."""
-
-HubAddress: TypeAlias = Annotated[str, AfterValidator(partial(validate_address, example=HUB))]
-"""``HOST:PORT`` of a gateway for agents."""
-
-
-def parse_cores(parts: object) -> tuple[int, ...]:
-    """Parse core numbers and ranges such as ``2-5``; return them sorted, without duplicates.
-
-    Raises:
-        InvalidInput: a part is neither, or this machine has no such core.
-    """
-    cores: set[int] = set()
-    configured = os.sysconf("SC_NPROCESSORS_CONF")  # includes cores that a power mode has disabled
-    for part in parts if isinstance(parts, list | tuple) else (parts,):
-        first, dash, last = str(part).partition("-")
-        numbers = (first, last) if dash else (first,)
-        if not all(number.isascii() and number.isdecimal() for number in numbers):
-            raise InvalidInput(f"{part!r} is not a core: write numbers and ranges, such as 0,2-3")
-        start, stop = int(first), int(last or first)
-        if not start <= stop:
-            raise InvalidInput(f"{part!r} is not a range: its end is before its start")
-        if stop >= configured:
-            raise InvalidInput(f"this machine has no core {stop}; the last one is {configured - 1}")
-        cores.update(range(start, stop + 1))
-    return tuple(sorted(cores))
-
-
-Cores: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(parse_cores)]
-"""Numbers of CPU cores, in the format of ``taskset --cpu-list``: ``0,2-3``."""
-
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
-
-
-def parse_size(value: object) -> object:
-    """Parse a number of bytes such as ``20GB`` or ``512MiB``; numbers are left as they are.
-
-    Raises:
-        InvalidInput: a text is not a size.
-    """
-    if not isinstance(value, str):
-        return value
-    found = _SIZE.fullmatch(value.strip())
-    if found is None:
-        raise InvalidInput(f"{value!r} is not a size: write bytes, or a number such as 20GB")
-    number, unit, binary = found.groups()
-    step = 1024 if binary else 1000
-    return int(float(number) * step ** " KMGT".index(unit.upper() or " "))
-
-
-Size: TypeAlias = Annotated[int, BeforeValidator(parse_size)]
-"""Number of bytes, such as ``20GB`` or ``512MiB``."""
-
-
-def _seconds(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
-
-
-Duration: TypeAlias = Annotated[float, BeforeValidator(_seconds)]
-"""Number of seconds, or a text such as ``30m`` or ``1h30m``."""
-
-LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
-"""Minimum level of logged messages."""
-
-
-class _Positional:
-    """Marker of a field that is a positional argument instead of an option."""
-
-
-POSITIONAL = _Positional()
-"""Marker of positional arguments: ``engine: Annotated[str, POSITIONAL]``."""
-
-
-@dataclass(frozen=True, slots=True)
-class OptionName:
-    """Option name that differs from the field's: ``as_json: Annotated[bool, OptionName("json")]``.
+class Option(NamedTuple):
+    """A setting, as it is given on the command line, by a variable or in a file.
 
     Attributes:
-        name: name of the option, without hyphens before it.
+        name: name of its field.
+        type: the field's type, with its annotations.
+        default: its default; `NODEFAULT` if it is required.
     """
 
     name: str
+    type: Any
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        """Name on the command line, without hyphens before it."""
+        explicit = next(self._marks(OptionName), None)
+        return explicit.name if explicit else self.name.replace("_", "-")
+
+    @property
+    def description(self) -> str:
+        """Text for the help; empty for an internal setting."""
+        return next(self._marks(str), "")
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it is an argument of the command instead of an option."""
+        return any(self._marks(Positional))
+
+    @property
+    def bare_type(self) -> Any:
+        """Its type, without annotations and ``None``."""
+        return bare_type(self.type)
+
+    @property
+    def metavar(self) -> str:
+        """The value in the help, if its type has a name for it."""
+        return next((mark.metavar for mark in self._marks(Parsed, Checked) if mark.metavar), "")
+
+    def convert(self, value: Any) -> Any:
+        """Return the value of the field for one that was given, such as the text of an option.
+
+        Raises:
+            InvalidInput: it is invalid.
+        """
+        kind = self.bare_type
+        if isinstance(value, str) and get_origin(kind) is tuple:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        elif isinstance(value, str) and get_origin(kind) is dict:
+            value = _pairs(value)
+        given = value
+        for mark in self._marks(Parsed):
+            value = mark.parse(value)
+        try:
+            value = msgspec.convert(value, self.type, strict=False, dec_hook=construct)
+        except msgspec.ValidationError:
+            raise InvalidInput(f"{given!r} is not {self._expectation()}") from None
+        if isinstance(value, float) and math.isnan(value):
+            raise InvalidInput(f"{given!r} is not {self._expectation()}")
+        for check in self._marks(Checked):
+            value = value if value is None else check.check(value)
+        return value
+
+    def _marks(self, *kinds: type) -> Iterator[Any]:
+        return (mark for mark in _annotations(self.type) if isinstance(mark, kinds))
+
+    def _expectation(self) -> str:
+        """Say what a value has to be."""
+        kind = self.bare_type
+        if get_origin(kind) is tuple:
+            part = Option(self.name, get_args(kind)[0], NODEFAULT)
+            return f"a list, each part of which is {part._expectation()}"
+        if get_origin(kind) is dict:
+            part = Option(self.name, get_args(kind)[1], NODEFAULT)
+            return f"pairs KEY=VALUE, each value of which is {part._expectation()}"
+        if choices := choices_of(kind):
+            return f"one of {', '.join(choices)}"
+        return " ".join([_NOUNS.get(kind, "a text"), *self._limits()])
+
+    def _limits(self) -> Iterator[str]:
+        for meta in self._marks(Meta):
+            if meta.ge is not None and meta.le is not None:
+                yield f"from {meta.ge:,} to {meta.le:,}"
+                continue
+            for limit, text in (
+                (meta.gt, "greater than"),
+                (meta.ge, "of at least"),
+                (meta.lt, "less than"),
+                (meta.le, "of at most"),
+            ):
+                if limit is not None:
+                    yield f"{text} {limit:,}"
 
 
-class Settings(BaseModel):
-    """Base class of settings models: immutable, and unknown keys are errors.
+class Settings(Struct, frozen=True, kw_only=True):
+    """Base class of settings.
 
     Attributes:
-        env_prefix: prefix of the model's environment variables.
+        env_prefix: prefix of their environment variables.
+        has_file: whether a TOML file may have them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     env_prefix: ClassVar[str] = ""
-
-    def __init_subclass__(cls, *, env_prefix: str = "", **kwargs: Any) -> None:
-        cls.env_prefix = env_prefix
-        super().__init_subclass__(**kwargs)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _split(cls, value: object, info: ValidationInfo) -> object:
-        """Split a string into the elements of a tuple or the items of a dictionary."""
-        if not isinstance(value, str) or info.field_name is None:
-            return value
-        origin = get_origin(bare_type(cls.model_fields[info.field_name].annotation))
-        if origin is tuple:
-            return [part.strip() for part in value.split(",") if part.strip()]
-        if origin is dict:
-            return _pairs(value)
-        return value
+    has_file: ClassVar[bool] = False
 
     @classmethod
     def load(cls, options: Mapping[str, object] | None = None, file: Path | None = None) -> Self:
@@ -221,29 +187,46 @@ class Settings(BaseModel):
             InvalidSettings: a value is invalid, or the file cannot be read, is not TOML, or has an
                 unknown key.
         """
-        given = dict(options or {})
-        from_file = _read(file) if file else {}
-        from_env = cls._from_environment()
-        try:
-            return cls(**{**from_file, **from_env, **given})
-        except ValidationError as error:
-            problems = (
-                cls._explain(details, given, from_env, file)
-                for details in error.errors(include_url=False)
-            )
-            raise InvalidSettings("; ".join(problems)) from None
-
-    @classmethod
-    def _from_environment(cls) -> dict[str, str]:
-        """Return the values of non-empty environment variables by field name."""
+        known = options_of(cls)
+        from_file = _read(file)
+        problems = [
+            f"{source}: unknown setting {name!r}{_suggestion(name, known)}"
+            for source, names in ((file, from_file), (cls.__name__, options or {}))
+            for name in names
+            if name not in known
+        ]
         cls._name_unknown_variables()
-        named = ((name, os.environ.get(cls.env_var(name))) for name in cls.model_fields)
-        return {name: value for name, value in named if value}
+        given: dict[str, tuple[str, object]] = {}
+        for name, option in known.items():
+            if options and name in options:
+                given[name] = (name if option.is_positional else f"--{option.flag}"), options[name]
+            elif text := os.environ.get(cls.env_var(name)):
+                given[name] = cls.env_var(name), text
+            elif name in from_file:
+                given[name] = f"{file}: {name}", from_file[name]
+        values: dict[str, Any] = {}
+        for name, option in known.items():
+            source, value = given.get(name, (name, option.default))
+            if value is NODEFAULT:
+                problems.append(f"{name} is missing")
+                continue
+            try:
+                values[name] = option.convert(value)
+            except InvalidInput as error:
+                problems.append(f"{source}: {error}")
+        if problems:
+            raise InvalidSettings("; ".join(problems))
+        if _GIVEN in cls.__struct_fields__:
+            values[_GIVEN] = frozenset(given)
+        try:
+            return _make(cls, values)
+        except InvalidInput as error:
+            raise InvalidSettings(str(error)) from None
 
     @classmethod
     def _name_unknown_variables(cls) -> None:
-        """Warn of environment variables with the prefix of this model that are no setting of it."""
-        known = {f"{cls.env_prefix}CONFIG", *map(cls.env_var, cls.model_fields)}
+        """Warn of environment variables with the prefix of these settings that are none of them."""
+        known = {cls.env_var("config"), *map(cls.env_var, options_of(cls))}
         for name in sorted(os.environ):
             rest = name.removeprefix(cls.env_prefix)
             if rest == name or name in known or _OF_SERVICE.fullmatch(rest):
@@ -252,50 +235,54 @@ class Settings(BaseModel):
             _log.warning("%s has no effect: there is no such setting%s", name, hint)
 
     @classmethod
-    def _explain(
-        cls,
-        details: ErrorDetails,
-        given: Mapping[str, object],
-        from_env: Mapping[str, object],
-        file: Path | None,
-    ) -> str:
-        """Format one validation error: the source of the value, and the problem."""
-        name = str(details["loc"][0]) if details["loc"] else ""
-        if details["type"] == "extra_forbidden":
-            hint = _suggestion(name, cls.model_fields)
-            return f"{file or cls.__name__}: unknown setting {name!r}{hint}"
-        if name in given:
-            where = name if cls._is_positional(name) else f"--{cls.option_name(name)}"
-        elif name in from_env:
-            where = cls.env_var(name)
-        elif details["type"] == "missing":
-            return f"{name} is missing"
-        else:
-            where = f"{file}: {name}" if file else name
-        return f"{where}: {_reason(details)}" if name else _reason(details)
-
-    @classmethod
-    def _is_positional(cls, name: str) -> bool:
-        return name in cls.model_fields and POSITIONAL in cls.model_fields[name].metadata
-
-    @classmethod
-    def option_name(cls, name: str) -> str:
-        """Return the option of the field `name`, without hyphens before it."""
-        metadata = cls.model_fields[name].metadata if name in cls.model_fields else ()
-        explicit = (each.name for each in metadata if isinstance(each, OptionName))
-        return next(explicit, name.replace("_", "-"))
-
-    @classmethod
     def env_var(cls, name: str) -> str:
         """Return the environment variable of the field `name`."""
         return f"{cls.env_prefix}{name}".upper()
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    import difflib  # only needed for these messages
+def options_of(struct: type[Struct]) -> dict[str, Option]:
+    """Return the settings that a struct has, by name; its own ones precede those within it."""
+    found: dict[str, Option] = {}
+    own: dict[str, Option] = {}
+    for field in msgspec.structs.fields(struct):
+        if _is_struct(field.type):
+            found |= options_of(field.type)
+        elif field.name != _GIVEN:
+            default = field.default
+            if field.default_factory is not NODEFAULT:
+                default = field.default_factory()
+            option = Option(field.name, _with_unit(field.name, field.type), default)
+            found[field.name] = own[field.name] = option
+    return found | own
 
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+
+def _with_unit(name: str, kind: Any) -> Any:
+    """Let numbers in seconds take durations, and shares percentages."""
+    if bare_type(kind) is float and not any(isinstance(m, Parsed) for m in _annotations(kind)):
+        if name.endswith("_s"):
+            return Annotated[kind, *get_args(Duration)[1:]]
+        if name.endswith("_share"):
+            return Annotated[kind, *get_args(Share)[1:]]
+    return kind
+
+
+def _make(struct: type[SettingsT], values: Mapping[str, Any]) -> SettingsT:
+    given = {}
+    for field in msgspec.structs.fields(struct):
+        if _is_struct(field.type):
+            given[field.name] = _make(field.type, values)
+        elif field.name in values:
+            given[field.name] = values[field.name]
+    return struct(**given)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def construct(kind: Any, value: Any) -> Any:
+    """Return `value` as one of a type that msgspec does not know, such as a path."""
+    return kind(value)
 
 
 def bare_type(annotation: Any) -> Any:
@@ -309,28 +296,31 @@ def bare_type(annotation: Any) -> Any:
     return annotation
 
 
-def field_of(struct: type[msgspec.Struct], name: str, default: Any = msgspec.NODEFAULT) -> Any:
-    """Return a settings field with default, limits and description of a struct's field.
+def _annotations(kind: Any) -> Iterator[Any]:
+    """Yield the annotations of a type, and of the one that is optional in it."""
+    if get_origin(kind) is Annotated:
+        inner, *annotations = get_args(kind)
+        yield from _annotations(inner)
+        yield from annotations
+    elif get_origin(kind) in (Union, types.UnionType):
+        for part in get_args(kind):
+            yield from _annotations(part)
 
-    The field's type must be repeated: ``policy: str = field_of(SchedulingOptions, "policy")``.
 
-    Args:
-        struct: the struct that declares the field.
-        name: the field's name.
-        default: a default that differs from the struct's.
-    """
-    [declared] = (field for field in msgspec.structs.fields(struct) if field.name == name)
-    [meta] = (each for each in get_args(declared.type) if isinstance(each, msgspec.Meta))
-    given: dict[str, Any] = {
-        key: value
-        for key in ("gt", "ge", "lt", "le", "description")
-        if (value := getattr(meta, key)) is not None
-    }
-    if default is msgspec.NODEFAULT:
-        default = declared.default
-    if default is msgspec.NODEFAULT:
-        return Field(default_factory=declared.default_factory, **given)
-    return Field(default=default, **given)
+def choices_of(kind: Any) -> list[str]:
+    """Return the values of a literal or enum; empty for other types."""
+    if get_origin(kind) is Literal:
+        return [str(choice) for choice in get_args(kind)]
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return [str(choice.value) for choice in kind]
+    return []
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    import difflib  # only needed for these messages
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -343,8 +333,12 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _read(file: Path) -> dict[str, object]:
-    """Read a TOML file; keys may be written with hyphens like options."""
+def _read(file: Path | None) -> dict[str, object]:
+    """Read a TOML file, if there is one; keys may be written with hyphens like options."""
+    if file is None:
+        return {}
+    import tomllib  # only needed with a file
+
     try:
         if file.exists() and not file.is_file():  # a pipe or a device may never end
             raise InvalidSettings(f"{file} cannot be read: it is not a regular file")
@@ -354,12 +348,3 @@ def _read(file: Path) -> dict[str, object]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{file} is not valid TOML: {error}") from None
     return {key.replace("-", "_"): value for key, value in content.items()}
-
-
-def _reason(details: ErrorDetails) -> str:
-    """Return the message of our own validator, or pydantic's with the value."""
-    cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, InvalidInput):
-        return str(cause)
-    message = details["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{details['input']!r} {message}" if message.startswith("should") else message

@@ -1,4 +1,4 @@
-"""Scheduling options. Type, default, range and help text of each are declared here only.
+"""Settings of the scheduling core. Type, default, range and help of each are declared here only.
 
 `msgspec.convert` checks the ranges; the constructors do not.
 """
@@ -10,60 +10,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 
-class SchedulingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options for operators; the gateway's settings repeat them."""
-
-    policy: Annotated[str, Meta(description="Name of the scheduling policy.")] = "malleable"
-    strict: Annotated[
-        bool,
-        Meta(
-            description="Never interrupt a job for a request, as in the thesis. By default a "
-            "request runs between two queries of a job if no worker is free."
-        ),
-    ] = False
-    objective: Annotated[
-        Literal["accuracy", "latency", "energy"],
-        Meta(
-            description="Choice among assignments that meet the deadline: earliest completion with "
-            "the most accurate variants that load allows (accuracy) or with the fastest (latency), "
-            "or least energy by the dictionary's watts."
-        ),
-    ] = "accuracy"
-    preload: Annotated[
-        bool,
-        Meta(
-            description="Let idle workers load engines before they are needed, as far as memory "
-            "suffices, the likeliest first. Variants of an engine in use are preloaded in any case "
-            "with the objective accuracy."
-        ),
-    ] = True
-    infeasible: Annotated[
-        Literal["defer", "reject"],
-        Meta(
-            description="Handling of jobs that no worker can complete in time: run last, or reject."
-        ),
-    ] = "defer"
-    fair_burst_s: Annotated[
-        float,
-        Meta(
-            ge=0.0,
-            description="Worker time that a tenant may use beyond its equal share before its jobs "
-            "yield to those of other tenants at the same priority; inf turns fair sharing off.",
-        ),
-    ] = 60.0
-    hedge_share: Annotated[
-        float,
-        Meta(
-            ge=0.0,
-            le=1.0,
-            description="Largest share of the requests, such as 5%, of which a copy goes to an "
-            "idle worker when they take much longer than expected; the first answer counts.",
-        ),
-    ] = 0.0
-
-
-class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of the core: the options, and values that a deployed gateway never changes.
+class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the core; those without a description are for tests and experiments.
 
     Deferring infeasible jobs and the latency objective are the thesis's; `reassess_s` is its
     period of updates.
@@ -84,6 +32,40 @@ class SchedulingSettings(SchedulingOptions, frozen=True, kw_only=True, forbid_un
         pace_trust: maximum weight of a single assignment in a worker's pace.
     """
 
+    policy: Annotated[str, "Name of the scheduling policy."] = "malleable"
+    strict: Annotated[
+        bool,
+        "Never interrupt a job for a request, as in the thesis. By default a "
+        "request runs between two queries of a job if no worker is free.",
+    ] = False
+    objective: Annotated[
+        Literal["accuracy", "latency", "energy"],
+        "Choice among assignments that meet the deadline: earliest completion with "
+        "the most accurate variants that load allows (accuracy) or with the fastest (latency), "
+        "or least energy by the dictionary's watts.",
+    ] = "accuracy"
+    preload: Annotated[
+        bool,
+        "Let idle workers load engines before they are needed, as far as memory "
+        "suffices, the likeliest first. Variants of an engine in use are preloaded in any case "
+        "with the objective accuracy.",
+    ] = True
+    infeasible: Annotated[
+        Literal["defer", "reject"],
+        "Handling of jobs that no worker can complete in time: run last, or reject.",
+    ] = "defer"
+    fair_burst_s: Annotated[
+        float,
+        "Worker time that a tenant may use beyond its equal share before its jobs "
+        "yield to those of other tenants at the same priority; inf turns fair sharing off.",
+        Meta(ge=0.0),
+    ] = 60.0
+    hedge_share: Annotated[
+        float,
+        "Largest share of the requests, such as 5%, of which a copy goes to an "
+        "idle worker when they take much longer than expected; the first answer counts.",
+        Meta(ge=0.0, le=1.0),
+    ] = 0.0
     policy_options: dict[str, str] = {}
     stuck_s: Annotated[float, Meta(gt=0.0)] = 10.0
     max_faults: Annotated[int, Meta(ge=1)] = 3

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  # pydantic reads the annotations
+from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import Meta
 
 from synergai.simulator.settings import ExperimentName, PolicyName, WorkloadSettings
-from synergai.simulator.workload import Sessions  # noqa: TC001  # pydantic reads the annotations
+from synergai.simulator.workload import Sessions
 
 
-class ExperimentSettings(WorkloadSettings, env_prefix="SYNERGAI_EXPERIMENT_"):
+class ExperimentSettings(WorkloadSettings, frozen=True, kw_only=True):
     """Settings of ``synergai experiment``."""
 
-    live: bool = Field(
-        default=False, description="Also run on a real gateway with emulated workers."
-    )
-    policy: PolicyName = Field(default="synergai", description="Scheduling policy.")
-    experiment: ExperimentName = Field(
-        default="DH-FH", description="Experiment, by demand (D) and frequency (F)."
-    )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="Random seed.")
-    time_scale: float = Field(
-        default=60.0,
-        ge=1,
-        le=10_000,
-        description="Speedup of the live run over profiled times.",
-    )
-    sessions: Sessions = Field(
-        default="prewarmed",
-        description="T_pre is paid at every start (virtual time only), once per session, or "
+    env_prefix = "SYNERGAI_EXPERIMENT_"
+
+    live: Annotated[bool, "Also run on a real gateway with emulated workers."] = False
+    policy: Annotated[PolicyName, "Scheduling policy."] = "synergai"
+    experiment: Annotated[ExperimentName, "Experiment, by demand (D) and frequency (F)."] = "DH-FH"
+    seed: Annotated[int, "Random seed.", Meta(ge=0, le=2**63 - 1)] = 0
+    time_scale: Annotated[
+        float, "Speedup of the live run over profiled times.", Meta(ge=1, le=10_000)
+    ] = 60.0
+    sessions: Annotated[
+        Sessions,
+        "T_pre is paid at every start (virtual time only), once per session, or "
         "never. Starting a process takes about 0.2 s, regardless of the scale.",
-    )
-    directory: Path | None = Field(
-        default=None,
-        description="New directory for a live run's models, state, logs and event log; default: "
+    ] = "prewarmed"
+    directory: Annotated[
+        Path | None,
+        "New directory for a live run's models, state, logs and event log; default: "
         "a temporary one.",
-    )
-    plot: Path | None = Field(default=None, description="PNG file for the run's timeline.")
+    ] = None
+    plot: Annotated[Path | None, "PNG file for the run's timeline."] = None

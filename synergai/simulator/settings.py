@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Self, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+import msgspec
+from msgspec import Meta
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput
-from synergai.runtime.settings import OptionName, Settings, field_of
+from synergai.runtime.setting_types import Checked, OptionName
+from synergai.runtime.settings import Settings
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.settings import SchedulingOptions
 from synergai.simulator.workload import EXPERIMENTS, Sessions, TPre
 
 DEFAULT_POLICIES: Final = (
@@ -75,8 +76,30 @@ def _checked_experiment(name: str) -> str:
     return one_of(name, list(EXPERIMENTS), "experiment")
 
 
-PolicyName: TypeAlias = Annotated[str, AfterValidator(_checked_policy)]
-ExperimentName: TypeAlias = Annotated[str, AfterValidator(_checked_experiment)]
+def _checked_policies(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_checked_policy, names))
+
+
+def _checked_experiments(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_checked_experiment, names))
+
+
+def _checked_configurations(texts: dict[str, str]) -> dict[str, str]:
+    for text in texts.values():
+        Configuration.parse(text)
+    return texts
+
+
+_ONE_OR_MORE: Final = Meta(min_length=1)
+PolicyName: TypeAlias = Annotated[str, Checked(_checked_policy)]
+PolicyNames: TypeAlias = Annotated[tuple[str, ...], _ONE_OR_MORE, Checked(_checked_policies)]
+ExperimentName: TypeAlias = Annotated[str, Checked(_checked_experiment)]
+ExperimentNames: TypeAlias = Annotated[tuple[str, ...], _ONE_OR_MORE, Checked(_checked_experiments)]
+_PredefinedConfigurations: TypeAlias = Annotated[dict[str, str], Checked(_checked_configurations)]
+
+
+def _default_configurations() -> dict[str, str]:
+    return {"agx": "mode=6", "nx": "mode=5"}
 
 
 def checked_seeds(text: str) -> str:
@@ -95,100 +118,84 @@ def _checked_samples(text: str) -> str:
     return text
 
 
-class WorkloadSettings(Settings):
+class WorkloadSettings(Settings, frozen=True, kw_only=True):
     """What `synergai simulate` and `synergai experiment` have in common."""
 
-    profile: Path = Field(
-        default=RECONSTRUCTED_PROFILE,
-        description="Dictionary of the workers: a .csv, .json or .db file. The default is "
+    profile: Annotated[
+        Path,
+        "Dictionary of the workers: a .csv, .json or .db file. The default is "
         "reconstructed from the figures printed in the thesis.",
-    )
-    estimate_error: float = Field(
-        default=0.15,
-        ge=0,
-        le=2,
-        description="Deviation of actual from profiled times: the standard deviation of the "
+    ] = RECONSTRUCTED_PROFILE
+    estimate_error: Annotated[
+        float,
+        "Deviation of actual from profiled times: the standard deviation of the "
         "logarithm of their ratio.",
-    )
-    predefined: dict[str, str] = Field(default={"agx": "mode=6", "nx": "mode=5"})
-    as_json: Annotated[bool, OptionName("json")] = Field(
-        default=False, description="Print JSON, with the figures of every run, instead of tables."
-    )
-
-    @field_validator("predefined")
-    @classmethod
-    def _are_configurations(cls, value: dict[str, str]) -> dict[str, str]:
-        for text in value.values():
-            Configuration.parse(text)
-        return value
+        Meta(ge=0, le=2),
+    ] = 0.15
+    predefined: _PredefinedConfigurations = msgspec.field(default_factory=_default_configurations)
+    as_json: Annotated[
+        bool, OptionName("json"), "Print JSON, with the figures of every run, instead of tables."
+    ] = False
 
 
-class DemandSettings(WorkloadSettings):
+class DemandSettings(WorkloadSettings, frozen=True, kw_only=True):
     """What `synergai simulate` and `synergai capacity` have in common."""
 
-    arrivals: Path | None = Field(
-        default=None,
-        description="Jobs from the event log of a gateway (--event-log), or from a CSV file with "
+    arrivals: Annotated[
+        Path | None,
+        "Jobs from the event log of a gateway (--event-log), or from a CSV file with "
         "the columns arrival_s, engine, queries and qos_s, of which only the first is required.",
-    )
+    ] = None
 
 
-class SweepSettings(DemandSettings):
+class SweepSettings(DemandSettings, frozen=True, kw_only=True):
     """The experiments, policies and seeds to simulate."""
 
-    predefined: dict[str, str] = Field(
-        default={"agx": "mode=6", "nx": "mode=5"},
-        description="Configurations by worker class for the profile-agnostic policies; the "
+    predefined: Annotated[
+        _PredefinedConfigurations,
+        "Configurations by worker class for the profile-agnostic policies; the "
         "default is the one with the most threads.",
+    ] = msgspec.field(default_factory=_default_configurations)
+    experiments: Annotated[ExperimentNames, "Experiments by demand (D) and frequency (F)."] = tuple(
+        EXPERIMENTS
     )
-    experiments: tuple[ExperimentName, ...] = Field(
-        default=tuple(EXPERIMENTS),
-        min_length=1,
-        description="Experiments by demand (D) and frequency (F).",
+    policies: Annotated[PolicyNames, "Scheduling policies to compare."] = DEFAULT_POLICIES
+    seeds: Annotated[
+        str, Checked(checked_seeds), "One run per seed; all policies get the same jobs."
+    ] = "0-29"
+    sessions: Annotated[Sessions, "T_pre is paid at every start, once per session, or never."] = (
+        "cold"
     )
-    policies: tuple[PolicyName, ...] = Field(
-        default=DEFAULT_POLICIES, min_length=1, description="Scheduling policies to compare."
-    )
-    seeds: Annotated[str, AfterValidator(checked_seeds)] = Field(
-        default="0-29", description="One run per seed; all policies get the same jobs."
-    )
-    sessions: Sessions = Field(
-        default="cold",
-        description="T_pre is paid at every start, once per session, or never.",
-    )
-    preload: bool = field_of(SchedulingOptions, "preload")
-    memory: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default={},
-        description="Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "
+    preload: Annotated[bool, "Let idle workers load engines before they are needed."] = True
+    memory: Annotated[
+        dict[str, Annotated[float, Meta(gt=0)]],
+        "Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "
         "limit for those left out.",
-    )
+    ] = msgspec.field(default_factory=dict)
     session_memory: float = 1.0  # GiB of a session, all of them alike
     t_pre: TPre = "fixed"
-    fleet: dict[str, Annotated[int, Field(ge=0, le=MAX_WORKERS)]] = Field(
-        default={},
-        description="Workers by class, such as x86=16,agx=16,nx=16; by default one of each class "
+    fleet: Annotated[
+        dict[str, Annotated[int, Meta(ge=0, le=MAX_WORKERS)]],
+        "Workers by class, such as x86=16,agx=16,nx=16; by default one of each class "
         "in the profile.",
-    )
-    jobs: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_JOBS,
-        description="Jobs of each run; 24 by default, or all of --arrivals.",
-    )
-    load_factor: Annotated[float, OptionName("load")] = Field(
-        default=1.0,
-        ge=MIN_LOAD,
-        le=1000,
-        description="Arrivals relative to the experiment's, for the same fleet: with 16 workers of "
+    ] = msgspec.field(default_factory=dict)
+    jobs: (
+        Annotated[
+            int, "Jobs of each run; 24 by default, or all of --arrivals.", Meta(ge=1, le=MAX_JOBS)
+        ]
+        | None
+    ) = None
+    load_factor: Annotated[
+        float,
+        OptionName("load"),
+        "Arrivals relative to the experiment's, for the same fleet: with 16 workers of "
         "each class, jobs arrive 16 times as often. With --arrivals, the factor by which they are "
         "accelerated.",
-    )
-    bounds: bool = Field(
-        default=False, description="Add a lower bound on violations for any schedule."
-    )
+        Meta(ge=MIN_LOAD, le=1000),
+    ] = 1.0
+    bounds: Annotated[bool, "Add a lower bound on violations for any schedule."] = False
 
-    @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def __post_init__(self) -> None:
         if self.fleet and not any(self.fleet.values()):
             raise InvalidInput("--fleet has no workers")
         if self.bounds and (self.fleet or self.arrivals):
@@ -196,7 +203,6 @@ class SweepSettings(DemandSettings):
                 "--bounds is for the thesis's jobs and one worker of each class; leave out --fleet "
                 "and --arrivals"
             )
-        return self
 
     @property
     def simulated(self) -> tuple[ExperimentName, ...]:
@@ -207,58 +213,57 @@ class SweepSettings(DemandSettings):
         return tuple(name for name in self.experiments if name in by_demand.values())
 
 
-class SimulatorSettings(SweepSettings, env_prefix="SYNERGAI_SIMULATE_"):
+class SimulatorSettings(SweepSettings, frozen=True, kw_only=True):
     """Settings of ``synergai simulate``."""
 
-    plots: Path | None = Field(default=None, description="Directory for plots.")
+    env_prefix = "SYNERGAI_SIMULATE_"
+
+    plots: Annotated[Path | None, "Directory for plots."] = None
 
 
-class CapacitySettings(DemandSettings, env_prefix="SYNERGAI_CAPACITY_"):
+class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
     """Settings of ``synergai capacity``."""
 
-    violations: float = Field(
-        default=5.0,
-        ge=0,
-        lt=100,
-        description="Most jobs that may miss their deadlines, in percent.",
+    env_prefix = "SYNERGAI_CAPACITY_"
+
+    violations: Annotated[
+        float, "Most jobs that may miss their deadlines, in percent.", Meta(ge=0, lt=100)
+    ] = 5.0
+    experiment: Annotated[ExperimentName, "Experiment that gives the demand."] = "DH-FH"
+    jobs: (
+        Annotated[
+            int,
+            "Jobs of each run; 48 by default and 24 times --load beyond 2, or all of --arrivals.",
+            Meta(ge=1, le=MAX_JOBS),
+        ]
+        | None
+    ) = None
+    load_factor: Annotated[
+        float,
+        OptionName("load"),
+        "Arrivals relative to those of the experiment, for any fleet, or to --arrivals.",
+        Meta(ge=MIN_LOAD, le=1000),
+    ] = 1.0
+    policy: Annotated[PolicyName, "Scheduling policy."] = "malleable"
+    seeds: Annotated[
+        str,
+        Checked(_checked_samples),
+        "One run per seed, at least ten. What suffices is confirmed on as many other seeds.",
+    ] = "0-9"
+    sessions: Annotated[Sessions, "T_pre is paid at every start, once per session, or never."] = (
+        "warm"
     )
-    experiment: ExperimentName = Field(
-        default="DH-FH", description="Experiment that gives the demand."
-    )
-    jobs: int | None = Field(
-        default=None,
-        ge=1,
-        le=MAX_JOBS,
-        description="Jobs of each run; 48 by default and 24 times --load beyond 2, or all of "
-        "--arrivals.",
-    )
-    load_factor: Annotated[float, OptionName("load")] = Field(
-        default=1.0,
-        ge=MIN_LOAD,
-        le=1000,
-        description="Arrivals relative to those of the experiment, for any fleet, or to "
-        "--arrivals.",
-    )
-    policy: PolicyName = Field(default="malleable", description="Scheduling policy.")
-    seeds: Annotated[str, AfterValidator(_checked_samples)] = Field(
-        default="0-9",
-        description="One run per seed, at least ten. What suffices is confirmed on as many other "
-        "seeds.",
-    )
-    sessions: Sessions = Field(
-        default="warm",
-        description="T_pre is paid at every start, once per session, or never.",
-    )
-    cost: dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]] = Field(
-        default={},
-        description="Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
+    cost: Annotated[
+        dict[str, Annotated[float, Meta(ge=1e-6, le=1e6)]],
+        "Cost of a worker per hour by class, such as x86=0.40,agx=0.10; the fleet with "
         "the lowest cost is the best. Without it, the one with the fewest workers.",
-    )
-    watts: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
-        default={"x86": 125.0, "agx": 30.0, "nx": 15.0},
-        description="Power of a busy worker by class, where the profile has none; by default the "
+    ] = msgspec.field(default_factory=dict)
+    watts: Annotated[
+        dict[str, Annotated[float, Meta(gt=0, le=1e6)]],
+        "Power of a busy worker by class, where the profile has none; by default the "
         "nominal power of the thesis's machines.",
-    )
-    max_workers: int = Field(
-        default=32, ge=1, le=MAX_WORKERS, description="Most workers of a class to consider."
-    )
+    ] = msgspec.field(default_factory=lambda: {"x86": 125.0, "agx": 30.0, "nx": 15.0})
+    given: frozenset[str] = frozenset()
+    max_workers: Annotated[
+        int, "Most workers of a class to consider.", Meta(ge=1, le=MAX_WORKERS)
+    ] = 32

@@ -29,7 +29,7 @@ BORROWED = {
 }
 """What a program may import of another one."""
 
-SERVE = {"worker_agent.app", "worker_agent.config", "worker_agent.settings"}
+SERVE = {"worker_agent.app", "worker_agent.settings"}
 """What ``gateway.serve``, a gateway with a worker of its own, may import besides."""
 
 ORDER = {
@@ -57,7 +57,6 @@ ORDER = {
         "__main__",
     ),
     "gateway": (
-        "config",
         "settings",
         "access",
         "audit",
@@ -90,7 +89,6 @@ ORDER = {
         "cpu_affinity",
         "power",
         "providers",
-        "config",
         "settings",
         "ipc",
         "backends",

@@ -28,16 +28,17 @@ def check(config: Config = None) -> None:
     from worker_agent.power.selection import open_controller
     from worker_agent.settings import AgentSettings
 
-    settings = AgentSettings.load(file=config).to_config()
+    settings = AgentSettings.load(file=config)
+    worker = settings.worker
     offers = asyncio.run(
-        find_offers(settings.providers, InstalledRuntimes(), settings.state / "providers")
+        find_offers(worker.providers, InstalledRuntimes(), settings.state / "providers")
     )
-    controller = open_controller(settings.power, MachineFiles(settings.root), settings.power_modes)
+    controller = open_controller(worker.power, MachineFiles(worker.root), worker.power_modes)
     try:
         modes = [mode for mode in controller.modes() if not mode.refused]
     finally:
         controller.close()
-    _print(offers, settings.configurations(modes, offers), settings.worker_id)
+    _print(offers, worker.configurations(modes, offers), worker.worker_id)
     if offers.refusals:
         raise typer.Exit(1)
 

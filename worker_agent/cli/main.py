@@ -18,7 +18,7 @@ app: Final = typer.Typer(rich_markup_mode="rich")
 
 def _run(settings: AgentSettings) -> None:
     """Connect to a gateway and run the assignments for this machine's engines."""
-    run_instead("worker_agent.serve", settings.to_config())
+    run_instead("worker_agent.serve", settings)
 
 
 app.callback(

@@ -24,8 +24,8 @@ def modes(config: Config = None, as_json: AsJson = False) -> None:
     from worker_agent.power.selection import open_controller
     from worker_agent.settings import AgentSettings
 
-    settings = AgentSettings.load(file=config)
-    controller = open_controller(settings.power, MachineFiles(settings.root))
+    worker = AgentSettings.load(file=config).worker
+    controller = open_controller(worker.power, MachineFiles(worker.root))
     try:
         found, reading = controller.modes(), controller.read()
     finally:

@@ -23,10 +23,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from pydantic import BeforeValidator, InstanceOf
-
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
+from synergai.runtime.setting_types import Parsed
 from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
 from worker_agent.providers.kinds import CPU, kind_of
 
@@ -54,9 +53,7 @@ def parse_providers(value: object) -> tuple[ProviderSettings, ...]:
     return tuple(found)
 
 
-Providers: TypeAlias = Annotated[
-    tuple[InstanceOf[ProviderSettings], ...], BeforeValidator(parse_providers)
-]
+Providers: TypeAlias = Annotated[tuple[ProviderSettings, ...], Parsed(parse_providers)]
 """Execution providers of configurations; all that are offered if empty."""
 
 

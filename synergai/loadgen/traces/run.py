@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from synergai.client.client import Client
 from synergai.errors import (
     DeadlineExceeded,
@@ -98,7 +100,7 @@ async def search_goodput(
         async def run_trial(rate: float) -> RateTrial:
             nonlocal made
             # A new seed each time, so that one cluster of arrivals does not decide every trial.
-            trial = settings.model_copy(update={"rate": rate, "seed": settings.seed + made})
+            trial = replace(settings, rate=rate, seed=settings.seed + made)
             made += 1
             instants = list(trial.arrivals())
             log = await send_open_loop(send, instants, deadline_s=_deadline_s(settings))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path  # noqa: TC003  # pydantic reads the annotations
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from msgspec import Meta
 
 from synergai.errors import InvalidInput
 from synergai.loadgen.target_settings import TargetSettings
@@ -18,7 +18,7 @@ from synergai.loadgen.traces.arrivals import (
     constant,
     read_rates,
 )
-from synergai.runtime.settings import Duration, OptionName
+from synergai.runtime.setting_types import Duration, OptionName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,80 +34,68 @@ _TRACES: Final = {
 """The traces that a setting applies to."""
 
 
-class LoadSettings(TargetSettings, env_prefix="SYNERGAI_LOAD_"):
+class LoadSettings(TargetSettings, frozen=True, kw_only=True):
     """Settings of ``synergai load``."""
 
-    trace: Literal["constant", "linear", "exponential", "poisson", "replay"] = Field(
-        default="poisson",
-        description="Rate over time: constant with even gaps, a linear or exponential ramp from "
+    env_prefix = "SYNERGAI_LOAD_"
+
+    trace: Annotated[
+        Literal["constant", "linear", "exponential", "poisson", "replay"],
+        "Rate over time: constant with even gaps, a linear or exponential ramp from "
         "--rate to --to-rate, constant with random gaps, or recorded.",
-    )
-    rate: float = Field(
-        default=10.0, gt=0, le=MAX_RATE, description="Requests per second at the start."
-    )
-    to_rate: float | None = Field(
-        default=None, gt=0, le=MAX_RATE, description="Requests per second at the end of a ramp."
-    )
-    duration: Duration = Field(
-        default=10.0, gt=0, le=86_400, description="Duration of the trace in seconds."
-    )
-    replay: Path | None = Field(
-        default=None,
-        description="CSV file for --trace replay: a line per second, the rate in the last column.",
-    )
-    random_gaps: bool = Field(
-        default=False, description="Use random gaps in other traces than poisson."
-    )
-    seed: int = Field(default=0, ge=0, description="Seed of random gaps.")
-    deadline_ms: float | None = Field(
-        default=None,
-        gt=0,
-        description="Deadline in milliseconds from a request's due time, also sent to the gateway.",
-    )
-    priority: int = Field(
-        default=0,
-        ge=0,
-        le=9,
-        description="Priority of the requests, 0 (default) to 9 (most urgent).",
-    )
-    min_accuracy: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="Lowest accuracy, 0 to 1, of the variants that may answer.",
-    )
-    late_ms: float = Field(
-        default=10.0,
-        gt=0,
-        description="Delay in milliseconds beyond which a request is sent late. The run is "
+    ] = "poisson"
+    rate: Annotated[float, "Requests per second at the start.", Meta(gt=0, le=MAX_RATE)] = 10.0
+    to_rate: (
+        Annotated[float, "Requests per second at the end of a ramp.", Meta(gt=0, le=MAX_RATE)]
+        | None
+    ) = None
+    duration: Annotated[Duration, "Duration of the trace in seconds.", Meta(gt=0, le=86_400)] = 10.0
+    replay: Annotated[
+        Path | None, "CSV file for --trace replay: a line per second, the rate in the last column."
+    ] = None
+    random_gaps: Annotated[bool, "Use random gaps in other traces than poisson."] = False
+    seed: Annotated[int, "Seed of random gaps.", Meta(ge=0)] = 0
+    deadline_ms: (
+        Annotated[
+            float,
+            "Deadline in milliseconds from a request's due time, also sent to the gateway.",
+            Meta(gt=0),
+        ]
+        | None
+    ) = None
+    priority: Annotated[
+        int, "Priority of the requests, 0 (default) to 9 (most urgent).", Meta(ge=0, le=9)
+    ] = 0
+    min_accuracy: Annotated[
+        float, "Lowest accuracy, 0 to 1, of the variants that may answer.", Meta(ge=0, le=1)
+    ] = 0.0
+    late_ms: Annotated[
+        float,
+        "Delay in milliseconds beyond which a request is sent late. The run is "
         "invalid if more than 1 % are.",
-    )
+        Meta(gt=0),
+    ] = 10.0
     warm_up: int = 5  # requests before the run, to load the engine
     late_share: float = 0.01  # share of requests sent late beyond which the run is invalid
     precision: float = 0.05  # relative precision of the searched rate
     trials: int = 3  # limit of trials at each rate; the majority decides
-    find_goodput: bool = Field(
-        default=False,
-        description="Search for the highest rate at which --attainment of the requests meet "
+    find_goodput: Annotated[
+        bool,
+        "Search for the highest rate at which --attainment of the requests meet "
         "--deadline-ms, starting at --rate, in trials of --duration.",
-    )
-    attainment: float = Field(
-        default=0.99, gt=0, le=1, description="Share of requests that must meet the deadline."
-    )
-    plot: Path | None = Field(
-        default=None,
-        description="PNG file to plot rate, goodput and latency over time to; with --find-goodput, "
+    ] = False
+    attainment: Annotated[
+        float, "Share of requests that must meet the deadline.", Meta(gt=0, le=1)
+    ] = 0.99
+    plot: Annotated[
+        Path | None,
+        "PNG file to plot rate, goodput and latency over time to; with --find-goodput, "
         "latency against rate.",
-    )
-    as_json: Annotated[bool, OptionName("json")] = Field(
-        default=False, description="Print JSON instead of a table."
-    )
+    ] = None
+    as_json: Annotated[bool, OptionName("json"), "Print JSON instead of a table."] = False
 
-    @model_validator(mode="after")
-    def _check_combination(self) -> Self:
-        """Reject options that do not apply."""
+    def __post_init__(self) -> None:
         self.check_applicable("trace", _TRACES)
-        return self
 
     def curve(self) -> Curve:
         """Return the rate over time.

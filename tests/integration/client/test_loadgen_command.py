@@ -196,7 +196,7 @@ async def test_invalid_run_prints_one_line_and_exits_1(
 async def test_invalid_option_exits_2(options: list[str], run: RunCommand) -> None:
     result = await run("loadgen", "identity", *options, "--queries", "0")
     assert result.code == 2
-    assert result.err == "error: --queries: '0' should be greater than or equal to 1\n"
+    assert result.err == "error: --queries: '0' is not an integer from 1 to 10,000,000\n"
 
 
 async def test_lost_gateway_ends_the_run_with_a_message(

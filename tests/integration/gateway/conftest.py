@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from pathlib import Path
 
-    from gateway.config import GatewayConfig
     from synergai.protocol.request_codec import Buffer
     from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
@@ -370,23 +369,20 @@ async def _finish(call: PendingCall) -> None:
         call.cancel()
 
 
-def config_in(directory: Path, **options: object) -> GatewayConfig:
+def config_in(directory: Path, **options: object) -> GatewaySettings:
     addresses = dict.fromkeys(("listen", "hub", "http"), "127.0.0.1:0")
     # Tests say themselves what agents load.
     defaults = {"heartbeat_s": 0.5, "drain_s": 1.0, "preload": False}
-    settings = GatewaySettings.load(
-        {**addresses, "state": directory / "state", **defaults, **options}
-    )
-    return settings.to_config()
+    return GatewaySettings.load({**addresses, "state": directory / "state", **defaults, **options})
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> GatewayConfig:
+def config(tmp_path: Path) -> GatewaySettings:
     return config_in(tmp_path)
 
 
 @pytest.fixture
-async def gateway(config: GatewayConfig) -> AsyncIterator[Gateway]:
+async def gateway(config: GatewaySettings) -> AsyncIterator[Gateway]:
     async with Gateway(config) as running:
         yield running
 

@@ -14,7 +14,7 @@ from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
 
 if TYPE_CHECKING:
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
     from tests.integration.gateway.conftest import NewAgent
     from tests.message_fields import RequestFactory
 
@@ -92,7 +92,7 @@ async def test_engine_is_measured_again_after_its_file_was_replaced(
 
 
 async def test_worker_that_is_faster_after_a_restart_does_not_win(
-    config: GatewayConfig, a_request: RequestFactory
+    config: GatewaySettings, a_request: RequestFactory
 ) -> None:
     def start(gateway: Gateway) -> tuple[Caller, FakeAgent, FakeAgent]:
         honest = with_file(FakeAgent(gateway.hub_address, "w1"), HONEST)
@@ -142,7 +142,7 @@ async def test_forgotten_engine_that_no_worker_has_is_listed_no_longer(
 
 
 async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered_or_profiled(
-    config: GatewayConfig,
+    config: GatewaySettings,
 ) -> None:
     async def forget(gateway: Gateway, caller: Caller) -> None:
         await caller.fleet.ForgetEngine(fleet_pb2.ForgetEngineRequest(engine="echo"))

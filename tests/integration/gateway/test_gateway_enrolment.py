@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
     from tests.integration.gateway.conftest import NewAgent
     from tests.message_fields import RequestFactory
 
@@ -32,13 +32,13 @@ ROWS = (Worker(id="w*", worker_class="test"),)
 
 
 @pytest.fixture
-async def gateway(config: GatewayConfig) -> AsyncIterator[Gateway]:
+async def gateway(config: GatewaySettings) -> AsyncIterator[Gateway]:
     async with Gateway(config) as running:
         running.app.hub.set_rules(ROWS)
         yield running
 
 
-def token_for(config: GatewayConfig, worker_id: str = "") -> str:
+def token_for(config: GatewaySettings, worker_id: str = "") -> str:
     now = time.time()
     with EnrolmentStore(config.state) as store:
         return store.issue(worker_id, "", now + 600, now)
@@ -67,7 +67,7 @@ async def test_agent_without_enrolment_is_told_what_to_do(new_agent: NewAgent) -
 
 
 async def test_enrolled_worker_joins_again_with_its_secret_only(
-    config: GatewayConfig, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
+    config: GatewaySettings, caller: Caller, new_agent: NewAgent, a_request: RequestFactory
 ) -> None:
     async with with_proof(new_agent("w1"), token_for(config)):
         await caller.workers(1)
@@ -79,7 +79,7 @@ async def test_enrolled_worker_joins_again_with_its_secret_only(
 
 
 async def test_one_of_two_agents_with_the_same_token_joins(
-    config: GatewayConfig, caller: Caller, new_agent: NewAgent
+    config: GatewaySettings, caller: Caller, new_agent: NewAgent
 ) -> None:
     token = token_for(config)
     agents = [with_proof(new_agent(name), token, secret=name * 16) for name in ("w1", "w2")]
@@ -95,7 +95,7 @@ async def test_one_of_two_agents_with_the_same_token_joins(
 
 @pytest.mark.parametrize("instance", ["", "honest", "rogue"])
 async def test_live_worker_is_not_replaced_by_one_without_its_secret(
-    config: GatewayConfig,
+    config: GatewaySettings,
     caller: Caller,
     new_agent: NewAgent,
     a_request: RequestFactory,
@@ -122,7 +122,7 @@ async def test_live_worker_is_not_replaced_by_one_without_its_secret(
 
 
 async def test_revoked_worker_is_disconnected(
-    config: GatewayConfig, caller: Caller, new_agent: NewAgent
+    config: GatewaySettings, caller: Caller, new_agent: NewAgent
 ) -> None:
     async with with_proof(new_agent("w1"), token_for(config)) as agent:
         await caller.workers(1)
@@ -134,7 +134,7 @@ async def test_revoked_worker_is_disconnected(
 
 
 async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
-    config: GatewayConfig, gateway: Gateway, caller: Caller, new_agent: NewAgent
+    config: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
     first = with_proof(new_agent("w1"), token_for(config))
     first.answer = first.hold
@@ -150,7 +150,7 @@ async def test_job_of_a_worker_whose_row_disappears_resumes_elsewhere(
 
 
 async def test_engines_beyond_the_row_are_ignored_and_shown(
-    config: GatewayConfig, gateway: Gateway, caller: Caller, new_agent: NewAgent
+    config: GatewaySettings, gateway: Gateway, caller: Caller, new_agent: NewAgent
 ) -> None:
     agent = with_proof(new_agent("w1"), token_for(config))
     agent.register.engines.append(described("other"))
@@ -167,7 +167,7 @@ async def test_engines_beyond_the_row_are_ignored_and_shown(
         assert [engine.fault for engine in worker.engines] == ["", ""]
 
 
-async def test_certificate_is_good_for_its_own_worker_only(config: GatewayConfig) -> None:
+async def test_certificate_is_good_for_its_own_worker_only(config: GatewaySettings) -> None:
     tls = {
         "tls_cert": FILES / "server.pem",
         "tls_key": FILES / "server.key",
@@ -188,7 +188,7 @@ async def test_certificate_is_good_for_its_own_worker_only(config: GatewayConfig
 
 
 async def test_agent_enrols_by_token_and_returns_by_its_secret(
-    config: GatewayConfig, tmp_path: Path
+    config: GatewaySettings, tmp_path: Path
 ) -> None:
     table, token_file = tmp_path / "access.toml", tmp_path / "token"
     observer = '[[grants]]\nto = ["anonymous"]\nroles = ["observe"]\nengines = ["*"]\n'

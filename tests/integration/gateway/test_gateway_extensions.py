@@ -16,8 +16,8 @@ from synergai.protocol import rpc
 from tests.calls import raw_unary
 
 if TYPE_CHECKING:
-    from gateway.config import GatewayConfig
     from gateway.dispatch.job_handler import JobHandler
+    from gateway.settings import GatewaySettings
     from synergai.domain import Job
     from tests.integration.gateway.conftest import Caller, Connect, InferStream
     from tests.message_fields import RequestFactory
@@ -135,7 +135,7 @@ async def test_engine_without_a_worker_is_retryable(
 
 
 async def test_oversized_message_is_rejected_with_the_limit(
-    config: GatewayConfig, a_request: RequestFactory, connect: Connect
+    config: GatewaySettings, a_request: RequestFactory, connect: Connect
 ) -> None:
     small = replace(config, max_message_bytes=1 << 20)
     async with Gateway(small) as gateway:
@@ -162,7 +162,7 @@ async def test_each_port_names_the_other_for_misdirected_calls(
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
 async def test_reflection_describes_all_services_when_enabled(
-    config: GatewayConfig, version: str
+    config: GatewaySettings, version: str
 ) -> None:
     async with (
         Gateway(replace(config, reflection=True)) as gateway,

@@ -13,8 +13,8 @@ from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import config_in
 
 if TYPE_CHECKING:
-    from gateway.config import GatewayConfig
     from gateway.server import Gateway
+    from gateway.settings import GatewaySettings
     from synergai.v1 import hub_pb2
     from tests.integration.gateway.conftest import Caller, NewAgent
 
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> GatewayConfig:
+def config(tmp_path: Path) -> GatewaySettings:
     # So that a busy machine does not lose the worker while the script starts.
     return config_in(tmp_path, heartbeat_s=20.0)
 

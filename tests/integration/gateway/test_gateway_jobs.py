@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
     from tests.message_fields import RequestFactory
 
@@ -257,7 +257,7 @@ async def test_streamed_job_is_cancelled_when_its_client_leaves(
 
 
 async def test_restarted_gateway_finishes_accepted_jobs(
-    config: GatewayConfig, connect: Connect
+    config: GatewaySettings, connect: Connect
 ) -> None:
     async with Gateway(config) as first:
         caller, agent = await connect(first)
@@ -288,7 +288,7 @@ async def test_restarted_gateway_finishes_accepted_jobs(
         assert min(assignment.id for assignment in agent.assignments) > before
 
 
-async def test_two_gateways_cannot_share_a_state_directory(config: GatewayConfig) -> None:
+async def test_two_gateways_cannot_share_a_state_directory(config: GatewaySettings) -> None:
     async with Gateway(config):
         with pytest.raises(Unavailable, match="another gateway uses the state directory"):
             async with Gateway(config):
@@ -308,7 +308,7 @@ async def test_port_in_use_is_a_clear_error(gateway: Gateway, tmp_path: Path) ->
 
 
 async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
-    config: GatewayConfig, connect: Connect, a_request: RequestFactory
+    config: GatewaySettings, connect: Connect, a_request: RequestFactory
 ) -> None:
     async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)
@@ -333,7 +333,7 @@ async def test_stopping_gateway_drains_requests_and_refuses_new_ones(
 
 
 async def test_ready_file_names_the_addresses_while_the_gateway_serves(
-    config: GatewayConfig, tmp_path: Path
+    config: GatewaySettings, tmp_path: Path
 ) -> None:
     ready = tmp_path / "ready.json"
     async with Gateway(replace(config, ready_file=ready)) as gateway:
@@ -342,7 +342,7 @@ async def test_ready_file_names_the_addresses_while_the_gateway_serves(
 
 
 async def test_recorded_events_replayed_give_the_same_commands(
-    config: GatewayConfig, connect: Connect, tmp_path: Path, a_request: RequestFactory
+    config: GatewaySettings, connect: Connect, tmp_path: Path, a_request: RequestFactory
 ) -> None:
     log = tmp_path / "events.jsonl"
     async with Gateway(replace(config, event_log=log)) as gateway:

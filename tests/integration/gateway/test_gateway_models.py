@@ -17,7 +17,7 @@ from tests.calls import raw_unary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
     from tests.message_fields import RequestFactory
 
@@ -168,7 +168,7 @@ async def test_unloaded_engine_is_not_ready_until_it_is_loaded(
 
 
 async def test_unloaded_engine_stays_unloaded_across_restarts(
-    config: GatewayConfig, connect: Connect
+    config: GatewaySettings, connect: Connect
 ) -> None:
     async with Gateway(config) as gateway:
         caller, agent = await connect(gateway)

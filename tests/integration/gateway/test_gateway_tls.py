@@ -44,7 +44,7 @@ from worker_agent.hub_client.remote import open_work_socket
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
     from tests.integration.gateway.conftest import Connect
     from tests.message_fields import RequestFactory
 
@@ -54,7 +54,7 @@ AGENT = ClientTls.read(CA, FILES / "agent.pem", FILES / "agent.key")
 
 
 @pytest.fixture
-async def encrypted(config: GatewayConfig) -> AsyncIterator[Gateway]:
+async def encrypted(config: GatewaySettings) -> AsyncIterator[Gateway]:
     tls = {
         "tls_cert": FILES / "server.pem",
         "tls_key": FILES / "server.key",
@@ -289,7 +289,7 @@ def renew(folder: Path, name: str, kinds: tuple[str, ...] = ("pem", "key")) -> N
 
 
 async def test_renewed_certificate_is_shown_to_whoever_connects_from_then_on(
-    config: GatewayConfig, renewable: Path, caplog: pytest.LogCaptureFixture
+    config: GatewaySettings, renewable: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = FILES / "other.pem"
     tls = {"tls_cert": renewable / "gateway.pem", "tls_key": renewable / "gateway.key"}
@@ -373,7 +373,7 @@ async def http_exchange(address: str, tls: ssl.SSLContext | None) -> bytes:
             await writer.wait_closed()
 
 
-async def test_http_port_is_encrypted_on_request(config: GatewayConfig) -> None:
+async def test_http_port_is_encrypted_on_request(config: GatewaySettings) -> None:
     tls = {"tls_cert": FILES / "server.pem", "tls_key": FILES / "server.key", "http_tls": True}
     async with Gateway(replace(config, **tls)) as gateway:
         trusted = ssl.create_default_context(cafile=CA)
@@ -383,7 +383,7 @@ async def test_http_port_is_encrypted_on_request(config: GatewayConfig) -> None:
             assert await http_exchange(gateway.http_address, None) == b""
 
 
-async def test_encrypted_http_port_needs_a_certificate(config: GatewayConfig) -> None:
+async def test_encrypted_http_port_needs_a_certificate(config: GatewaySettings) -> None:
     gateway = Gateway(replace(config, http_tls=True))
     with pytest.raises(InvalidInput, match="--http-tls needs --tls-cert"):
         await gateway.__aenter__()

@@ -15,7 +15,7 @@ from synergai.v1 import fleet_pb2, hub_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.config import GatewayConfig
+    from gateway.settings import GatewaySettings
     from synergai.protocol.request_codec import Buffer
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
     from tests.message_fields import RequestFactory
@@ -93,7 +93,7 @@ async def test_lost_socket_removes_the_worker(agent: FakeAgent, caller: Caller) 
 
 
 async def test_agent_that_reads_nothing_blocks_neither_socket_nor_gateway(
-    config: GatewayConfig,
+    config: GatewaySettings,
     connect: Connect,
     a_request: RequestFactory,
 ) -> None:

@@ -13,4 +13,4 @@ def test_unknown_policy_is_refused_with_the_known_ones_before_anything_starts() 
         InvalidSettings, match=r"--policy: 'nope' is not in .*available.*be, edf, fifo"
     ):
         GatewaySettings.load({"policy": "nope"})
-    assert GatewaySettings.load({"policy": "fifo"}).policy == "fifo"
+    assert GatewaySettings.load({"policy": "fifo"}).scheduling.policy == "fifo"

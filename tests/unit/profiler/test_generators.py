@@ -23,7 +23,7 @@ from synergai.models.directory import EngineDefinition
 from worker_agent.power.controller import PowerMode
 from worker_agent.providers.choice import Offers, ProviderChoice
 
-DEFAULTS = ProfilerSettings.model_fields["generators"].default
+DEFAULTS = ProfilerSettings().generators
 ENGINE = EngineDefinition(
     name=EngineName("e"), backend="onnxruntime", file=Path("e/model.onnx"), max_batch=8
 )

@@ -22,9 +22,8 @@ from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Messag
 from profiler.settings import ProfilerSettings
 from profiler.single_stream import SingleStreamResult, time_queries
 from synergai.domain import Outcome
-from synergai.errors import InternalError
+from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
-from synergai.runtime.settings import InvalidSettings
 from worker_agent.ipc.frames import RunEnded, Tally
 
 if TYPE_CHECKING:

@@ -68,7 +68,7 @@ class FakeRuntimes:
 
 def find(names: str, runtimes: FakeRuntimes) -> Offers:
     settings = AgentSettings.load({"providers": names} if names else {})
-    return asyncio.run(find_offers(settings.providers, runtimes))
+    return asyncio.run(find_offers(settings.worker.providers, runtimes))
 
 
 def test_runtime_with_the_cpu_alone_is_not_asked() -> None:
@@ -136,7 +136,7 @@ def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 def fault_of(kind: str) -> str:
     settings = AgentSettings.load({"providers": kind})
-    [choice] = choices_of(settings.providers)
+    [choice] = choices_of(settings.worker.providers)
     return asyncio.run(provider_offers.InstalledRuntimes().fault(choice, "onnxruntime"))
 
 
@@ -194,9 +194,9 @@ def test_runtime_that_cannot_be_asked_leaves_the_cpu() -> None:
 
 
 def test_agent_lists_configurations_of_providers_before_those_of_the_cpu() -> None:
-    config = AgentSettings.load({"threads": "1,2"}).to_config()
+    config = AgentSettings.load({"threads": "1,2"})
     offers = find("CPU,CUDA", FakeRuntimes(["CUDAExecutionProvider"]))
-    assert config.configurations((), offers) == (
+    assert config.worker.configurations((), offers) == (
         Configuration(0, "", "CUDA"),
         Configuration(1),
         Configuration(2),

@@ -14,7 +14,7 @@ from tests.loaded_host import LoadedHost
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
-from worker_agent.settings import AgentSettings
+from worker_agent.settings import AgentSettings, WorkerSettings
 from worker_agent.worker import Worker
 
 if TYPE_CHECKING:
@@ -154,9 +154,11 @@ class Reports:
     """A worker that is not connected, and the changes of sessions that it reports."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
-        settings = AgentSettings(gateway="127.0.0.1:1", models=directory, state=directory)
+        settings = AgentSettings(
+            gateway="127.0.0.1:1", worker=WorkerSettings(models=directory), state=directory
+        )
         self.worker = Worker(
-            settings.to_config(),
+            settings,
             "worker",
             "instance",
             HostMemory(),

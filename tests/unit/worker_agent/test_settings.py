@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from synergai.domain import Configuration, EngineName, Session, largest_configuration
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, InvalidSettings
 from synergai.names import validate_name
 from synergai.runtime.reexec import decode_config, encode_config
-from synergai.runtime.settings import InvalidSettings
-from worker_agent.config import AgentConfig
 from worker_agent.power.controller import PowerMode
-from worker_agent.settings import AgentSettings
+from worker_agent.settings import AgentSettings, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,23 +33,23 @@ def configured_cores(number: int) -> Callable[[str | int], int]:
 
 def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
     expected = (Configuration(1), Configuration(2), Configuration(4), Configuration(6))
-    assert AgentSettings().to_config().configurations() == expected
+    assert AgentSettings().worker.configurations() == expected
 
 
 def test_thread_counts_are_sorted_and_unique() -> None:
     settings = AgentSettings.load({"threads": "4,1,4"})
-    assert settings.to_config().configurations() == (Configuration(1), Configuration(4))
+    assert settings.worker.configurations() == (Configuration(1), Configuration(4))
 
 
 def test_thread_counts_are_limited_by_the_given_cores() -> None:
     kept = AgentSettings.load({"cores": "2-4"})
-    assert kept.to_config().configurations() == (
+    assert kept.worker.configurations() == (
         Configuration(1),
         Configuration(2),
         Configuration(3),
     )
     with pytest.raises(InvalidInput, match="an engine with 4 threads needs 4 cores, not 3"):
-        AgentSettings.load({"cores": "2-4", "threads": "1,4"}).to_config().configurations()
+        AgentSettings.load({"cores": "2-4", "threads": "1,4"}).worker.configurations()
 
 
 def test_configurations_are_ordered_by_the_speed_of_their_mode() -> None:
@@ -60,7 +58,7 @@ def test_configurations_are_ordered_by_the_speed_of_their_mode() -> None:
         PowerMode(name="MODE_30W_ALL", cores=6, max_mhz=1200.0),
         PowerMode(name="SMALL", cores=2, max_mhz=2100.0),
     ]
-    found = AgentSettings().to_config().configurations(modes)
+    found = AgentSettings().worker.configurations(modes)
     assert list(dict.fromkeys(each.power_mode for each in found)) == [
         "SMALL",
         "MODE_30W_ALL",
@@ -77,7 +75,7 @@ def test_impossible_number_of_threads_is_refused(threads: str) -> None:
 
 def test_pinned_sessions_are_an_engine_and_its_configuration() -> None:
     settings = AgentSettings.load({"pin": "digits=threads=2,mobilenet=mode=MAXN"})
-    assert settings.sessions == (
+    assert settings.worker.sessions == (
         Session(EngineName("digits"), Configuration(2)),
         Session(EngineName("mobilenet"), Configuration(power_mode="MAXN")),
     )
@@ -89,7 +87,7 @@ def test_pin_of_no_configuration_is_refused() -> None:
 
 
 def test_defaults_are_valid_names() -> None:
-    settings = AgentSettings()
+    settings = WorkerSettings()
     assert validate_name(settings.worker_id, "worker id")
     assert validate_name(settings.worker_class, "worker class")
 
@@ -99,7 +97,7 @@ def test_any_hostname_gives_a_valid_worker_id(
     monkeypatch: pytest.MonkeyPatch, hostname: str
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: hostname)
-    assert validate_name(AgentSettings().worker_id, "worker id")
+    assert validate_name(WorkerSettings().worker_id, "worker id")
 
 
 def test_worker_id_that_could_leave_a_directory_is_refused() -> None:
@@ -107,21 +105,17 @@ def test_worker_id_that_could_leave_a_directory_is_refused() -> None:
         AgentSettings.load({"worker_id": "../x"})
 
 
-def test_config_has_all_settings_and_survives_the_command_line(tmp_path: Path) -> None:
+def test_settings_survive_the_command_line(tmp_path: Path) -> None:
     values = {"models": str(tmp_path), "pin": "digits=threads=2", "cores": "1-3", "tls_ca": "a"}
     settings = AgentSettings.load(values)
-    config = settings.to_config()
-    derived = {"pin": "sessions", "memory_mb": "memory_bytes"}
-    fields = {derived.get(name, name) for name in AgentSettings.model_fields}
-    assert set(config.__struct_fields__) == fields | {"agent_version", "memory_limit_bytes"}
-    assert all(getattr(config, name) == getattr(settings, name) for name in fields)
-    assert (config.models, config.cores, config.tls_ca) == (tmp_path, (1, 2, 3), Path("a"))
-    assert decode_config(encode_config(config), AgentConfig) == config
+    worker = settings.worker
+    assert (worker.models, worker.cores, settings.tls_ca) == (tmp_path, (1, 2, 3), Path("a"))
+    assert decode_config(encode_config(settings), AgentSettings) == settings
 
 
 def test_memory_defaults_to_half_of_the_machine() -> None:
-    assert AgentSettings(memory_mb=3).memory_bytes == 3 << 20
-    assert AgentSettings().memory_bytes > 64 << 20
+    assert WorkerSettings(memory_mb=3).memory_bytes == 3 << 20
+    assert WorkerSettings().memory_bytes > 64 << 20
 
 
 def test_example_of_an_agents_gateway_has_the_port_for_agents() -> None:

@@ -19,7 +19,7 @@ ACCESS = {"access": "access.toml"}
 
 
 def check(options: Mapping[str, object], *, workers_are_listed: bool = False) -> None:
-    check_exposure(GatewaySettings.load(options).to_config(), workers_are_listed=workers_are_listed)
+    check_exposure(GatewaySettings.load(options), workers_are_listed=workers_are_listed)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.2"])
@@ -68,7 +68,7 @@ def test_insecure_only_warns(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def before_start(**options: object) -> None:
-    check_before_start(GatewaySettings.load(options).to_config())
+    check_before_start(GatewaySettings.load(options))
 
 
 def test_serve_checks_addresses_before_it_starts_its_worker(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.power.controller import ModeRefused, PowerMode, Reading, SwitchFailed
-from worker_agent.settings import AgentSettings
+from worker_agent.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from worker_agent.hosts.pool import HostPool
@@ -127,14 +127,14 @@ async def test_the_mode_in_force_is_offered_last() -> None:
 
 
 def test_a_machine_offers_every_mode_with_as_many_threads_as_it_has_cores() -> None:
-    assert AgentSettings().to_config().configurations(MODES) == (
+    assert WorkerSettings().configurations(MODES) == (
         Configuration(1, "slow"),
         Configuration(2, "slow"),
         Configuration(1, "fast"),
         Configuration(2, "fast"),
         Configuration(4, "fast"),
     )
-    assert AgentSettings(threads=(1, 4)).to_config().configurations(MODES) == (
+    assert WorkerSettings(threads=(1, 4)).configurations(MODES) == (
         Configuration(1, "slow"),
         Configuration(1, "fast"),
         Configuration(4, "fast"),
@@ -143,4 +143,4 @@ def test_a_machine_offers_every_mode_with_as_many_threads_as_it_has_cores() -> N
 
 def test_threads_that_no_mode_has_cores_for_are_refused() -> None:
     with pytest.raises(InvalidInput, match="cores for 8 threads; the maximum is 4"):
-        AgentSettings(threads=(8,)).to_config().configurations(MODES)
+        WorkerSettings(threads=(8,)).configurations(MODES)
