@@ -35,9 +35,9 @@ class _Reading(NamedTuple):
 class BackgroundLoad:
     """Measures the background load between entering and leaving; a context manager.
 
-    Time that the hypervisor takes from a virtual machine counts as other processes' time.
+    Time that the hypervisor takes from a virtual machine is other processes' time.
 
-    All time that was not idle counts as used. The kernel measures idle time exactly, but samples
+    All time that was not idle was used. The kernel measures idle time exactly, but samples
     what its CPUs did otherwise at each clock tick. Samples of a process that a CPU quota stops and
     resumes in step with the clock can add up to twice the time that it used.
 

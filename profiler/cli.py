@@ -36,7 +36,7 @@ def profile(settings: ProfilerSettings) -> None:
     continues.
 
     With --search, only those configurations are measured that are needed to find the fastest one
-    of each engine, and those of most queries per joule; the others are predicted.
+    of each engine and the most efficient ones; the others are predicted.
 
     MLPerf LoadGen issues and times the queries one at a time; where it is not installed, as on
     boards, the built-in timer does.

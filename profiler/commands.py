@@ -87,7 +87,7 @@ class _Command:
     def _is_fresh(self, entry: ProfileEntry) -> bool:
         """Return whether an entry was measured, of the present model file and runtime.
 
-        Disturbed ones count as well: otherwise a busy machine would begin from nothing after each
+        Disturbed ones are included: otherwise a busy machine would begin from nothing after each
         interruption.
         """
         return entry.label in {MEASURED, DISTURBED} and not self._origins.is_stale(entry)
@@ -211,7 +211,7 @@ class ListedCommand(_Command):
         return wanted
 
     def _threads(self) -> Sequence[int]:
-        """Return the thread counts to measure, by default those of stale entries or 1."""
+        """Return the thread counts to measure, by default from stale entries, or 1."""
         settings = self._settings
         if settings.threads is not None or settings.measure != "stale":
             return settings.threads or (1,)
@@ -343,7 +343,7 @@ class SearchCommand(_Command):
     def _only_stale(
         self, drafts: dict[EngineName, list[Draft]], dictionary: ConfigurationDictionary
     ) -> dict[EngineName, list[Draft]]:
-        """Return the drafts of engines of which an entry is stale."""
+        """Return the drafts of engines with a stale entry."""
         self._say_unverifiable(
             Session(engine, draft.configuration)
             for engine, found in drafts.items()

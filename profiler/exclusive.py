@@ -49,7 +49,7 @@ def only_profiler(worker_class: WorkerClass, root: Path) -> Iterator[None]:
 
 
 def engines_in_service(proc: Path = _PROC) -> list[int]:
-    """Return the process ids of this machine's engine hosts, without those of profilers.
+    """Return the process ids of this machine's engine hosts, except profilers' ones.
 
     Args:
         proc: the mounted ``proc`` file system.

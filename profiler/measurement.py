@@ -113,7 +113,7 @@ def measure(
         output: folder for log files; created if missing.
         timer: timer of the queries, `LOADGEN` or `BUILT_IN`.
         root: root of the power interface's files; None for ``/``.
-        origin: what the entry records beside the figures; None for nothing.
+        origin: what the entry records in addition to the figures; None for nothing.
         report: called with the completed share, 0 to 1.
 
     Raises:

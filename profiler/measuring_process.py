@@ -334,7 +334,7 @@ def measure_accuracy(
 ) -> Answers:
     """Run the labelled samples once, or as many of them as time permits, evenly spread.
 
-    They run one at a time, like those of jobs, so that the answers are the same.
+    They run one at a time, as in jobs, so that the answers are the same.
 
     Args:
         host: the engine host.

@@ -255,7 +255,7 @@ def combine(measurement: Measurement, results: list[TrialResult]) -> Measurement
 
 
 def make_plan(queries: int, min_duration_s: float) -> SearchPlan:
-    """Return the durations of measurements, of which the short ones are not longer than others."""
+    """Return the durations of measurements; short ones are not longer than others."""
     usual = SearchPlan()
     return SearchPlan(
         full_s=min_duration_s,

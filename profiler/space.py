@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROUGH_ERROR: Final = 0.1
 """Standard error of what was observed in service, or while other processes were busy."""
 MAX_OTHERS: Final = 400
-"""Entries of the dictionary that are used beside those of the space: time and memory grow with the
+"""Entries of the dictionary that are used in addition to the space: time and memory grow with the
 square of their number, and a fleet may have thousands."""
 _UNKNOWN_MHZ: Final = 1000.0
 
@@ -31,7 +31,7 @@ class SearchedSpace:
     """A space with what is known about it.
 
     Attributes:
-        space: the points to search, and those of the dictionary that say something about them.
+        space: the points to search, and entries that say something about them.
         rows: the rows to search.
         drafts: what to measure, by point to search.
         known: results of the dictionary by point.

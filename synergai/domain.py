@@ -207,7 +207,7 @@ def validate_accuracy(accuracy: float, what: str) -> float:
     return accuracy
 
 
-class LeftOut(Struct, frozen=True):
+class UnusedVariant(Struct, frozen=True):
     """Files of an engine that a worker does not use, and why.
 
     Attributes:
@@ -266,7 +266,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     max_batch: int = 1
     pending: bool = False
     variants: tuple[Variant, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[UnusedVariant, ...] = ()
     samples_digest: str = ""
     other_samples: str = ""
     file_variant: str = ""

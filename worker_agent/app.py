@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from synergai.domain import LeftOut
+from synergai.domain import UnusedVariant
 from synergai.errors import InvalidInput
 from synergai.models.descriptions import CACHE_FILE
 from synergai.models.directories import ModelDirectories
@@ -323,7 +323,7 @@ class Agent:
             return False
         _log.warning("engine %s: its changed files are not used, the former ones still are", name)
         left_out = [each for each in former.left_out if each.variant]
-        self._update_engine(replace(former, left_out=(*left_out, LeftOut("", fault))))
+        self._update_engine(replace(former, left_out=(*left_out, UnusedVariant("", fault))))
         return True
 
     async def _replace(self, engine: Engine) -> None:

@@ -33,7 +33,7 @@ WATCH_INTERVAL_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Applicant(Struct, frozen=True, kw_only=True):
+class JoiningWorker(Struct, frozen=True, kw_only=True):
     """A worker that registers, and the proof of its identity.
 
     Attributes:
@@ -107,7 +107,7 @@ class WorkerRules:
 
     # --- joining ----------------------------------------------------------------------------
 
-    async def admit(self, applicant: Applicant, token: str = "") -> bool:
+    async def admit(self, applicant: JoiningWorker, token: str = "") -> bool:
         """Check that a worker may join; enrol it if its token allows it.
 
         Returns:
@@ -130,7 +130,7 @@ class WorkerRules:
         _log.info("worker %s of class %s is enrolled", applicant.id, applicant.worker_class)
         return True
 
-    def refusal(self, applicant: Applicant) -> SynergaiError | None:
+    def refusal(self, applicant: JoiningWorker) -> SynergaiError | None:
         """Return why a worker may not be connected; None if it may."""
         if self._rows is None or self._row(applicant) is not None:
             return None
@@ -149,7 +149,7 @@ class WorkerRules:
 
     # --- engines ----------------------------------------------------------------------------
 
-    def engine_fault(self, applicant: Applicant, engine: Engine) -> str:
+    def engine_fault(self, applicant: JoiningWorker, engine: Engine) -> str:
         """Return why an admitted worker may not serve an engine; empty if it may."""
         row = self._row(applicant)
         if row is None:
@@ -165,7 +165,7 @@ class WorkerRules:
             return ""
         return f"the access table does not allow its file, of SHA-256 {others[0][:12]}…"
 
-    def may_have(self, applicant: Applicant, engine: EngineName, model_sha256: str) -> bool:
+    def may_have(self, applicant: JoiningWorker, engine: EngineName, model_sha256: str) -> bool:
         """Return whether an admitted worker may fetch and serve a model as an engine."""
         row = self._row(applicant)
         if row is None:
@@ -199,10 +199,10 @@ class WorkerRules:
 
     # --- internals --------------------------------------------------------------------------
 
-    def _covering(self, applicant: Applicant) -> list[Worker]:
+    def _covering(self, applicant: JoiningWorker) -> list[Worker]:
         return [row for row in self._rows or () if row.covers(applicant.id, applicant.worker_class)]
 
-    def _row(self, applicant: Applicant) -> Worker | None:
+    def _row(self, applicant: JoiningWorker) -> Worker | None:
         """Return the first row that covers the worker and whose proof it has."""
         for row in self._covering(applicant):
             if row.certificate is None:
@@ -218,7 +218,7 @@ class WorkerRules:
                 return row
         return None
 
-    def _enrol(self, store: EnrolmentStore, applicant: Applicant, token: str) -> None:
+    def _enrol(self, store: EnrolmentStore, applicant: JoiningWorker, token: str) -> None:
         store.enrol(
             token, applicant.id, applicant.worker_class, applicant.secret_sha256, self._clock()
         )

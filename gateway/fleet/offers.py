@@ -12,7 +12,7 @@ from gateway.fleet.descriptions import (
     Established,
     mark_other_samples,
 )
-from synergai.domain import LeftOut
+from synergai.domain import UnusedVariant
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -180,7 +180,7 @@ class EngineOffers:
             difference = description.file_difference(name, digest)
             self._add_conflict(worker_id, name, digest, difference)
             reason = f"it differs from the variant of this name in service: {difference}"
-            left_out.append(LeftOut(name, reason))
+            left_out.append(UnusedVariant(name, reason))
         variants = tuple(each for each in engine.variants if each.name not in others)
         return replace(
             engine, variants=variants, digest=variants[0].digest, left_out=tuple(left_out)

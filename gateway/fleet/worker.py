@@ -145,7 +145,7 @@ class ConnectedWorker:
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         forgotten: engines that an operator removed from both, until its agent describes them again.
         placed: engine versions of the store that are placed on it, as last reported.
-        unplaced: engines that were placed on it until then, whose removal was asked for.
+        being_removed: engines that were placed on it until then, whose removal was asked for.
         placements_sent: whether its agent has been told them.
         fetchable: digests of their manifests and files.
         fetches: calls in which its agent fetches them.
@@ -186,7 +186,7 @@ class ConnectedWorker:
     engine_cores: int = 0
     draining: bool = False
     placed: dict[tuple[str, int], common_pb2.Placed] = field(default_factory=dict)
-    unplaced: set[EngineName] = field(default_factory=set)
+    being_removed: set[EngineName] = field(default_factory=set)
     forgotten: set[EngineName] = field(default_factory=set)
     placements_sent: bool = False
     fetchable: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from synergai.runtime.send_queue import SendQueue
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.access.worker_rules import Applicant
+    from gateway.access.worker_rules import JoiningWorker
     from gateway.fleet.worker import ConnectedWorker
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import WorkerId
@@ -41,7 +41,7 @@ class AgentConnection:
 
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)
     worker: ConnectedWorker | None = None
-    applicant: Applicant | None = None
+    applicant: JoiningWorker | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def close(self, error: SynergaiError | None = None) -> None:
@@ -84,7 +84,7 @@ class AgentConnections:
         self,
         connection: AgentConnection,
         worker: ConnectedWorker,
-        applicant: Applicant | None = None,
+        applicant: JoiningWorker | None = None,
     ) -> None:
         """Bind the connection to `worker`, which was admitted as `applicant`."""
         connection.worker = worker

@@ -341,7 +341,7 @@ class Hub:
             if worker.engines.get(engine.name) == engine:
                 continue
             if engine.fault:
-                asked = engine.name in worker.unplaced
+                asked = engine.name in worker.being_removed
                 level = logging.INFO if asked or engine.pending else logging.WARNING
                 _log.log(level, "worker %s: engine %s: %s", worker_id, engine.name, engine.fault)
             _log_left_out(worker, engine)

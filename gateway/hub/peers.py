@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.access.enrolments import sha256
 from gateway.access.peer_certificate import peer_certificate
-from gateway.access.worker_rules import Applicant
+from gateway.access.worker_rules import JoiningWorker
 from synergai.errors import InvalidInput, Unauthenticated
 from synergai.protocol.grpcio.front import peer_tls
 from synergai.protocol.local_peers import is_local
@@ -19,7 +19,7 @@ _MIN_SECRET: Final = 32
 _MAX_SECRET: Final = 256
 
 
-def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
+def read_applicant(message: hub_pb2.Register, context: Context) -> JoiningWorker:
     """Return who registers on a connection.
 
     Raises:
@@ -39,7 +39,7 @@ def read_applicant(message: hub_pb2.Register, context: Context) -> Applicant:
                     "characters"
                 )
     certificate = peer_certificate(tls)
-    return Applicant(
+    return JoiningWorker(
         id=message.worker_id,
         worker_class=message.worker_class,
         certificate_names=certificate.alternative_names if certificate else frozenset(),

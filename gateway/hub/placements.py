@@ -79,10 +79,10 @@ class Placements:
         if digests == known and worker.placements_sent:
             return
         worker.placements_sent = True
-        worker.unplaced |= {
+        worker.being_removed |= {
             versioned(name, str(version)) for name, version in known.keys() - digests.keys()
         }
-        worker.unplaced -= {stored.name for stored in wanted.values()}
+        worker.being_removed -= {stored.name for stored in wanted.values()}
         worker.placed = {
             key: worker.placed[key]
             if known.get(key) == stored.digest

@@ -78,7 +78,7 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """One bar per row, with its spread, and optionally a printed value beside it.
+    """One bar per row, with its spread, and optionally a printed value.
 
     Attributes:
         errors: half the widths of confidence intervals; empty for none.
@@ -139,7 +139,7 @@ class Cloud:
     """Named points.
 
     Attributes:
-        line: whether the points are joined, as those of a front are.
+        line: whether the points are joined, as on a front.
         muted: whether they are background; the legend names the first such cloud only.
     """
 

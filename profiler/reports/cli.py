@@ -145,4 +145,4 @@ def _write(report: Report, folder: Path, *, as_json: bool) -> None:
     for finding in report.findings:
         typer.echo(f"{finding.question}\n  {finding.text}")
     figures = len(report.figures())
-    typer.echo(f"{page}, with {figures} figures and {len(report.tables())} tables beside it")
+    typer.echo(f"{page}, with {figures} figures and {len(report.tables())} tables")

@@ -35,7 +35,7 @@ class Figure:
         title: what it shows, with the thesis's number of the figure where it has one.
         caption: description in whole sentences.
         panels: the charts, by row.
-        columns: most panels beside one another.
+        columns: most panels in a row.
         data: the values that it shows, written as CSV.
     """
 
@@ -105,7 +105,7 @@ class Report:
         return [b for section in self.sections for b in section.blocks if isinstance(b, Figure)]
 
     def tables(self) -> list[Table]:
-        """Return all tables that are written as CSV: those of figures, and those with a file."""
+        """Return all tables that are written as CSV: of figures, and with a file."""
         tables = []
         for section in self.sections:
             for block in section.blocks:

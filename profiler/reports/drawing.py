@@ -1,6 +1,6 @@
 """Drawing of charts with matplotlib: SVG for a page, PNG files for everything else.
 
-The colours are those of Okabe and Ito, which people with any colour vision can tell apart. Series
+The colours are Okabe and Ito's, which people with any colour vision can tell apart. Series
 differ in their markers as well, so that nothing depends on colour alone.
 
 Needs matplotlib; import it only where a figure is drawn.

@@ -1,4 +1,4 @@
-"""``synergai capacity``: how many workers of which class a demand needs."""
+"""``synergai capacity``: the workers that a demand needs, by class."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ def _pace_text(paces: Mapping[str, float]) -> str:
 def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileEntry]:
     """Return the fastest entry of each engine, variant and worker class, or those on its front.
 
-    The front of a row of which not all power is known is its fastest entry.
+    The front of a row with an unknown power is its fastest entry.
     """
     from synergai.profiles.pareto import front
 

@@ -173,7 +173,7 @@ def _print_run(settings: LoadSettings, result: TraceRun) -> None:
         ("expired", f"{figures.expired:,}"),
         ("rejected", _rejected_text(figures)),
         ("failed", f"{figures.failed:,}"),
-        ("answered", f"{answered:,}, of which {figures.late:,} late"),
+        ("answered", f"{answered:,}, {figures.late:,} of them late"),
         *((f"p{p:g}", format_seconds(value)) for p, value in figures.latency_s.items()),
         ("slowest", format_seconds(figures.max_s)),
         ("sent late", _punctuality_text(settings, figures)),

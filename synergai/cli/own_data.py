@@ -195,7 +195,7 @@ class OwnDataJob:
             status.raise_unless_succeeded()
 
     async def _wait(self, job: JobHandle, directory: ResultDirectory | None) -> JobStatus:
-        """Wait for the job to end, writing its results meanwhile; return its final status."""
+        """Wait for the job to end, and write its results; return its final status."""
         if directory is None:
             return await watch_progress(job)
         if directory.total and has_all(directory, status := await job.status()):
@@ -235,13 +235,12 @@ class OwnDataJob:
         self, status: JobStatus, directory: ResultDirectory | None, listed: FailureList
     ) -> None:
         print_status(status, as_json=False)
-        are = "is an error" if status.failures == 1 else "are errors"
-        errors = f", {status.failures:,} of which {are}" if status.failures else ""
+        failed = f" ({status.failures:,} failed)" if status.failures else ""
         if directory is not None:
-            typer.echo(f"{counted(directory.total, 'result')} in {directory.path}{errors}")
+            typer.echo(f"{counted(directory.total, 'result')} in {directory.path}{failed}")
         elif status.queries_done:
             command = f"synergai jobs results {status.id} --output DIR"
-            typer.echo(f"fetch the results{errors}{',' if errors else ''} with '{command}'")
+            typer.echo(f"fetch the results{failed} with '{command}'")
         # Without a directory, those that failed at a worker are known from the results only.
         is_partial = directory is None and status.failures > listed.count
         listed.print(where=_UPLOADING if is_partial else "")

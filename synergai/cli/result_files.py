@@ -67,7 +67,7 @@ class FailureList:
         """Print the failed inputs on standard error; nothing without any.
 
         Args:
-            where: in which step they were found, unless the list has those of all steps.
+            where: in which step they were found, unless the list has all steps.
         """
         if self.count:
             found = f", found {where}" if where else ""
@@ -116,7 +116,7 @@ async def fetch_into(
 def has_all(directory: ResultDirectory, status: JobStatus) -> bool:
     """Return whether a directory has the result of every input.
 
-    Nothing is left to fetch then, also if the gateway does not keep the results any more.
+    Nothing is left to fetch then, also if the gateway no longer keeps the results.
     """
     return status.state.ended and directory.total >= status.spec.queries
 

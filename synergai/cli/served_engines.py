@@ -57,7 +57,7 @@ def forget(
 
     Workers whose engine differs from the one in service are not used for it (synergai workers shows
     which). This decides again which one is in service, such as after the workers that served it
-    were replaced. An engine that no connected worker can run any more is listed no longer, until a
+    were replaced. An engine that no connected worker can run is no longer listed, until a
     worker offers it again or the gateway is sent a profile of it. Its profiles are kept.
     """
     gateway.call(lambda client: client.forget(engine))

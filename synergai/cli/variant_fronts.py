@@ -39,7 +39,7 @@ def front(
     """Show accuracy and throughput of an engine's variants, and which of them are worth having.
 
     There is a front for each worker class and configuration. A variant is dominated if another one
-    is at least as fast and as accurate; differences below their standard error count as none.
+    is at least as fast and as accurate; differences below their standard error are ignored.
     """
     from synergai.errors import NotFound
     from synergai.profiles.files import load_dictionary
@@ -129,7 +129,7 @@ def _print(front: VariantFront) -> None:
 
 
 def _row(point: FrontPoint, best: FrontPoint | None) -> tuple[str | Text, ...]:
-    # Those that differ by less than their errors count as equally fast.
+    # Variants that differ by less than their errors are equally fast.
     qps = f"{format_rate(point.qps)} ± {point.qps_error:.1%}"
     if point.accuracy is None or point.origin is None or best is None or best.accuracy is None:
         remark = Text("measured on other samples" if point.on_other_samples else "", "yellow")

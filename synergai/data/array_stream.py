@@ -1,7 +1,7 @@
 """Rows of an array in NumPy's format, read in chunks from a file of any size.
 
-Reads instead of mapping the file: a file that is truncated meanwhile raises an error instead of
-ending the process, and members of archives and remote files work alike.
+The file is read, not mapped: one that is truncated in between raises an error instead of ending
+the process, and members of archives and remote files work alike.
 """
 
 from __future__ import annotations

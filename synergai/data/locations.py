@@ -27,7 +27,7 @@ class Location(NamedTuple):
     Attributes:
         path: local path or URL, as given or as the pattern matched it.
         size: bytes; -1 if unknown.
-        modified: what changes with the content besides the size, such as the time of
+        modified: what changes with the content, in addition to the size, such as the time of
             modification; empty if unknown.
         listed: whether it was found in a directory instead of being named.
     """

@@ -22,7 +22,7 @@ class UniqueNames:
         # Digests, because there may be millions of names. Two names with the same one, which are
         # not to be expected among fewer than a billion, would cause a needless suffix only.
         self._seen: set[int] = set()
-        # Of names that were used more than once, where to go on: many inputs may have the same.
+        # The next suffix of names that were used more than once: many inputs may have the same.
         self._numbers: dict[int, int] = {}
 
     def make(self, name: str) -> str:

@@ -3,7 +3,7 @@
 ``index``, ``name`` and ``error`` are plain columns; ``error`` is null unless the result failed, and
 the outputs are null if it did. An output of one element is a plain column too; any other is a list
 of its elements, row by row. An output whose shape differs between results has a column
-``OUTPUT.shape`` beside it.
+``OUTPUT.shape`` in a column of its own.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class ResultDirectory:
         A marker without a job is of a submission that was not accepted, and binds nothing.
 
         Raises:
-            Conflict: it has those of another job, or of another command.
+            Conflict: it has results of another job, or of another command.
         """
         found = self.marker
         if found is None or not found.job_id:
@@ -148,7 +148,7 @@ class ResultDirectory:
         """Write the next shard and return its path.
 
         Args:
-            results: the results after those of the last shard.
+            results: the results after the last shard.
             cursor: where they continue.
 
         Raises:

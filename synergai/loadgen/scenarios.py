@@ -28,7 +28,7 @@ def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loa
     """Return LoadGen's settings of a run.
 
     Without a user.conf, our settings override LoadGen's defaults. With one, MLPerf's mlperf.conf
-    applies first, then that file, then those of our settings that were given explicitly.
+    applies first, then that file, then our settings if they were given explicitly.
 
     Args:
         settings: our settings.

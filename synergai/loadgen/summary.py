@@ -29,7 +29,7 @@ _UNMET: Final = re.compile(r"^\s+(.+?) satisfied\s*: NO\b", re.MULTILINE | re.IG
 class Summary:
     """LoadGen's summary of a performance run.
 
-    Latencies are those of queries, from issue to completion; a Multi Stream query has several
+    Latencies are from issue to completion of queries; a Multi Stream query has several
     samples, the Offline query has all of them.
 
     Attributes:

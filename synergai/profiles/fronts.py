@@ -1,7 +1,7 @@
 """Fronts of variants: accuracy against throughput, per worker class and configuration.
 
 A variant is *dominated* if another one is at least as fast and as accurate. Differences below their
-standard error count as none: of two variants that cannot be told apart in one figure, the one that
+standard error are ignored: of two variants that cannot be told apart in one figure, the one that
 is better in the other remains.
 """
 
@@ -41,7 +41,7 @@ class FrontPoint:
         origin: where the accuracy comes from; None if it is not known.
         dominated_by: a variant of the front that makes this one pointless; empty if it is on the
             front, or if its accuracy is not known.
-        on_other_samples: whether an accuracy was measured, but on other samples than those of most
+        on_other_samples: whether an accuracy was measured, but on other samples than most
             other variants, so that it does not count.
     """
 
@@ -143,7 +143,7 @@ def _marked(points: Sequence[FrontPoint]) -> list[FrontPoint]:
     """Return the points, the fastest first, with what dominates them."""
     ordered = sorted(points, key=lambda point: (-point.qps, -(point.accuracy or 0), point.variant))
     known = [point for point in ordered if point.accuracy is not None]
-    # Only members of the front dominate others: a chain of variants of which neighbours cannot be
+    # Only members of the front dominate others: a chain of variants whose neighbours cannot be
     # told apart would otherwise vanish but for its fastest one.
     front: list[FrontPoint] = []
     for point in known:

@@ -15,7 +15,7 @@ def front(items: Iterable[T], figures: Callable[[T], tuple[float, float]]) -> li
 
     Args:
         items: what to choose from.
-        figures: two figures of an item, of which more is better.
+        figures: two figures of an item; more is better.
 
     Returns:
         In descending order of the first figure; of equal items, the first one.

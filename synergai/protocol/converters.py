@@ -23,11 +23,11 @@ from synergai.domain import (
     JobId,
     JobSpec,
     JobState,
-    LeftOut,
     Origin,
     Session,
     TensorSpec,
     UnusableSession,
+    UnusedVariant,
     Variant,
     WorkerId,
 )
@@ -234,7 +234,9 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         pending=message.pending,
         variants=variants,
         left_out=tuple(
-            LeftOut(each.name, _validate_text(each.reason, "the reason why a variant is left out"))
+            UnusedVariant(
+                each.name, _validate_text(each.reason, "the reason why a variant is left out")
+            )
             for each in message.left_out
         ),
         samples_digest=_validate_text(message.samples_digest, f"the samples_digest of {where}"),

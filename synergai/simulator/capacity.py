@@ -118,7 +118,7 @@ class CapacityPlanner:
         """Return the least multiple of a fleet that suffices; None if none can.
 
         Args:
-            shape: workers by class, of which the classes stay in proportion.
+            shape: workers by class; the classes stay in proportion.
         """
         largest = self.max_workers // max(shape.values())
 
@@ -144,7 +144,7 @@ class CapacityPlanner:
         return next((option for option in found if option is not None), None)
 
     def _is_hopeless(self, fleet: Fleet, larger: Fleet) -> bool:
-        """Return whether more workers do not help, most of which have nothing to do already."""
+        """Return whether more workers do not help because most are idle."""
         few = self.workloads[:_SCREENED]
         late = sum(sum(_violated(self._run(fleet, each))) for each in few)
         runs = [self._run(larger, each) for each in few]

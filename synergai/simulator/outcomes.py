@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from synergai.simulator.virtual_worker import BusySpan
 
 LATE_S: Final = 1e-9
-"""Time after its deadline up to which a job counts as in time."""
+"""Time after its deadline up to which a job is in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

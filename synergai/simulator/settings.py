@@ -144,7 +144,7 @@ class DemandSettings(WorkloadSettings, frozen=True, kw_only=True):
     arrivals: Annotated[
         Path | None,
         "Jobs from the event log of a gateway (--event-log), or from a CSV file with "
-        "the columns arrival_s, engine, queries and qos_s, of which only the first is required.",
+        "the columns arrival_s, engine, queries and qos_s; only the first is required.",
     ] = None
 
 
@@ -241,7 +241,7 @@ class CapacitySettings(DemandSettings, frozen=True, kw_only=True):
     load_factor: Annotated[
         float,
         OptionName("load"),
-        "Arrivals relative to those of the experiment, for any fleet, or to --arrivals.",
+        "Arrivals relative to the experiment, for any fleet, or to --arrivals.",
         Meta(ge=MIN_LOAD, le=1000),
     ] = 1.0
     policy: Annotated[PolicyName, "Scheduling policy."] = "malleable"

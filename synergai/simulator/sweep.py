@@ -59,7 +59,7 @@ def make_workload(
         t_pre=settings.t_pre,
         estimate_error=settings.estimate_error,
         count=count,
-        # The experiments' arrivals are for one worker of each class; those of a file are what
+        # The experiments' arrivals are for one worker of each class; a file's are what
         # they are.
         rate=settings.load_factor * (profile.capacity(fleet) if fleet and not given else 1.0),
         given=given,

@@ -76,7 +76,7 @@ def test_command_classifies_a_folder_and_lists_what_failed(
     assert found.pop("empty.jpg") == "the file is empty"
     assert found == {path.name: CLASSES[path.name.split("-")[0]] for path in photos.glob("*ä*")}
     assert "8 results in" in done.stdout
-    assert "2 of which are errors" in done.stdout
+    assert "(2 failed)" in done.stdout
     assert "2 of 8 inputs" in done.stdout
     assert "2 inputs failed" in done.stderr
     assert "empty.jpg: the file is empty" in done.stderr

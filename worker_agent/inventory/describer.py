@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from synergai.domain import Configuration, LeftOut, Session
+from synergai.domain import Configuration, Session, UnusedVariant
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.models.descriptions import (
     EngineDescription,
@@ -119,7 +119,7 @@ class Describer:
         """
         self._keys[definition.name] = set()
         self._not_loaded.discard(definition.name)
-        left_out: list[LeftOut] = []
+        left_out: list[UnusedVariant] = []
         try:
             if definition.variants:
                 models, left_out = await self._describe_variants(definition, inspect)
@@ -146,7 +146,7 @@ class Describer:
 
     async def _describe_variants(
         self, definition: EngineDefinition, inspect: Inspect
-    ) -> tuple[list[Model], list[LeftOut]]:
+    ) -> tuple[list[Model], list[UnusedVariant]]:
         """Describe the variants of an engine, and say which cannot serve as it.
 
         Raises:
@@ -154,7 +154,7 @@ class Describer:
             SynergaiError, OSError: none can serve as it.
         """
         found: list[Model] = []
-        left_out: list[LeftOut] = []
+        left_out: list[UnusedVariant] = []
         first_error: SynergaiError | OSError | None = None
         for variant in definition.variants:
             try:
@@ -167,7 +167,7 @@ class Describer:
                 _log.warning(
                     "variant %s of engine %s is not used: %s", variant.name, definition.name, error
                 )
-                left_out.append(LeftOut(variant.name, printable(str(error))))
+                left_out.append(UnusedVariant(variant.name, printable(str(error))))
                 first_error = first_error or error
             else:
                 found.append(model)

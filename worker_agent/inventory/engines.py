@@ -14,7 +14,7 @@ from synergai.runtime.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from synergai.domain import LeftOut, TensorSpec
+    from synergai.domain import TensorSpec, UnusedVariant
     from synergai.models.descriptions import EngineDescription
     from synergai.models.directory import EngineDefinition
 
@@ -44,7 +44,7 @@ def faulty_engine(definition: EngineDefinition, fault: str) -> Engine:
 
 
 def described_engine(
-    definition: EngineDefinition, models: Sequence[Model], left_out: Iterable[LeftOut]
+    definition: EngineDefinition, models: Sequence[Model], left_out: Iterable[UnusedVariant]
 ) -> Engine:
     """Return an engine as its first model describes it, with the variants that it has."""
     first = models[0]

@@ -115,11 +115,11 @@ class FetchedEngines:
         """
         sizes = self.contents.sizes()
         needed = sum(size - sizes.get(sha256, 0) for sha256, size in missing.items())
-        unplaced = [sha256 for sha256 in sizes if sha256 not in placed]
+        removable = [sha256 for sha256 in sizes if sha256 not in placed]
         while not self._fits(needed):
-            if not unplaced:
+            if not removable:
                 raise Overloaded(self._full(needed))
-            self.contents.remove(unplaced.pop(0))
+            self.contents.remove(removable.pop(0))
 
     def evict(self, placed: Collection[str]) -> None:
         """Remove content that is not placed, unless there is a budget within which it may stay."""

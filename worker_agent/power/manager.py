@@ -147,7 +147,7 @@ class PowerManager:
             finally:
                 reading = self._controller.read()
                 seconds, self._switch_s = self._switch_s, 0.0
-                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                with contextlib.suppress(RuntimeError):  # the loop has ended
                     loop.call_soon_threadsafe(self._record, reading, seconds)
 
         return await asyncio.shield(loop.run_in_executor(self._thread, call))

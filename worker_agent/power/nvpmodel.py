@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class NvpmodelController:
     """Controller of the modes in ``/etc/nvpmodel.conf``, switched with NVIDIA's ``nvpmodel``.
 
-    A mode counts as in force only if ``nvpmodel -q`` names it and the online cores, clock caps
+    A mode is in force only if ``nvpmodel -q`` names it and the online cores, clock caps
     and GPU mask match its definition in the file.
 
     Args:

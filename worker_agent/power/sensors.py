@@ -194,7 +194,7 @@ class RaplSensor:
 
 
 class SumSensor:
-    """Several sensors, none of which measures a part of another one.
+    """Several sensors that measure different parts.
 
     Args:
         sensors: the sensors.

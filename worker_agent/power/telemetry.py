@@ -68,7 +68,7 @@ def open_meter(
 
 
 def _open_sensor(files: MachineFiles) -> EnergySensor:
-    """Return the sensor of the whole machine, otherwise those of its parts."""
+    """Return the sensor of the whole machine, otherwise of its parts."""
     reasons = []
     processor: EnergySensor | None = None
     for kind in (Ina3221Sensor, HwmonSensor, RaplSensor):

@@ -30,8 +30,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         name: name in configurations.
         kind: name of the execution provider.
         devices: its devices; the default one if empty.
-        parallel: whether each device runs beside the other devices and the CPU, as a worker of its
-            own.
+        parallel: whether each device is a worker of its own, concurrent with the CPU.
         cache: folder for compiled models; None for the default.
         options: options of the execution provider.
     """
@@ -56,7 +55,7 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
         device: the device; empty if it has none.
         options: options of the execution provider.
         cache: folder for compiled models; None for none.
-        parallel: whether the device runs beside the others, as a separate worker.
+        parallel: whether the device is a separate worker, concurrent with the others.
     """
 
     name: str

@@ -122,7 +122,7 @@ _KINDS: Final = (
                 "use_tf32",
             }
         ),
-        # Answers should not depend on the worker: with ten bits of mantissa, those of MobileNet
+        # Answers should not depend on the worker: with ten bits of mantissa, MobileNet's
         # differ by 0.003 from the CPU's.
         default_options={"use_tf32": "0"},
     ),

@@ -44,7 +44,7 @@ def efficiency(entry: ProfileEntry) -> float:
 
 
 def fronts(space: FleetProfile) -> list[EfficiencyFront]:
-    """Return the front of every engine and class of which at least one power was measured."""
+    """Return the front of every engine and class with a measured power."""
     found = []
     for name in space.classes:
         for engine in space.engines:

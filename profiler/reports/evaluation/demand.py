@@ -1,6 +1,6 @@
 """QoS times and arrival gaps from a profile (thesis, Figures 7.1 and 7.2, Table 7.1).
 
-Execution times here are those of the queries alone: the thesis's printed QoS times follow from the
+Execution times here are of the queries alone: the thesis's printed QoS times follow from the
 QPS and do not have T_pre in them.
 """
 

@@ -35,7 +35,7 @@ class Factors:
 
     @classmethod
     def of(cls, others: Sequence[float], reference: Sequence[float]) -> Factors:
-        """Return the factors of values over those of the reference in the same cells.
+        """Return the factors of values over the reference in the same cells.
 
         Raises:
             ValueError: the lengths differ.

@@ -334,7 +334,7 @@ def draw_overheads(study: Study) -> Figure:
     return Figure(
         key="overheads",
         title="T_pre and the cost of deciding.",
-        caption="CPU times are those of the machine that made this report.",
+        caption="CPU times on the machine that made this report.",
         panels=(
             Dots(
                 title="Share of T_pre",

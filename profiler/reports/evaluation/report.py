@@ -280,7 +280,7 @@ def _reproduction(study: Study, cells: list[thesis.CellComparison]) -> list[Sect
 
 
 def _p99(study: Study) -> list[Table]:
-    """Return the printed ratios of 99th percentiles beside those of the study."""
+    """Return the printed ratios of 99th percentiles and the study's."""
     rows: list[tuple[str | float | None, ...]] = []
     for experiment, ratios in P99_OVER_SYNERGAI.items():
         base = study.mean(thesis.REFERENCE, experiment, lambda result: result.e2e_p99_s)

@@ -1,4 +1,4 @@
-"""The thesis's results beside those of a study."""
+"""The thesis's results compared with a study's."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A `Curve` is a rate over time, represented by the inverse of its integral: ``instant(n)`` is the
 time by which `n` requests are expected. With even gaps, requests are sent at the instants of 0, 1,
-2, …; with random gaps, at those of a Poisson process of rate 1, which the inverse maps to a Poisson
-process of the curve's rate.
+2, …; with random gaps, at the arrivals of a Poisson process of rate 1, which the inverse maps to
+one of the curve's rate.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float)
     Args:
         log: its requests.
         seconds: duration of the trace.
-        late_s: delay beyond which a request counts as sent late.
+        late_s: delay beyond which a request was sent late.
         late_share: share of late requests beyond which the run is invalid.
     """
     counts = Counter(log.outcomes)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from synergai.loadgen.traces.settings import LoadSettings
 
 WARM_UP_S: Final = 60.0
-"""Deadline of warm-up requests, the first of which may wait for the engine to load."""
+"""Deadline of warm-up requests; the first one may wait for the engine to load."""
 
 
 @dataclass(frozen=True, slots=True)

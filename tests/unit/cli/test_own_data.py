@@ -63,8 +63,7 @@ def test_without_a_directory_the_listed_failures_are_those_found_while_uploading
     command._print_end(a_status(failures=failures), None, as_json=False)
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [title, "  photos/empty.jpg: the file is empty"]
-    errors = "1 of which is an error" if failures == 1 else f"{failures} of which are errors"
-    assert f"fetch the results, {errors}, with" in printed.out
+    assert f"fetch the results ({failures} failed) with" in printed.out
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.fleet.agent_validation import engine_from_agent
 from gateway.hub.registration import worker_from_registration
-from synergai.domain import Configuration, LeftOut, Session
+from synergai.domain import Configuration, Session, UnusedVariant
 from synergai.errors import InvalidInput
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.protocol.hub import HUB_VERSION
@@ -100,7 +100,7 @@ def test_impossible_variants_are_refused(impossible: tuple[common_pb2.Variant, .
 def test_variants_that_a_worker_leaves_out_are_told_with_the_reason() -> None:
     message = engine_to_proto(ENGINE)
     message.left_out.add(name="int8", reason="it has other outputs")
-    assert engine_from_proto(message).left_out == (LeftOut("int8", "it has other outputs"),)
+    assert engine_from_proto(message).left_out == (UnusedVariant("int8", "it has other outputs"),)
     assert engine_to_proto(engine_from_proto(message)) == message
     message.left_out[0].name = "a b"
     with pytest.raises(InvalidInput):

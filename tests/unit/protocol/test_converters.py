@@ -15,10 +15,10 @@ from synergai.domain import (
     Engine,
     EngineName,
     JobSpec,
-    LeftOut,
     Origin,
     Session,
     TensorSpec,
+    UnusedVariant,
     Variant,
     WorkerClass,
 )
@@ -70,9 +70,9 @@ ENGINES = ENGINE_NAMES.flatmap(
         postprocess=st.just("") | NAMES,
         max_batch=st.integers(1, 64),
         variants=st.lists(VARIANTS, max_size=3, unique_by=lambda each: each.name).map(tuple),
-        left_out=st.lists(st.builds(LeftOut, VARIANT_NAMES, st.text(max_size=50)), max_size=3).map(
-            tuple
-        ),
+        left_out=st.lists(
+            st.builds(UnusedVariant, VARIANT_NAMES, st.text(max_size=50)), max_size=3
+        ).map(tuple),
     )
 )
 FIGURES = st.floats(0, 1e9)
@@ -250,7 +250,7 @@ def test_entry_that_cannot_be_stored_or_displayed_is_rejected(
 
 def test_engine_with_more_variants_left_out_than_peers_accept_is_shortened() -> None:
     # A worker's own, and those whose files differ from other workers'.
-    left_out = tuple(LeftOut(f"v{number}", "unusable") for number in range(2 * MAX_VARIANTS))
+    left_out = tuple(UnusedVariant(f"v{number}", "unusable") for number in range(2 * MAX_VARIANTS))
     engine = Engine(
         name=EngineName("e"),
         version="1",

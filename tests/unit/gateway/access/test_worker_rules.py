@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gateway.access.enrolments import EnrolmentStore, sha256
 from gateway.access.table import Worker
-from gateway.access.worker_rules import Applicant, WorkerRules
+from gateway.access.worker_rules import JoiningWorker, WorkerRules
 from synergai.errors import PermissionDenied, Unauthenticated
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def token(tmp_path: Path) -> str:
 
 def applicant(
     worker_id: str = "edge-1", worker_class: str = "nx", secret: str = "", certificate: str = ""
-) -> Applicant:
-    return Applicant(
+) -> JoiningWorker:
+    return JoiningWorker(
         id=worker_id,
         worker_class=worker_class,
         certificate_names=frozenset({certificate} if certificate else ()),
