@@ -152,12 +152,7 @@ class ListedCommand(_Command):
     """Measures all engines in all configurations that were asked for."""
 
     def run(self) -> list[Measurement]:
-        """Measure, and return the best measurement of each session.
-
-        Raises:
-            NotFound: there is nothing to measure.
-            EngineUnusable: an engine that was asked for cannot be measured.
-        """
+        """Measure, and return the best measurement of each session."""
         settings = self._settings
         wanted = self._sessions()
         plan = make_plan(settings.queries, settings.min_duration)
@@ -258,12 +253,7 @@ class SearchCommand(_Command):
     """Searches the best configurations of all engines."""
 
     def run(self) -> list[Measurement]:
-        """Search, and return the measurements.
-
-        Raises:
-            NotFound: there is no usable engine, or no entry is stale.
-            EngineUnusable: no engine can be measured.
-        """
+        """Search, and return the measurements."""
         settings = self._settings
         dictionary = self._known()
         drafts = self._drafts(dictionary)

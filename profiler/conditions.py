@@ -57,9 +57,6 @@ class ConditionsMonitor:
     Throttling is a rising counter of the processor, an active cooling device that slows it down,
     or a cap of the clock that has fallen since the beginning.
 
-    Args:
-        files: file access to the machine.
-
     Attributes:
         conditions: the conditions, set at the end.
     """

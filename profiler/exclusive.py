@@ -31,9 +31,6 @@ def only_profiler(worker_class: WorkerClass, root: Path) -> Iterator[None]:
     Args:
         worker_class: the worker class.
         root: root of the power interface's files.
-
-    Raises:
-        Unavailable: another profiler is running.
     """
     key = hashlib.sha256(f"{worker_class}\0{root.resolve()}".encode()).hexdigest()[:16]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
@@ -49,11 +46,7 @@ def only_profiler(worker_class: WorkerClass, root: Path) -> Iterator[None]:
 
 
 def engines_in_service(proc: Path = _PROC) -> list[int]:
-    """Return the process ids of this machine's engine hosts, except profilers' ones.
-
-    Args:
-        proc: the mounted ``proc`` file system.
-    """
+    """Return the process ids of this machine's engine hosts, except profilers' ones."""
     found = []
     for path in proc.glob("[0-9]*/cmdline"):
         pid = path.parent
@@ -79,14 +72,7 @@ def _parent(process: Path) -> str:
 
 
 def check_not_serving(proc: Path = _PROC) -> None:
-    """Check that no engine is in service on this machine.
-
-    Args:
-        proc: the mounted ``proc`` file system.
-
-    Raises:
-        Unavailable: one is.
-    """
+    """Check that no engine is in service on this machine."""
     if pids := engines_in_service(proc):
         others = f" and {len(pids) - 1} more" if len(pids) > 1 else ""
         raise Unavailable(

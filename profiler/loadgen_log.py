@@ -19,11 +19,7 @@ _LEAST_QUERIES: Final = re.compile(r"Need to process at least (\d+) queries")
 
 
 def read_detail_log(path: Path) -> SingleStreamResult:
-    """Read the result from a detail log file.
-
-    Raises:
-        InternalError: the log is missing or incomplete.
-    """
+    """Read the result from a detail log file."""
     try:
         return parse_detail_log(path.read_text("utf-8", "replace"))
     except (OSError, ValueError, KeyError) as error:
@@ -31,12 +27,7 @@ def read_detail_log(path: Path) -> SingleStreamResult:
 
 
 def parse_detail_log(text: str) -> SingleStreamResult:
-    """Parse the text of a detail log.
-
-    Raises:
-        KeyError: a figure is missing.
-        ValueError: a line is malformed.
-    """
+    """Parse the text of a detail log."""
     found: dict[str, Any] = {}
     for line in text.splitlines():
         if line.startswith(_MARK):

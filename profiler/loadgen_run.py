@@ -40,9 +40,6 @@ def run_loadgen(
         fastest_s: latency of the fastest query seen so far, in seconds.
         report: called after each query with the number of queries so far.
         output: folder of the log files.
-
-    Raises:
-        InternalError: the log is missing or incomplete.
     """
     response = np.zeros(1, np.float32)
     address, size = response.ctypes.data, response.nbytes

@@ -115,10 +115,6 @@ def measure(
         root: root of the power interface's files; None for ``/``.
         origin: what the entry records in addition to the figures; None for nothing.
         report: called with the completed share, 0 to 1.
-
-    Raises:
-        EngineUnusable: the engine cannot be loaded or run.
-        InvalidInput: `output` cannot be written.
     """
     command = (
         *(sys.executable, "-m", "profiler.measuring_process", "--parent", str(os.getpid())),

@@ -81,10 +81,6 @@ class Measurer:
             min_duration: minimum duration of these in seconds.
             max_batch: largest batch to measure; 1 for none.
             report: called with the completed share, 0 to 1.
-
-        Raises:
-            EngineUnusable: it cannot be measured, which says nothing about others.
-            InvalidInput: LoadGen's log files cannot be written.
         """
         mode = session.configuration.power_mode
         origin = self._origins.of(session.engine, session.configuration.variant)

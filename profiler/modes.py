@@ -30,11 +30,6 @@ class ProfiledModes:
     Attributes:
         modes: the modes to measure in; empty on a machine without power modes.
         refused: the modes that were not asked for and cannot be switched to.
-
-    Raises:
-        InvalidInput: on construction, if the controller or a mode is unknown.
-        NotSupported: on construction, if the machine does not support the controller or cannot
-            switch to a wanted mode.
     """
 
     def __init__(self, power: str, wanted: Sequence[str], files: MachineFiles) -> None:
@@ -59,18 +54,11 @@ class ProfiledModes:
 
         Returns:
             Duration of the switch in seconds.
-
-        Raises:
-            SwitchFailed: the machine did not enter the mode.
         """
         return self._controller.switch(mode).seconds
 
     def check(self, mode: str) -> None:
-        """Check that `mode` is still active.
-
-        Raises:
-            Unavailable: it is not, so the measurement is invalid.
-        """
+        """Check that `mode` is still active."""
         reading = self._controller.read()
         if reading.mode != mode:
             now = f"it is now {reading.mode}" if reading.mode else reading.detail

@@ -38,9 +38,6 @@ def measure_with_repeats(
 
     Returns:
         The best measurement of each session, in the order of `sessions`.
-
-    Raises:
-        EngineUnusable: a required measurement failed, or all did.
     """
     best: dict[Session, Measurement] = {}
     last_error: EngineUnusable | None = None

@@ -40,11 +40,6 @@ def sessions_to_measure(
         modes: power modes; empty on a machine without any.
         cores: cores to pin engines to; empty for all.
         offers: the execution providers; None for the CPU alone.
-
-    Raises:
-        NotFound: a named engine is missing, or there is no usable engine.
-        EngineUnusable: a named engine cannot be used.
-        InvalidInput: there are more threads than pinned cores, or than cores in every mode.
     """
     chosen = find_engines(models, engines)
     backends = {"": frozenset(backend for each in chosen for _, backend in _models(each))}
@@ -80,11 +75,7 @@ def _models(definition: EngineDefinition) -> list[tuple[str, str]]:
 def configurations(
     threads: Sequence[int], modes: Sequence[PowerMode], cores: Sequence[int] = ()
 ) -> list[Configuration]:
-    """Return the distinct configurations; thread counts beyond a mode's cores are skipped.
-
-    Raises:
-        InvalidInput: no configuration is left, or there are more threads than pinned cores.
-    """
+    """Return the distinct configurations; thread counts beyond a mode's cores are skipped."""
     check_thread_counts(threads, cores)
     if not modes:
         all_cores = len(cores) or len(os.sched_getaffinity(0))
@@ -110,10 +101,6 @@ def find_engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:
     Args:
         models: model directory.
         wanted: names of the engines; empty for all usable ones.
-
-    Raises:
-        NotFound: a named engine is missing, or there is no usable engine.
-        EngineUnusable: a named engine cannot be used.
     """
     directory = ModelDirectory(models)
     if wanted:

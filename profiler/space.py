@@ -69,9 +69,6 @@ def make_space(
         machine: what the machine offers.
         entries: the dictionary.
         is_fresh: whether an entry of this worker class makes another measurement unnecessary.
-
-    Raises:
-        InvalidInput: there is nothing to search.
     """
     points: list[Point] = []
     by_point: dict[int, Draft] = {}

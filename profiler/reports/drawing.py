@@ -120,11 +120,7 @@ def draw_svg(chart: Chart, key: str) -> str:
 
 
 def write_png(figure: Figure, path: Path) -> Path:
-    """Draw all panels of a figure into one PNG file.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Draw all panels of a figure into one PNG file."""
     with style.context(_STYLE):
         columns = min(figure.columns, len(figure.panels))
         rows = [figure.panels[at : at + columns] for at in range(0, len(figure.panels), columns)]

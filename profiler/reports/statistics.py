@@ -45,11 +45,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Distribution:
-        """Return the distribution of `values`.
-
-        Raises:
-            ValueError: there are no values.
-        """
+        """Return the distribution of `values`."""
         known = list(values)
         if not known:
             raise ValueError("a distribution needs at least one value")
@@ -140,9 +136,6 @@ def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
 
     Returns:
         From -1 to 1; None if it is undefined: fewer than two points, or all equal in x or in y.
-
-    Raises:
-        ValueError: the lengths differ.
     """
     if len(xs) != len(ys):
         raise ValueError(f"{len(xs)} x values and {len(ys)} y values")

@@ -24,9 +24,6 @@ def write_report(report: Report, folder: Path) -> list[Path]:
 
     Returns:
         The files written, the page first.
-
-    Raises:
-        InvalidInput: the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

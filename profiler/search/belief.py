@@ -69,11 +69,6 @@ class Belief:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of what points gain over another one.
 
-        Args:
-            points: indices of P points.
-            best: index of the other one.
-            weight: as in `mean`.
-
         Returns:
             Two arrays of shape (P,).
         """

@@ -57,11 +57,6 @@ class Costs:
 
     T_pre is that of the same engine on the same device if it is known, otherwise the product of a
     factor of the engine and one of the device, as far as these are.
-
-    Args:
-        space: the space.
-        plan: durations.
-        belief: the belief about the QPS.
     """
 
     def __init__(self, space: Space, plan: SearchPlan, belief: Belief) -> None:

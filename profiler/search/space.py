@@ -73,9 +73,6 @@ class Space:
 
     Attributes:
         points: the points.
-
-    Raises:
-        InvalidInput: on construction, if there is no point, or one appears twice.
     """
 
     def __init__(self, points: Sequence[Point]) -> None:

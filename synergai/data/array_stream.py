@@ -32,16 +32,9 @@ _HEADER_READERS: Final = {
 class ArrayStream:
     """An array in a file; the file stays the caller's.
 
-    Args:
-        file: the file, at its beginning.
-
     Attributes:
         shape: shape of the array.
         dtype: its dtype.
-
-    Raises:
-        InvalidInput: the file has no array that can be read in rows.
-        OSError: it cannot be read.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -64,20 +57,12 @@ class ArrayStream:
         self._begin = file.tell()
 
     def read_all(self) -> NDArray[Any]:
-        """Return the whole array.
-
-        Raises:
-            InvalidInput: the file ends early, or the array is larger than any message.
-        """
+        """Return the whole array."""
         self._file.seek(self._begin)
         return self._read(self.shape)
 
     def rows(self, start: int = 0) -> Iterator[NDArray[Any]]:
-        """Yield the rows from `start` on, as views of chunks.
-
-        Raises:
-            InvalidInput: the file ends early, or a row is larger than any message.
-        """
+        """Yield the rows from `start` on, as views of chunks."""
         total, row_shape = self.shape[0], self.shape[1:]
         row_bytes = math.prod(row_shape) * self.dtype.itemsize
         per_chunk = max(1, min(_CHUNK_BYTES // max(1, row_bytes), total))

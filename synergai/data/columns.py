@@ -28,9 +28,6 @@ def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[s
         available: names of the columns.
         engine: the engine.
         kind: what columns are called in the file's format.
-
-    Raises:
-        InvalidInput: an input has no column.
     """
     names = list(available)
     wanted = [spec.name for spec in engine.inputs]
@@ -50,10 +47,6 @@ def count_rows(shapes: Mapping[str, tuple[int, ...]], engine: Engine) -> int | N
     Args:
         shapes: shape of the array for each input of the engine.
         engine: the engine.
-
-    Raises:
-        InvalidInput: an array suits its input neither as a whole nor in rows, or its number of rows
-            differs from that of another.
     """
     counts: dict[str, int | None] = {}
     for spec in engine.inputs:

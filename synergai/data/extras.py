@@ -15,9 +15,6 @@ def import_optional(module: str, purpose: str) -> Any:
     Args:
         module: its name.
         purpose: what needs it, for the message.
-
-    Raises:
-        NotSupported: it is not installed.
     """
     try:
         return import_module(module)

@@ -124,12 +124,6 @@ class InputInventory:
         """List all inputs; yield after each file.
 
         A file that cannot be used becomes one input that fails.
-
-        Raises:
-            InvalidInput: a pattern matches nothing, a manifest is malformed, or no file can be
-                used.
-            OSError: a directory or the temporary file cannot be used.
-            NotSupported: a library of the extra ``data`` is missing.
         """
         for pattern in self._patterns:
             has_values = _is_manifest(pattern) and self._has_values(pattern)

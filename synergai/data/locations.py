@@ -55,24 +55,14 @@ def to_url(path: str) -> str:
 
 
 def open_file(path: str) -> IO[bytes]:
-    """Open a file or URL for reading.
-
-    Raises:
-        OSError: it cannot be opened; file systems of URLs may raise errors of their own.
-        NotSupported: fsspec is not installed.
-    """
+    """Open a file or URL for reading."""
     if is_url(path):
         return cast("IO[bytes]", _fsspec().open(path, "rb").open())
     return Path(path).open("rb")
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """Return the content of a file or URL.
-
-    Raises:
-        OSError: as for `open_file`.
-        InvalidInput: it is empty, or has more than `limit` bytes.
-    """
+    """Return the content of a file or URL."""
     if is_url(path):
         with open_file(path) as file:
             data = file.read(limit + 1)
@@ -100,11 +90,7 @@ def _read_all(descriptor: int, limit: int) -> bytes:
 
 
 def locate(path: str) -> Location:
-    """Return a local file with its size and time, or a URL as it is.
-
-    Raises:
-        OSError: there is no such local file.
-    """
+    """Return a local file with its size and time, or a URL as it is."""
     if is_url(path):
         return Location(path)
     status = Path(path).stat()
@@ -119,10 +105,6 @@ def find(pattern: str) -> Iterator[Location]:
     Args:
         pattern: local path or URL; ``*``, ``?``, ``[…]`` and ``**`` are patterns, unless a local
             file is called like that.
-
-    Raises:
-        InvalidInput: there is no such file.
-        NotSupported: it is a URL, and fsspec is not installed.
     """
     if is_url(pattern):
         yield from _find_url(pattern)

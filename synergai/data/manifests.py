@@ -41,12 +41,7 @@ class ManifestEntry(NamedTuple):
 
 
 def read_manifest(path: str) -> Iterator[ManifestEntry]:
-    """Yield the entries of a manifest, which is read line by line.
-
-    Raises:
-        InvalidInput: a line is not of the manifest's format. The message has its number.
-        OSError: the manifest cannot be read.
-    """
+    """Yield the entries of a manifest, which is read line by line."""
     read = {".txt": _read_text, ".csv": _read_csv, ".jsonl": _read_json_lines}[suffix_of(path)]
     with open_file(path) as file:
         # File names need not be UTF-8; `os.fsencode` restores these bytes.

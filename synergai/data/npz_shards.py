@@ -66,20 +66,12 @@ class NpzShards:
                     np.lib.format.write_array(member, array, allow_pickle=False)
 
     def describe(self, path: Path) -> ShardDescription:
-        """Return a shard's description.
-
-        Raises:
-            InvalidInput: the file is no shard.
-        """
+        """Return a shard's description."""
         with _open(path) as members:
             return _describe(path, members)
 
     def read(self, path: Path) -> Iterator[JobResult]:
-        """Yield a shard's results.
-
-        Raises:
-            InvalidInput: the file is no shard.
-        """
+        """Yield a shard's results."""
         with _open(path) as members:
             description = _describe(path, members)
             try:

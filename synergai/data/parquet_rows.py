@@ -33,10 +33,6 @@ class ParquetRows:
     Attributes:
         count: number of inputs.
         single: False.
-
-    Raises:
-        InvalidInput: the file does not suit the engine, or is damaged.
-        NotSupported: pyarrow is not installed.
     """
 
     single = False

@@ -32,11 +32,7 @@ _SHAPE: Final = ".shape"
 
 
 class ParquetShards:
-    """Reads and writes Parquet shards.
-
-    Raises:
-        NotSupported: pyarrow is not installed.
-    """
+    """Reads and writes Parquet shards."""
 
     def __init__(self) -> None:
         self._arrow = import_optional("pyarrow", "Parquet files")
@@ -63,11 +59,7 @@ class ParquetShards:
         self._parquet.write_table(table.replace_schema_metadata(metadata), file)
 
     def describe(self, path: Path) -> ShardDescription:
-        """Return a shard's description.
-
-        Raises:
-            InvalidInput: the file is no shard.
-        """
+        """Return a shard's description."""
         try:
             metadata = self._parquet.read_schema(path).metadata or {}
         except ValueError as error:  # what pyarrow's errors of formats are
@@ -77,11 +69,7 @@ class ParquetShards:
         return decode_description(path, metadata[_METADATA])
 
     def read(self, path: Path) -> Iterator[JobResult]:
-        """Yield a shard's results.
-
-        Raises:
-            InvalidInput: the file is no shard.
-        """
+        """Yield a shard's results."""
         description = self.describe(path)
         try:
             # Not `read_table`, which takes `name=value` in a path for the column of a partition.

@@ -54,11 +54,6 @@ class ResultDirectory:
         marker: whose results it has; None if it has none yet.
         cursor: where the results continue after its last shard.
         total: number of results in its shards.
-
-    Raises:
-        Conflict: another process writes to it, or it has shards without a marker.
-        InvalidInput: it is a file, or its marker or its last shard is not valid.
-        OSError: it cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -99,9 +94,6 @@ class ResultDirectory:
         """Check that the directory can take the results of a job, or of a command.
 
         A marker without a job is of a submission that was not accepted, and binds nothing.
-
-        Raises:
-            Conflict: it has results of another job, or of another command.
         """
         found = self.marker
         if found is None or not found.job_id:
@@ -122,12 +114,7 @@ class ResultDirectory:
             )
 
     def claim(self, marker: DirectoryMarker) -> None:
-        """Record whose results the directory takes.
-
-        Raises:
-            Conflict: see `check`.
-            OSError: the marker cannot be written.
-        """
+        """Record whose results the directory takes."""
         self.check(marker)
         found = self.marker
         if found is not None and found.job_id:
@@ -150,10 +137,6 @@ class ResultDirectory:
         Args:
             results: the results after the last shard.
             cursor: where they continue.
-
-        Raises:
-            OSError: it cannot be written.
-            SynergaiError: see `write_shard`.
         """
         if self.marker is None or not self.marker.job_id:
             raise InvalidInput(f"{self.path} has not been claimed for a job")
@@ -191,12 +174,7 @@ class ResultDirectory:
 
 
 def read_marker(directory: Path) -> DirectoryMarker | None:
-    """Return the marker of a directory; None without one.
-
-    Raises:
-        InvalidInput: it is not valid.
-        OSError: it cannot be read.
-    """
+    """Return the marker of a directory; None without one."""
     path = directory / MARKER
     try:
         return msgspec.json.decode(path.read_bytes(), type=DirectoryMarker)
@@ -207,11 +185,7 @@ def read_marker(directory: Path) -> DirectoryMarker | None:
 
 
 def list_shards(directory: Path) -> list[Path]:
-    """Return the shards of a directory, in their order.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the shards of a directory, in their order."""
     return sorted((p for p in directory.iterdir() if _SHARD.fullmatch(p.name)), key=_number)
 
 

@@ -51,13 +51,7 @@ class RowFile(Protocol):
 
 
 def open_rows(path: str, engine: Engine) -> RowFile:
-    """Open a file of rows by its suffix.
-
-    Raises:
-        InvalidInput: the file does not suit the engine, or is damaged.
-        OSError: it cannot be read.
-        NotSupported: it is a Parquet file, and pyarrow is not installed.
-    """
+    """Open a file of rows by its suffix."""
     if suffix_of(path) in TEXT_SUFFIXES:
         return TextRows(path, engine)
     if suffix_of(path) == ".parquet":
@@ -78,9 +72,6 @@ class ArrayRows:
     Attributes:
         count: number of inputs.
         single: whether the arrays are one input, without a dimension of rows.
-
-    Raises:
-        InvalidInput: see `open_rows`.
     """
 
     def __init__(self, file: IO[bytes], engine: Engine, *, archive: bool) -> None:
@@ -106,11 +97,7 @@ class ArrayRows:
         self._stack.close()
 
     def rows(self, start: int = 0) -> Iterator[Row]:
-        """Yield the inputs from `start` on.
-
-        Raises:
-            InvalidInput: the file is damaged.
-        """
+        """Yield the inputs from `start` on."""
         if self.single:
             if start == 0:
                 yield {name: stream.read_all() for name, stream in self._streams.items()}

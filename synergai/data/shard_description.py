@@ -66,11 +66,7 @@ class ShardDescription(msgspec.Struct, frozen=True):
 
 
 def describe_outputs(results: Sequence[JobResult]) -> tuple[OutputColumn, ...]:
-    """Return how a shard of these results stores their outputs.
-
-    Raises:
-        InvalidInput: an output has different datatypes in different results.
-    """
+    """Return how a shard of these results stores their outputs."""
     datatypes: dict[str, str] = {}
     shapes: dict[str, tuple[int, ...] | None] = {}
     for result in results:
@@ -105,11 +101,7 @@ def encode_description(description: ShardDescription) -> bytes:
 
 
 def decode_description(path: Path, data: bytes) -> ShardDescription:
-    """Return the description of a shard from JSON.
-
-    Raises:
-        InvalidInput: it is not valid, or of a later version.
-    """
+    """Return the description of a shard from JSON."""
     try:
         description = msgspec.json.decode(data, type=ShardDescription)
     except msgspec.DecodeError as error:

@@ -51,12 +51,7 @@ class ShardFormat(Protocol):
 
 
 def format_of(path: Path) -> ShardFormat:
-    """Return the format of a shard by its suffix.
-
-    Raises:
-        InvalidInput: it is not that of a format.
-        NotSupported: pyarrow is not installed.
-    """
+    """Return the format of a shard by its suffix."""
     match path.suffix:
         case ".npz":
             from synergai.data import npz_shards
@@ -80,11 +75,6 @@ def write_shard(
         job_id: the job.
         cursor: where its results continue after the last of these.
         total: number of results up to and including these.
-
-    Raises:
-        InvalidInput: an output has different datatypes in different results.
-        OSError: the file cannot be written.
-        NotSupported: pyarrow is not installed.
     """
     if path.exists():
         raise FileExistsError(errno.EEXIST, "it exists already", str(path))

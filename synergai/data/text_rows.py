@@ -38,10 +38,6 @@ def has_values(path: str, engine: Engine, *, takes_files: bool) -> bool:
         path: the file.
         engine: the engine.
         takes_files: whether the engine takes encoded files; a number may then be one's name.
-
-    Raises:
-        InvalidInput: it is neither.
-        OSError: it cannot be read.
     """
     names = [spec.name for spec in engine.inputs]
     alone = len(names) == 1 and not takes_files
@@ -85,16 +81,9 @@ def _exists(listed: str, manifest: str) -> bool:
 class TextRows:
     """Rows of a CSV or JSON-lines file.
 
-    Args:
-        path: the file.
-        engine: the engine.
-
     Attributes:
         count: number of inputs.
         single: False.
-
-    Raises:
-        OSError: it cannot be read.
     """
 
     single = False

@@ -14,16 +14,7 @@ ACCURACY_FILE: Final = "mlperf_log_accuracy.json"
 
 
 def read_accuracy_log(path: Path, count: int) -> dict[int, bytes]:
-    """Return the logged bytes by sample index.
-
-    Args:
-        path: the log file.
-        count: number of samples.
-
-    Raises:
-        InvalidInput: the file cannot be read, is not an accuracy log, is empty, or has an index
-            out of range.
-    """
+    """Return the logged bytes by sample index."""
     try:
         entries = json.loads(path.read_text("utf-8"))
         responses = {int(entry["qsl_idx"]): bytes.fromhex(entry["data"]) for entry in entries}

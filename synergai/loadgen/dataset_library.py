@@ -68,11 +68,7 @@ class DatasetLibrary:
         return rows.tobytes()
 
     def evaluate(self, log: Path) -> Accuracy:
-        """Evaluate the logged responses with the data set's measure.
-
-        Raises:
-            InvalidInput: `log` is not an accuracy log, or of another data set.
-        """
+        """Evaluate the logged responses with the data set's measure."""
         logged = read_accuracy_log(log, self.count)
         responses = {index: np.frombuffer(data, np.float32) for index, data in logged.items()}
         value = self._dataset.evaluate(responses)
@@ -80,12 +76,7 @@ class DatasetLibrary:
 
 
 def dataset_library(name: str, folder: Path, engine: Engine) -> DatasetLibrary:
-    """Return the sample library of a data set for an engine.
-
-    Raises:
-        InvalidInput: the data set is damaged, or the engine does not map images to its labels.
-        NotFound: the data set is missing.
-    """
+    """Return the sample library of a data set for an engine."""
     dataset = DATASETS[name](folder)
     if not engine.preprocess or engine.postprocess != dataset.output:
         raise InvalidInput(

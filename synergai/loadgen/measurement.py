@@ -42,11 +42,6 @@ def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -
     Args:
         settings: settings of the run.
         report: called with the progress from time to time.
-
-    Raises:
-        InvalidInput: the folder of the log files cannot be created.
-        SynergaiError: the gateway was or became unreachable.
-        InternalError: the process ended without a result.
     """
     try:
         settings.output.mkdir(parents=True, exist_ok=True)

@@ -46,9 +46,6 @@ def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
         failed: number of requests with `RequestOutcome.FAILED`.
         total: number of all requests.
         first_failure: error of the first failed request.
-
-    Raises:
-        SynergaiError: a request failed.
     """
     if failed:
         raise SynergaiError(f"{failed:,} of {total:,} requests failed; the first: {first_failure}")

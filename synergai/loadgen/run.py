@@ -85,11 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(
     settings: LoadgenSettings, counter: QueryCounter, report: Callable[[Message], None]
 ) -> RunCounts:
-    """Run the test and return its counts.
-
-    Raises:
-        SynergaiError: the gateway is unreachable, or the samples are unusable.
-    """
+    """Run the test and return its counts."""
     with ExitStack() as stack:
         sync_client = stack.enter_context(
             SyncStreamClient(settings.target, **settings.connection())
@@ -134,12 +130,7 @@ def _run(
 
 
 def _library(settings: LoadgenSettings, engine: Engine) -> SampleLibrary:
-    """Return the samples to send.
-
-    Raises:
-        InvalidInput: the samples are malformed or do not match the engine.
-        NotFound: the data set is missing.
-    """
+    """Return the samples to send."""
     if settings.dataset is not None and settings.data is not None:
         return dataset_library(settings.dataset, settings.data, engine)
     samples, origin = samples_for(engine, settings.models, settings.samples)

@@ -70,11 +70,7 @@ class SampleSet:
         return np.float32(output.argmax()).tobytes()
 
     def evaluate(self, log: Path) -> Accuracy | None:
-        """Return the share of responses that match the labels; None without labels.
-
-        Raises:
-            InvalidInput: `log` is not an accuracy log, or of another sample set.
-        """
+        """Return the share of responses that match the labels; None without labels."""
         labels = self._samples.labels
         if labels is None:
             return None
@@ -93,9 +89,6 @@ def samples_for(engine: Engine, models: Path, samples: Path | None) -> tuple[Sam
         engine: the engine, whose inputs they must match.
         models: the model directory, which may hold the engine's own sample set.
         samples: an ``.npz`` file to use instead; see ``synergai.models.samples``.
-
-    Raises:
-        InvalidInput: the sample set is malformed or does not match the engine.
     """
     definition = _definition(engine.name, models, samples)
     if definition is None or definition.samples is None:

@@ -33,9 +33,6 @@ def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loa
     Args:
         settings: our settings.
         fastest_s: latency in seconds of the fastest query seen so far, sent one at a time.
-
-    Raises:
-        InvalidInput: the user.conf cannot be read, or is malformed.
     """
     result = run_settings(settings.queries, settings.min_duration, fastest_s)
     if settings.user_conf is not None:

@@ -65,11 +65,7 @@ class Summary:
 
 
 def read_summary(path: Path) -> Summary:
-    """Read the summary file at `path`.
-
-    Raises:
-        InvalidInput: the file cannot be read, or is not a complete summary.
-    """
+    """Read the summary file at `path`."""
     try:
         text = path.read_text("utf-8", "replace")
     except OSError as error:
@@ -81,11 +77,7 @@ def read_summary(path: Path) -> Summary:
 
 
 def parse_summary(text: str) -> Summary:
-    """Parse a summary.
-
-    Raises:
-        InvalidInput: a figure is missing or malformed.
-    """
+    """Parse a summary."""
     facts = dict(_FACT.findall(text))
     try:
         scenario = facts["Scenario"]

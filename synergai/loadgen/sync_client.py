@@ -45,9 +45,6 @@ class SyncStreamClient:
     Args:
         target: ``host:port`` of the gateway.
         **connection: encryption and credentials, as for `Client`.
-
-    Raises:
-        InvalidInput: see `Client`.
     """
 
     def __init__(self, target: str, **connection: Unpack[Connection]) -> None:
@@ -90,11 +87,7 @@ class SyncStreamClient:
         self._channel.close()
 
     def engine(self, name: str) -> Engine:
-        """Return the metadata of an engine, or of the version ``NAME/N`` of one.
-
-        Raises:
-            SynergaiError: the engine is unknown, or the gateway is unreachable.
-        """
+        """Return the metadata of an engine, or of the version ``NAME/N`` of one."""
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         engine, _, version = name.partition("/")
         request = inference_pb2.ModelMetadataRequest(name=engine, version=version)
@@ -109,9 +102,6 @@ class SyncStreamClient:
 
         Yields:
             The request's id, and its response or error.
-
-        Raises:
-            SynergaiError: the stream failed.
         """
         for request in requests:
             self._requests.put(request)

@@ -57,11 +57,7 @@ class SyncSystem:
         self._requests: dict[int, bytes] = {}
 
     def warm_up(self) -> float:
-        """Send a few queries before the run and return the lowest latency in seconds.
-
-        Raises:
-            SynergaiError: a query failed, so that a run would be meaningless.
-        """
+        """Send a few queries before the run and return the lowest latency in seconds."""
         self.load([0])
         fastest = math.inf
         for _ in range(WARM_UP_QUERIES):

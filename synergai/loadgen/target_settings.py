@@ -44,11 +44,7 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
     given: frozenset[str] = frozenset()
 
     def connection(self) -> Connection:
-        """Return the arguments that encrypt and authenticate a client's connection.
-
-        Raises:
-            InvalidInput: a file cannot be read.
-        """
+        """Return the arguments that encrypt and authenticate a client's connection."""
         return connection(self.tls_ca, self.token_file)
 
     def check_applicable(self, choice: str, known: Mapping[str, tuple[str, ...]]) -> None:
@@ -57,9 +53,6 @@ class TargetSettings(Settings, frozen=True, kw_only=True):
         Args:
             choice: name of the field with the mode, such as ``scenario``.
             known: the modes that use a field, by name of the field.
-
-        Raises:
-            InvalidInput: an option does not apply.
         """
         options, chosen = options_of(type(self)), getattr(self, choice)
         for name, choices in known.items():

@@ -53,11 +53,6 @@ class Contents:
             offset: the number of bytes that precede `data`.
             data: the bytes.
             size: size of the whole content.
-
-        Raises:
-            Unavailable: the offset is not where the content ends, as another call appends to it.
-            InvalidInput: it would be larger than `size`.
-            OSError: it cannot be written; what was written before remains.
         """
         with self._appending:
             return self._append(sha256, offset, data, size)

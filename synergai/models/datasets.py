@@ -72,10 +72,6 @@ class ImageNet:
 
     Args:
         folder: Contains the images and the list.
-
-    Raises:
-        NotFound: On construction, if the list or all images are missing.
-        InvalidInput: On construction, if the list is malformed.
     """
 
     output = CLASSES
@@ -131,10 +127,6 @@ class Coco:
 
     Args:
         folder: Contains ``val2017/`` and ``annotations/instances_val2017.json``.
-
-    Raises:
-        NotFound: On construction, if the annotations or all images are missing.
-        InvalidInput: On construction, if the annotations are malformed.
     """
 
     output = BOXES

@@ -62,12 +62,7 @@ class DefinitionFile:
 
 
 def read_definition(path: Path) -> DefinitionFile:
-    """Read the engine.toml at `path`; a missing file is an empty one.
-
-    Raises:
-        InvalidInput: The file is not TOML, or a key is unknown or invalid.
-        OSError: The file cannot be read.
-    """
+    """Read the engine.toml at `path`; a missing file is an empty one."""
     if not path.exists():
         return DefinitionFile()
     table = _read_table(path)
@@ -107,10 +102,6 @@ def read_shared_definition(path: Path) -> DefinitionFile:
 
     If the engine's folder has a model, this is version 1: the keys about that model are left out,
     which are `file`, `sha256`, `source`, `accuracy` and `variants`.
-
-    Raises:
-        InvalidInput: The file is not TOML, or a key is unknown or invalid.
-        OSError: The file cannot be read.
     """
     keys = read_definition(path)
     if find_models(path.parent) or (keys.file and (path.parent / keys.file).exists()):
@@ -119,12 +110,7 @@ def read_shared_definition(path: Path) -> DefinitionFile:
 
 
 def read_shared_keys(path: Path) -> dict[str, Any]:
-    """Return the keys of an engine's engine.toml that a new version has as well, as in the file.
-
-    Raises:
-        InvalidInput: The file is not TOML, or a key is unknown or invalid.
-        OSError: The file cannot be read.
-    """
+    """Return the keys of an engine's engine.toml that a new version has as well, as in the file."""
     if not path.exists():
         return {}
     read_definition(path)
@@ -137,10 +123,6 @@ def read_other_keys(folder: Path) -> dict[str, Any]:
     Args:
         folder: the engine's folder, or that of a version, which may share the engine.toml of its
             engine.
-
-    Raises:
-        InvalidInput: The file is not TOML, or a key is unknown or invalid.
-        OSError: The file cannot be read.
     """
     own = folder / DEFINITION_FILE
     if not own.exists():

@@ -17,11 +17,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def string(key: str, value: object) -> str:
-    """Return the value of `key` if it is a text that is safe in paths and on terminals.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Return the value of `key` if it is a text that is safe in paths and on terminals."""
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a string, not {quote(value)}")
     if not value.isprintable():
@@ -30,11 +26,7 @@ def string(key: str, value: object) -> str:
 
 
 def choice_of(key: str, value: object, choices: Sequence[str]) -> str:
-    """Return the value of `key` if it is one of `choices`.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Return the value of `key` if it is one of `choices`."""
     if value not in choices:
         raise InvalidInput(
             f"{DEFINITION_FILE}: {key} must be one of {', '.join(choices)}, not {quote(value)}"
@@ -43,22 +35,14 @@ def choice_of(key: str, value: object, choices: Sequence[str]) -> str:
 
 
 def sha256_digest(value: str) -> str:
-    """Return a SHA-256 in lower-case digits.
-
-    Raises:
-        InvalidInput: `value` is none.
-    """
+    """Return a SHA-256 in lower-case digits."""
     if not _SHA256.fullmatch(value.lower()):
         raise InvalidInput(f"{DEFINITION_FILE}: sha256 must be 64 hexadecimal digits")
     return value.lower()
 
 
 def fraction(key: str, value: object) -> float:
-    """Return the value of `key` if it is a number from 0 to 1.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Return the value of `key` if it is a number from 0 to 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidInput(f"{DEFINITION_FILE}: {key} must be a number, not {quote(value)}")
     if not 0 <= value <= 1:

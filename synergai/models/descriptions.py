@@ -74,12 +74,7 @@ class Digests(NamedTuple):
 
 
 def digests_of(definition: EngineDefinition) -> Digests:
-    """Return the key of an engine's description, and the digests of its files.
-
-    Raises:
-        EngineUnusable: As for `EngineDefinition.verified_digest`.
-        OSError: A file with inputs cannot be read.
-    """
+    """Return the key of an engine's description, and the digests of its files."""
     of_file = definition.verified_digest()
     of_samples = digest(definition.samples) if definition.samples else ""
     processing = f"{definition.preprocess}:{definition.postprocess}"
@@ -117,11 +112,7 @@ def read_load_faults(cache: Path) -> dict[str, LoadFault]:
 def write_descriptions(
     cache: Path, descriptions: dict[str, EngineDescription], faults: dict[str, LoadFault]
 ) -> None:
-    """Write a cache.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write a cache."""
     content = {
         "format": _FORMAT,
         "engines": msgspec.to_builtins(descriptions),
@@ -136,12 +127,7 @@ def default_caches() -> tuple[Path, ...]:
 
 
 def remember(definition: EngineDefinition, description: EngineDescription) -> None:
-    """Add a description to the default caches, so that no agent needs to load the engine for it.
-
-    Raises:
-        EngineUnusable: The engine changed after it was described.
-        OSError: A cache cannot be written.
-    """
+    """Add a description to the default caches, so that no agent needs to load the engine for it."""
     key = digests_of(definition).key
     for cache in default_caches():
         cache.parent.mkdir(parents=True, exist_ok=True)

@@ -28,11 +28,7 @@ class ModelDirectories(NamedTuple):
     fetched: Path | None = None
 
     def engines(self) -> list[EngineDefinition]:
-        """Return all engines, also faulty ones.
-
-        Raises:
-            NotFound: the user's directory cannot be read.
-        """
+        """Return all engines, also faulty ones."""
         own = self.own_engines()
         names = {definition.name for definition in own}
         if self.fetched is not None:
@@ -45,11 +41,7 @@ class ModelDirectories(NamedTuple):
         return own
 
     def own_engines(self) -> list[EngineDefinition]:
-        """Return the user's engines; none without a directory, which may be made later.
-
-        Raises:
-            NotFound: the directory cannot be read.
-        """
+        """Return the user's engines; none without a directory, which may be made later."""
         return ModelDirectory(self.own).engines() if self.own.exists() else []
 
     def of(self, engine: EngineName) -> Path:

@@ -136,9 +136,6 @@ class EngineDefinition:
 
         Args:
             name: The variant; empty for the first one, or for an engine without variants.
-
-        Raises:
-            EngineUnusable: The engine has no such variant.
         """
         if not (name or self.variants):
             return self
@@ -160,12 +157,7 @@ class EngineDefinition:
         raise EngineUnusable(f"engine {self.name!r} has no variant {name!r}; its variants: {known}")
 
     def verified_digest(self) -> str:
-        """Return the model's digest after checking it against the required one.
-
-        Raises:
-            EngineUnusable: The engine has a fault, or its model cannot be read or has the wrong
-                digest.
-        """
+        """Return the model's digest after checking it against the required one."""
         if self.fault:
             raise EngineUnusable(f"engine {self.name!r}: {self.fault}")
         try:
@@ -198,11 +190,7 @@ class ModelDirectory:
         self.path = Path(path)
 
     def engines(self) -> list[EngineDefinition]:
-        """Return all engines, including faulty ones, sorted by name.
-
-        Raises:
-            NotFound: The directory cannot be read.
-        """
+        """Return all engines, including faulty ones, sorted by name."""
         try:
             entries = sorted(self.path.iterdir())
         except OSError as error:
@@ -219,11 +207,7 @@ class ModelDirectory:
         ]
 
     def get(self, name: str) -> EngineDefinition:
-        """Return the engine called `name`, or the version ``NAME/N`` of one, even if faulty.
-
-        Raises:
-            NotFound: There is no such engine.
-        """
+        """Return the engine called `name`, or the version ``NAME/N`` of one, even if faulty."""
         wanted = validate_engine(name)
         engines = self.engines()
         for definition in engines:
@@ -233,11 +217,7 @@ class ModelDirectory:
         raise NotFound(f"{self.path} has no engine {name!r}; known engines: {known}")
 
     def versions(self, name: str) -> list[EngineDefinition]:
-        """Return the versions of an engine, also faulty ones, in ascending order.
-
-        Raises:
-            NotFound: the directory cannot be read.
-        """
+        """Return the versions of an engine, also faulty ones, in ascending order."""
         found = [each for each in self.engines() if split_version(each.name)[0] == name]
         return sorted(found, key=lambda each: by_version(each.name))
 
@@ -273,12 +253,7 @@ class ModelDirectory:
         return found
 
     def _find_layout(self, folder: Path) -> _Layout:
-        """Return where the versions of an engine are in its folder.
-
-        Raises:
-            InvalidInput: The folder is outside the model directory.
-            OSError: It cannot be read.
-        """
+        """Return where the versions of an engine are in its folder."""
         self._check_confined(folder)
         if not folder.is_dir():
             return _Layout()

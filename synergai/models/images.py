@@ -37,9 +37,6 @@ def decode(encoded: bytes) -> Pixels:
     """Decode a JPEG or PNG file to uint8 [height, width, 3], RGB.
 
     The EXIF orientation of a JPEG is applied; transparency is dropped.
-
-    Raises:
-        InvalidInput: The data is not an image, is corrupt, or is too large.
     """
     if len(encoded) > MAX_ENCODED_BYTES:
         raise InvalidInput(
@@ -60,11 +57,7 @@ def decode(encoded: bytes) -> Pixels:
 
 
 def dimensions(encoded: bytes) -> tuple[int, int]:
-    """Return width and height of a JPEG or PNG file, read from its header.
-
-    Raises:
-        InvalidInput: The data is neither, or its header is corrupt.
-    """
+    """Return width and height of a JPEG or PNG file, read from its header."""
     try:
         if encoded.startswith(_PNG):
             kind, width, height = _PNG_SIZE.unpack_from(encoded, len(_PNG))

@@ -56,9 +56,6 @@ def stage_engine(
 
     Yields:
         The empty folder; it is removed if the block raises.
-
-    Raises:
-        InvalidInput: The name or version is invalid or taken, or the directory is not writable.
     """
     validate_name(name, "engine name")
     if version:
@@ -112,11 +109,7 @@ def _link_shared_files(engine: Path, staged: Path) -> None:
 
 
 def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:
-    """Write engine.toml, omitting keys whose value is None or empty.
-
-    Raises:
-        InvalidInput: A string contains control characters, which readers reject.
-    """
+    """Write engine.toml, omitting keys whose value is None or empty."""
     for key, value in keys.items():
         for text in _strings(value):
             if not text.isprintable():
@@ -176,10 +169,6 @@ def add_model(
         replace: Replace an existing engine of this name, or the version.
         check: Called before the engine is installed with the directory that it is in, its name and
             the model's description; it is not installed if this raises an error.
-
-    Raises:
-        InvalidInput: The model is missing, invalid, has external weights, or declares the given
-            inputs and outputs itself.
     """
     from synergai.models.formats.inspect import describe
 

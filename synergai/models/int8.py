@@ -42,11 +42,6 @@ def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
         target: file to write.
         samples: inputs by name, as the model takes them; `CALIBRATION_SAMPLES` of them, spread
             evenly, are used.
-
-    Raises:
-        NotFound: the packages that this needs are not installed.
-        InvalidInput: the model has no operator to quantise, is quantised already, or cannot be
-            quantised.
     """
     try:
         import onnx

@@ -103,22 +103,14 @@ def content_digest(data: bytes) -> str:
 
 
 def validate_sha256(text: str) -> str:
-    """Return `text` if it is a SHA-256 in hexadecimal digits.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Return `text` if it is a SHA-256 in hexadecimal digits."""
     if not _SHA256.fullmatch(text):
         raise InvalidInput("a digest must be a SHA-256 in 64 lower-case hexadecimal digits")
     return text
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Read a manifest from another machine.
-
-    Raises:
-        InvalidInput: it is damaged, too large, or its files do not make an engine's folder.
-    """
+    """Read a manifest from another machine."""
     if len(data) > MAX_MANIFEST_BYTES:
         raise InvalidInput(f"a manifest has at most {MAX_MANIFEST_BYTES:,} bytes")
     try:
@@ -134,11 +126,7 @@ def read_manifest(data: bytes) -> Manifest:
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Check that the files of a manifest make an engine's folder.
-
-    Raises:
-        InvalidInput: they do not.
-    """
+    """Check that the files of a manifest make an engine's folder."""
     validate_name(manifest.backend, "backend name")
     if not 1 <= len(manifest.files) <= MAX_MODEL_FILES:
         raise InvalidInput(f"an engine must have 1 to {MAX_MODEL_FILES:,} files")

@@ -30,11 +30,7 @@ class EngineOrigin(NamedTuple):
 
 
 class EngineOrigins:
-    """Origins of the engines of a model directory, each found once.
-
-    Args:
-        models: the model directory.
-    """
+    """Origins of the engines of a model directory, each found once."""
 
     def __init__(self, models: Path) -> None:
         self._directory = ModelDirectory(models)

@@ -41,9 +41,6 @@ def packed_name(source: Path) -> str:
     """Return the name of the engine that a model file, a SavedModel or an engine's folder is.
 
     That of its ``engine.toml``, or else the one under which `add_model` would install it.
-
-    Raises:
-        InvalidInput: the engine.toml is not valid.
     """
     source = source.absolute()
     if not source.is_dir():
@@ -65,10 +62,6 @@ def pack(source: Path, name: str, version: int) -> Package:
         source: the file or folder.
         name: name of the engine that it is to be.
         version: its version.
-
-    Raises:
-        InvalidInput: name or version are not valid, it is missing or no engine, or a file cannot be
-            read or sent.
     """
     validate_name(name, "engine name")
     validate_stored_version(version)
@@ -105,11 +98,7 @@ def _pack(source: Path, name: str, version: int) -> Package:
 
 
 def _shared_files(folder: Path) -> dict[str, Path]:
-    """Return the files that a version's folder shares with other versions.
-
-    Raises:
-        InvalidInput: the engine.toml is not valid.
-    """
+    """Return the files that a version's folder shares with other versions."""
     folder = folder.absolute()
     if not is_version(folder.name):
         return {}

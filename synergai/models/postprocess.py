@@ -77,10 +77,6 @@ class BoxPostprocessor:
 
     `image` is the image's index in the request, coordinates are from 0 to 1, and `class` is the
     model's own numbering; COCO's starts at 1.
-
-    Raises:
-        EngineUnusable: On construction, if the model lacks one of the four outputs of a detection
-            network.
     """
 
     def __init__(self, outputs: Sequence[TensorSpec]) -> None:
@@ -115,11 +111,7 @@ class BoxPostprocessor:
 
 
 def create_postprocessor(kind: str, outputs: Sequence[TensorSpec]) -> Postprocessor:
-    """Return the postprocessor for the ``postprocess`` of an engine.toml.
-
-    Raises:
-        EngineUnusable: The model's outputs do not support it.
-    """
+    """Return the postprocessor for the ``postprocess`` of an engine.toml."""
     if any(spec.name == kind for spec in outputs):
         raise EngineUnusable(
             f"postprocess = {kind!r} would derive an output of that name, but the model has one"
@@ -138,9 +130,6 @@ def top_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Arra
     Returns:
         ``value:index`` by descending value: an object array of bytes, [batch, count], or [count]
         without a batch axis.
-
-    Raises:
-        InvalidInput: The output is not numeric.
     """
     if output.dtype.kind not in "biuf":
         raise InvalidInput("an output of strings cannot be returned as classes")

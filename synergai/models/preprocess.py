@@ -84,9 +84,6 @@ def prepare(family: Preprocessing, image: Pixels | bytes) -> Array:
     Args:
         family: The model's family.
         image: uint8 [height, width, 3] in RGB order, or the contents of a JPEG or PNG file.
-
-    Raises:
-        InvalidInput: It is not an image, or is too large or too elongated.
     """
     pixels = _decode(image)
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
@@ -98,11 +95,7 @@ def prepare(family: Preprocessing, image: Pixels | bytes) -> Array:
 
 
 def preprocess_mobilenet(image: Pixels | bytes) -> NDArray[np.float32]:
-    """Prepare an image for MobileNet v1 in ONNX: float32 [1, 3, 224, 224].
-
-    Raises:
-        InvalidInput: See `prepare`.
-    """
+    """Prepare an image for MobileNet v1 in ONNX: float32 [1, 3, 224, 224]."""
     return np.ascontiguousarray(prepare(MOBILENET, image).transpose(2, 0, 1)[np.newaxis])
 
 
@@ -113,9 +106,6 @@ class ImageInput:
         preprocess: The name of the family.
         spec: The input: N x C x H x W or N x H x W x C, with real or integer elements.
         quantisation: The quantisation of an integer input, if the model has one.
-
-    Raises:
-        EngineUnusable: On construction, if the input does not fit the family.
     """
 
     def __init__(
@@ -135,11 +125,7 @@ class ImageInput:
             )
 
     def to_tensor(self, images: Sequence[Pixels | bytes]) -> Array:
-        """Return a batch of images as the model's input; for their format see `prepare`.
-
-        Raises:
-            InvalidInput: See `prepare`; or the images have too many pixels in total.
-        """
+        """Return a batch of images as the model's input; for their format see `prepare`."""
         size = self._family.size
         shape = (3, size, size) if self._channels_first else (size, size, 3)
         batch = np.empty((len(images), *shape), self._dtype)

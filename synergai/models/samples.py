@@ -53,16 +53,7 @@ class Samples:
 
 
 def load_samples(definition: EngineDefinition, inputs: Sequence[TensorSpec]) -> Samples:
-    """Load an engine's sample set, or generate seeded samples if it has none.
-
-    Args:
-        definition: The engine.
-        inputs: The model's inputs.
-
-    Raises:
-        InvalidInput: The sample set or the ``[warmup]`` table is malformed or does not match the
-            inputs.
-    """
+    """Load an engine's sample set, or generate seeded samples if it has none."""
     if definition.samples is None:
         return random_samples(inputs, definition.warmup)
     where = f"{definition.name}/{definition.samples.name}"
@@ -81,10 +72,6 @@ def random_samples(inputs: Sequence[TensorSpec], warmup: Sequence[WarmUpInput] =
     """Return seeded samples of the right dtypes and shapes, with the shapes and values of `warmup`.
 
     Dynamic dimensions without a given size become 1.
-
-    Raises:
-        InvalidInput: An input has no NumPy dtype, or a sample would be too large, or `warmup` does
-            not match the inputs.
     """
     return Samples(Synthesiser(inputs, warmup).generate(SyntheticCandidate(), RANDOM_SAMPLES))
 

@@ -30,9 +30,6 @@ def staging_folder(models: Path, name: str) -> Iterator[Path]:
     Args:
         models: The model directory.
         name: The engine's name, which becomes part of the folder's name.
-
-    Raises:
-        OSError: The model directory is not writable.
     """
     remove_stale(models)
     staging, lock = _create_locked(models, name)
@@ -52,9 +49,6 @@ def install_staged(staging: Path, staged: Path, models: Path) -> None:
         staging: The staging folder, which receives replaced files.
         staged: The folder in it, under the name that it gets in the model directory.
         models: The model directory.
-
-    Raises:
-        OSError: The folder cannot be moved.
     """
     name = staged.relative_to(staging)
     target = models / name

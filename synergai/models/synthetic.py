@@ -59,15 +59,7 @@ class SyntheticCandidate:
 
 
 class Synthesiser:
-    """Generates inputs for a model.
-
-    Args:
-        inputs: The model's inputs.
-        warmup: Shapes and values to use.
-
-    Raises:
-        InvalidInput: `warmup` does not fit the inputs, or an input has no NumPy dtype.
-    """
+    """Generates inputs for a model."""
 
     def __init__(self, inputs: Sequence[TensorSpec], warmup: Sequence[WarmUpInput] = ()) -> None:
         names = [spec.name for spec in inputs]
@@ -94,11 +86,7 @@ class Synthesiser:
     def generate(
         self, candidate: SyntheticCandidate, count: int, seed: int = 0
     ) -> list[dict[str, Array]]:
-        """Return `count` seeded samples, each an array per input.
-
-        Raises:
-            InvalidInput: An input would be too large.
-        """
+        """Return `count` seeded samples, each an array per input."""
         for each in self._inputs:
             if each.size_bytes(candidate) > MAX_BYTES:
                 raise InvalidInput(
@@ -175,11 +163,7 @@ class _Input:
 
 
 def dtype_of(spec: TensorSpec) -> np.dtype[Any]:
-    """Return the NumPy dtype of an input.
-
-    Raises:
-        InvalidInput: It has none.
-    """
+    """Return the NumPy dtype of an input."""
     try:
         return DTYPES[spec.datatype]
     except KeyError:
@@ -201,11 +185,7 @@ def _full(shape: tuple[int, ...], element: Array, dtype: np.dtype[Any]) -> Array
 
 
 def _element(spec: TensorSpec, value: bool | float | str, dtype: np.dtype[Any]) -> Array:
-    """Return `value` as an array without dimensions.
-
-    Raises:
-        InvalidInput: The input's datatype cannot represent it.
-    """
+    """Return `value` as an array without dimensions."""
     refused = InvalidInput(
         f"{DEFINITION_FILE}: warmup.{spec.name} has the value {value!r}, but the engine takes "
         f"{spec.datatype}"

@@ -89,11 +89,7 @@ class VariantDefinition:
 
 
 def parse_variants(value: object) -> tuple[VariantKeys, ...]:
-    """Return the entries of ``[[variants]]``.
-
-    Raises:
-        InvalidInput: an entry is invalid, or two have the same name or file.
-    """
+    """Return the entries of ``[[variants]]``."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise InvalidInput(
             f"{DEFINITION_FILE}: variants must be tables, each below a line [[variants]], "

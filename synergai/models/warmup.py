@@ -45,11 +45,7 @@ class WarmUpInput:
 
 
 def parse_warmup(table: object) -> tuple[WarmUpInput, ...]:
-    """Return the entries of a ``[warmup]`` table.
-
-    Raises:
-        InvalidInput: An entry is malformed.
-    """
+    """Return the entries of a ``[warmup]`` table."""
     if not isinstance(table, dict):
         raise InvalidInput(f"{DEFINITION_FILE}: warmup must be a table with an entry per input")
     return tuple(_parse_entry(name, entry) for name, entry in table.items())

@@ -83,10 +83,6 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         accuracy_samples: number of these samples; 0 if the accuracy was not measured.
         timer: what measured the latencies, ``loadgen`` or ``built-in``.
         samples_digest: SHA-256 of the samples that `accuracy` was measured on; empty if not known.
-
-    Raises:
-        InvalidInput: on construction, if a figure is negative or beyond `MAX_FIGURE`, `qps` is 0,
-            a share is above 1, or an accuracy has no samples.
     """
 
     engine: EngineName

@@ -21,13 +21,7 @@ SUFFIXES: Final = (".csv", ".json", *DATABASE_SUFFIXES)
 
 
 def load_dictionary(path: Path) -> ConfigurationDictionary:
-    """Read a dictionary file of any format.
-
-    Raises:
-        NotFound: the file does not exist.
-        InvalidInput: it is not a dictionary or is damaged; the message has the position.
-        Unavailable: it is a database that another process keeps locked.
-    """
+    """Read a dictionary file of any format."""
     suffix = _suffix(path)
     if not path.is_file():
         raise NotFound(f"there is no dictionary file {path}; 'synergai profile' makes one")
@@ -60,12 +54,7 @@ class DictionaryReport(NamedTuple):
 
 
 def check_dictionary(path: Path) -> DictionaryReport:
-    """Read all of a dictionary file and report its state.
-
-    Raises:
-        NotFound: the file does not exist.
-        Unavailable: it is a database that another process keeps locked.
-    """
+    """Read all of a dictionary file and report its state."""
     try:
         if _suffix(path) not in DATABASE_SUFFIXES or not path.is_file():
             return DictionaryReport(path, entries=len(load_dictionary(path)))
@@ -82,12 +71,7 @@ def check_dictionary(path: Path) -> DictionaryReport:
 
 
 def salvage_dictionary(path: Path) -> ConfigurationDictionary:
-    """Return what can be read of a damaged database.
-
-    Raises:
-        NotFound: the file does not exist.
-        InvalidInput: it is not a database, or nothing of it can be read.
-    """
+    """Return what can be read of a damaged database."""
     if not path.is_file():
         raise NotFound(f"there is no dictionary file {path}")
     if _suffix(path) not in DATABASE_SUFFIXES:
@@ -117,11 +101,6 @@ def add_to_dictionary(
 
     Returns:
         The entries that stay.
-
-    Raises:
-        InvalidInput: the file is not a dictionary, is damaged, cannot be written or would have too
-            many entries.
-        Unavailable: it is a database that another process keeps locked.
     """
     suffix = _suffix(path)
     try:
@@ -152,13 +131,7 @@ def add_to_dictionary(
 def delete_from_dictionary(
     path: Path, selects: Callable[[ProfileEntry], bool]
 ) -> list[ProfileEntry]:
-    """Delete the entries of a dictionary file that `selects` returns True for; return them.
-
-    Raises:
-        NotFound: the file does not exist.
-        InvalidInput: it is not a dictionary, is damaged or cannot be written.
-        Unavailable: it is a database that another process keeps locked.
-    """
+    """Delete the entries of a dictionary file that `selects` returns True for; return them."""
     if not path.is_file():
         raise NotFound(f"there is no dictionary file {path}")
     if _suffix(path) in DATABASE_SUFFIXES:

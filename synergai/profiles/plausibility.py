@@ -44,11 +44,7 @@ def find_implausible(entry: ProfileEntry) -> str:
 
 
 def check_plausible(entries: Iterable[ProfileEntry]) -> None:
-    """Check entries that are to be added.
-
-    Raises:
-        InvalidInput: one of them is implausible.
-    """
+    """Check entries that are to be added."""
     for entry in entries:
         if fault := find_implausible(entry):
             raise InvalidInput(
@@ -58,11 +54,7 @@ def check_plausible(entries: Iterable[ProfileEntry]) -> None:
 
 
 def check_size(before: int, after: int, max_entries: int | None, where: object) -> None:
-    """Check that a dictionary does not grow beyond a number of entries.
-
-    Raises:
-        InvalidInput: it does.
-    """
+    """Check that a dictionary does not grow beyond a number of entries."""
     if max_entries is not None and after > max(before, max_entries):
         raise InvalidInput(
             f"{where} would have {after:,} entries, but {max_entries:,} is the most; delete some "

@@ -35,11 +35,7 @@ def to_record(entry: ProfileEntry) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> ProfileEntry:
-    """Convert values by column to an entry; missing columns take their defaults.
-
-    Raises:
-        InvalidInput: a value is of another type or out of range, or a required one is missing.
-    """
+    """Convert values by column to an entry; missing columns take their defaults."""
     values = dict(record)
     configuration = {name: values.pop(name) for name in CONFIGURATION if name in values}
     if "batch_qps" in values:

@@ -23,9 +23,6 @@ def salvage(path: Path) -> ConfigurationDictionary:
 
     The entries are read from both ends up to a damaged page. Pages with a wrong checksum and
     invalid entries are left out.
-
-    Raises:
-        InvalidInput: nothing can be read.
     """
     found = ConfigurationDictionary()
     for order in ("ASC", "DESC"):

@@ -101,10 +101,6 @@ class ProfileService:
         dictionary: the dictionary, shared with the scheduling core, which updates it.
         set_aside: entries of the file that are not used now; another one may be used in the place
             of each.
-
-    Raises:
-        InvalidInput: on construction, if the file is not a dictionary of this version.
-        Unavailable: on construction, if another process keeps the file locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,13 +121,7 @@ class ProfileService:
             self._warn_of_size(len(stored))
 
     async def store(self, entries: Sequence[ProfileEntry]) -> None:
-        """Write entries to the file, atomically.
-
-        Raises:
-            InvalidInput: an entry is implausible, or the file cannot be written or would have too
-                many.
-            Unavailable: another process keeps it locked.
-        """
+        """Write entries to the file, atomically."""
         check_plausible(entries)
         await self._in_thread(partial(self._store.put_all, entries, max_entries=MAX_ENTRIES))
         self._stored.update(map(key_of, entries))

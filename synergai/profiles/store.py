@@ -94,12 +94,7 @@ _DELETE: Final = f"DELETE FROM profile WHERE {_IS_KEY}"  # noqa: S608  # our own
 
 
 class DictionaryDamaged(InvalidInput):
-    """The database of a dictionary is damaged.
-
-    Args:
-        path: the database.
-        fault: what is wrong with it.
-    """
+    """The database of a dictionary is damaged."""
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(
@@ -115,12 +110,6 @@ class DictionaryStore(DatabaseFile):
 
     Args:
         path: the database; created if it does not exist.
-
-    Raises:
-        InvalidInput: on construction, if the file cannot be opened, is not a dictionary, or has an
-            unsupported version.
-        DictionaryDamaged: the file is damaged; so do all methods.
-        Unavailable: on construction, if another process keeps the file locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,12 +130,7 @@ class DictionaryStore(DatabaseFile):
             raise
 
     def load(self) -> ConfigurationDictionary:
-        """Read all entries.
-
-        Raises:
-            InvalidInput: the file is damaged or has an invalid entry.
-            Unavailable: another process keeps it locked.
-        """
+        """Read all entries."""
         self.check()
         with self._translated():
             # Before the rows: a change in between is reported again rather than lost.
@@ -176,10 +160,6 @@ class DictionaryStore(DatabaseFile):
 
         Returns:
             The entries that stay.
-
-        Raises:
-            InvalidInput: the file cannot be written, or would have too many entries.
-            Unavailable: another process keeps it locked.
         """
         with self._writing():
             before = self._count()
@@ -194,12 +174,7 @@ class DictionaryStore(DatabaseFile):
             return kept
 
     def delete(self, selects: Callable[[ProfileEntry], bool]) -> list[ProfileEntry]:
-        """Delete the entries that `selects` returns True for, in one transaction; return them.
-
-        Raises:
-            InvalidInput: the file is damaged, has an invalid entry or cannot be written.
-            Unavailable: another process keeps it locked.
-        """
+        """Delete the entries that `selects` returns True for, in one transaction; return them."""
         with self._writing():
             selected = [entry for entry in self.load() if selects(entry)]
             self._connection.executemany(
@@ -208,12 +183,7 @@ class DictionaryStore(DatabaseFile):
         return selected
 
     def put_observed(self, entry: ProfileEntry) -> None:
-        """Add an entry observed in service, unless there is a measured one.
-
-        Raises:
-            InvalidInput: the file cannot be written.
-            Unavailable: another process keeps it locked.
-        """
+        """Add an entry observed in service, unless there is a measured one."""
         with self._writing():
             self._connection.execute(_PUT_OBSERVED, to_record(entry))
 

@@ -42,9 +42,6 @@ def read_csv(text: str, where: str = "CSV") -> ConfigurationDictionary:
     Args:
         text: content of the file.
         where: name of the file, for messages.
-
-    Raises:
-        InvalidInput: the text is invalid; the message has the line and column.
     """
     lines = text.splitlines(keepends=True)
     comments = 0
@@ -85,9 +82,6 @@ def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
     Args:
         text: content of the file.
         where: name of the file, for messages.
-
-    Raises:
-        InvalidInput: the text is invalid; the message has the line, or the entry and field.
     """
     try:
         document = json.loads(text)

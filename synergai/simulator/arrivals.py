@@ -29,9 +29,6 @@ def read_arrivals(path: Path) -> tuple[Arrival, ...]:
 
     A CSV file has a header with the column `arrival_s`, in seconds, and optionally `engine`,
     `queries` and `qos_s`; empty cells are drawn. Every other file is read as an event log.
-
-    Raises:
-        InvalidInput: it cannot be read, is neither of the two, or has no jobs.
     """
     try:
         found = _read_csv(path) if path.suffix.lower() == ".csv" else _read_log(path)

@@ -24,13 +24,7 @@ class AuditFailed(InternalError):
 
 
 def audit(run: Run) -> None:
-    """Check a run.
-
-    Raises:
-        AuditFailed: a query ran twice or never, a worker did two things at once, a job ran before
-            it arrived or finished at another time than its last query, a setup, load or query was
-            shorter than possible, or sessions exceeded the memory.
-    """
+    """Check a run."""
     finding = next(_findings(run), None)
     if finding is not None:
         workload = run.workload

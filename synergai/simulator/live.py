@@ -45,10 +45,6 @@ def run_live(
         directory: for models, state and logs; empty or new.
         options: policy options in profiled time, including predefined configurations by worker
             class.
-
-    Raises:
-        InvalidInput: the sessions are cold, or T_pre is not fixed.
-        Unavailable: a process did not start, or the jobs did not finish.
     """
     if workload.sessions == "cold" or workload.t_pre != "fixed":
         raise InvalidInput(

@@ -65,9 +65,6 @@ def read_recording(
         policy: its scheduling policy.
         scale: speedup over profiled times.
         jobs: the workload's jobs by gateway job id.
-
-    Raises:
-        InvalidInput: the file is not an event log of this version.
     """
     log = read_log(path)
     origin = log.jobs[0].arrival if log.jobs else 0.0
@@ -138,11 +135,7 @@ class GatewayLog:
 
 
 def read_log(path: Path) -> GatewayLog:
-    """Read and replay an event log.
-
-    Raises:
-        InvalidInput: the file is not an event log of this version.
-    """
+    """Read and replay an event log."""
     steps = list(replay(path, time.thread_time))
     reader = _Reader()
     for step in steps:

@@ -35,11 +35,7 @@ MIN_LOAD: Final = 1e-6
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Parse seeds and ranges of seeds: ``0-29`` or ``1,5,7-9``.
-
-    Raises:
-        InvalidInput: the text has another form or too many seeds.
-    """
+    """Parse seeds and ranges of seeds: ``0-29`` or ``1,5,7-9``."""
     seeds: list[int] = []
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -59,9 +55,6 @@ def one_of(name: str, names: list[str], kind: str) -> str:
         name: what was given.
         names: what there is.
         kind: what they are names of, for the error message.
-
-    Raises:
-        InvalidInput: it is not.
     """
     if name not in names:
         raise InvalidInput(f"there is no {kind} {name!r}; there are: {', '.join(names)}")
@@ -103,11 +96,7 @@ def _default_configurations() -> dict[str, str]:
 
 
 def checked_seeds(text: str) -> str:
-    """Return `text` if `parse_seeds` accepts it.
-
-    Raises:
-        InvalidInput: it does not.
-    """
+    """Return `text` if `parse_seeds` accepts it."""
     parse_seeds(text)
     return text
 

@@ -119,11 +119,6 @@ def simulate(
         settings: policy and options of the core.
         dictionary: what the scheduler knows of the profile; None for all of it.
         most_late: jobs that may be late; the run ends with the next one. None for no limit.
-
-    Raises:
-        InvalidInput: the policy does not exist.
-        TooManyLate: more than `most_late` jobs are late.
-        InternalError: the policy leaves jobs waiting forever.
     """
     known = workload.scheduler_dictionary() if dictionary is None else dictionary
     return _Simulation(workload, settings, known, most_late=most_late).run()

@@ -31,24 +31,14 @@ PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 
 
 def load_profile(settings: SweepSettings) -> Profile:
-    """Load the profile named in the settings.
-
-    Raises:
-        NotFound: the file does not exist.
-        InvalidInput: it is not a dictionary, or no engine is profiled on all worker classes.
-    """
+    """Load the profile named in the settings."""
     return Profile(load_dictionary(settings.profile))
 
 
 def make_workload(
     settings: SweepSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
-    """Return the workload of one experiment and seed.
-
-    Raises:
-        InvalidInput: the profile lacks a class of the fleet or an engine of the arrivals, or
-            there are too few arrivals.
-    """
+    """Return the workload of one experiment and seed."""
     fleet = fleet_of(settings, profile)
     given, count = arrivals_of(settings.arrivals, settings.jobs, JOBS)
     workload = draw(
@@ -75,11 +65,7 @@ def make_workload(
 def arrivals_of(
     path: Path | None, jobs: int | None, default: int
 ) -> tuple[tuple[Arrival, ...], int]:
-    """Return the arrivals in a file, none without one, and the number of jobs to simulate.
-
-    Raises:
-        InvalidInput: the file cannot be read, or has fewer jobs.
-    """
+    """Return the arrivals in a file, none without one, and the number of jobs to simulate."""
     given = () if path is None else read_arrivals(path)
     count = jobs or len(given) or default
     if given and count > len(given):
@@ -88,20 +74,12 @@ def arrivals_of(
 
 
 def fleet_of(settings: SweepSettings, profile: Profile) -> dict[WorkerClass, int]:
-    """Return the number of workers by class; empty for one of each.
-
-    Raises:
-        InvalidInput: the profile has no such class.
-    """
+    """Return the number of workers by class; empty for one of each."""
     return by_class(settings.fleet, profile)
 
 
 def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass, Value]:
-    """Return values of worker classes.
-
-    Raises:
-        InvalidInput: the profile has no such class.
-    """
+    """Return values of worker classes."""
     return {
         WorkerClass(one_of(name, list(profile.classes), "worker class")): value
         for name, value in values.items()
@@ -123,9 +101,6 @@ def simulate_all(settings: SweepSettings, profile: Profile) -> Iterator[tuple[Ru
 
     Yields:
         Each run, and the lower bound on its violations if it was requested.
-
-    Raises:
-        AuditFailed: a run violates a physical constraint.
     """
     for experiment in settings.simulated:
         for seed in parse_seeds(settings.seeds):
@@ -144,9 +119,6 @@ def sweep(settings: SweepSettings, profile: Profile) -> Iterator[SimulationResul
 
     Yields:
         One result per run.
-
-    Raises:
-        AuditFailed: a run violates a physical constraint.
     """
     for ran, bound in simulate_all(settings, profile):
         yield replace(summarize(ran), violations_at_least=bound)

@@ -82,9 +82,6 @@ class Profile:
     Attributes:
         engines: engines profiled on every worker class, sorted.
         classes: worker classes, strongest first.
-
-    Raises:
-        InvalidInput: on construction, if no engine is profiled on all classes.
     """
 
     def __init__(self, entries: Iterable[ProfileEntry]) -> None:
@@ -267,9 +264,6 @@ def draw(
         rate: arrivals per second, relative to the experiment's, or to those given.
         given: at least `count` arrivals, in their order; what they leave open is drawn. None for
             those of the experiment.
-
-    Raises:
-        InvalidInput: an engine of the given arrivals is not in the profile.
     """
     random = np.random.default_rng(seed)
     mean_gap_s = profile.mean_gap_s(experiment.frequency) / rate

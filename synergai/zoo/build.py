@@ -40,10 +40,6 @@ def build(
     """Build a zoo engine into the model directory, replacing an older one.
 
     A recipe yields the same bytes each time on the same kind of machine.
-
-    Raises:
-        NotFound: The zoo has no such engine, or the package that writes it is not installed.
-        InvalidInput: The model directory is not writable.
     """
     recipe = find_recipe(name)
     builder = recipe.load_builder()

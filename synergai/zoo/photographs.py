@@ -36,11 +36,7 @@ class Photograph:
 
 
 def load_photographs() -> list[Photograph]:
-    """Return the photographs, each 640 x 427 pixels.
-
-    Raises:
-        NotFound: scikit-learn is not installed.
-    """
+    """Return the photographs, each 640 x 427 pixels."""
     # Located without importing scikit-learn, which takes a second.
     package: Any = find_spec("sklearn")
     if package is None or package.origin is None:

@@ -128,11 +128,7 @@ RECIPES: Final = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe for `name`.
-
-    Raises:
-        NotFound: The zoo has no such engine.
-    """
+    """Return the recipe for `name`."""
     try:
         return RECIPES[EngineName(name)]
     except KeyError:

@@ -86,11 +86,6 @@ def make_variants(
         check: checks each variant.
         say: called with a message about each step.
         again: whether to make those again that are there.
-
-    Raises:
-        NotFound: there is no such engine, or a package that is needed is not installed.
-        EngineUnusable: it has a fault, or a variant cannot be run.
-        InvalidInput: nothing can be made of it, or the directory is not writable.
     """
     definition, folder = _find(models, name)
     try:
@@ -104,13 +99,7 @@ def make_variants(
 
 
 def remove_variant(models: Path, name: str, variant: str) -> EngineDefinition:
-    """Remove a variant of an engine, and its file if it was made here; return the engine.
-
-    Raises:
-        NotFound: there is no such engine.
-        EngineUnusable: it has a fault, or no such variant.
-        InvalidInput: it is the only one, or the directory is not writable.
-    """
+    """Remove a variant of an engine, and its file if it was made here; return the engine."""
     definition, folder = _find(models, name)
     if variant not in definition.lacking:
         definition.of_variant(variant)  # raises an error if there is none
@@ -306,11 +295,7 @@ def _is_int8(name: str) -> bool:
 
 
 def _check_alike(name: str, checked: CheckedVariant, like: CheckedVariant) -> None:
-    """Check that a new variant can serve as its engine.
-
-    Raises:
-        InvalidInput: it cannot.
-    """
+    """Check that a new variant can serve as its engine."""
     for what in ("inputs", "outputs"):
         if getattr(checked, what) != getattr(like, what):
             raise InvalidInput(f"variant {name!r} was made with other {what} than its engine's")

@@ -28,9 +28,6 @@ class CpuLimit:
     Attributes:
         cpus: CPU seconds per second; 0.3 is 30% of one core, 0 means no limit.
         cpuset: allowed cores; empty means all.
-
-    Raises:
-        InvalidInput: on construction, if `cpus` is out of range or not a number.
     """
 
     cpus: float = 0.0
@@ -166,11 +163,7 @@ class _CgroupV2:
 
 
 def detect_hierarchy(files: MachineFiles) -> Hierarchy:
-    """Return the hierarchy that can limit this process's CPU time.
-
-    Raises:
-        NotSupported: no hierarchy is mounted.
-    """
+    """Return the hierarchy that can limit this process's CPU time."""
     own: dict[str, str] = {}
     try:
         for line in files.read("/proc/self/cgroup").splitlines():

@@ -119,12 +119,7 @@ class PowerController(Protocol):
 
 
 def find_mode(modes: Sequence[PowerMode], name: str) -> PowerMode:
-    """Return the mode with this name or number.
-
-    Raises:
-        InvalidInput: the mode does not exist.
-        ModeRefused: the mode cannot be switched to at run time.
-    """
+    """Return the mode with this name or number."""
     for mode in modes:
         if name == mode.name or (mode.number is not None and name == str(mode.number)):
             if mode.refused:
@@ -135,11 +130,7 @@ def find_mode(modes: Sequence[PowerMode], name: str) -> PowerMode:
 
 
 def select_modes(modes: Sequence[PowerMode], names: Sequence[str]) -> tuple[PowerMode, ...]:
-    """Return the modes listed in `names`, or all if that is empty.
-
-    Raises:
-        InvalidInput: a name does not exist.
-    """
+    """Return the modes listed in `names`, or all if that is empty."""
     known = {mode.name for mode in modes}
     for name in names:
         if name not in known:

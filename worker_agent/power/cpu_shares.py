@@ -34,10 +34,6 @@ class CpuShareController:
         files: file access to the machine.
         modes: names of the modes; by default all cores, half of them, and so on down to half a
             core. The first one is applied on construction.
-
-    Raises:
-        InvalidInput: on construction, if a name is malformed.
-        NotSupported: on construction, if the kernel or permissions do not allow a cgroup.
     """
 
     def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:
@@ -75,11 +71,7 @@ class CpuShareController:
         return switch(found.name, read=self.read, apply=self._apply, timing=_NO_SETTLING)
 
     def close(self) -> None:
-        """Leave the group and remove it.
-
-        Raises:
-            SwitchFailed: the process cannot be moved back.
-        """
+        """Leave the group and remove it."""
         try:
             self._group.leave()
         except OSError as error:
@@ -99,11 +91,7 @@ class CpuShareController:
 
 
 def parse_share(name: str) -> CpuLimit:
-    """Return the CPU limit that a mode's name encodes.
-
-    Raises:
-        InvalidInput: the name is malformed, or the share is out of range.
-    """
+    """Return the CPU limit that a mode's name encodes."""
     found = _NAME.fullmatch(name)
     if found is None or float(found[1]) == 0:
         raise InvalidInput(

@@ -29,10 +29,6 @@ class CpuFrequencyController:
         modes: names of the modes; by default all and half of the cores, each at about 100%, 75%
             and 50% of the maximum clock.
         timing: timing of a switch.
-
-    Raises:
-        InvalidInput: on construction, if a name is malformed or out of range.
-        NotSupported: on construction, if the machine has no cpufreq.
     """
 
     def __init__(

@@ -31,11 +31,7 @@ class MachineFiles:
     root: Path = Path("/")
 
     def path(self, path: str) -> Path:
-        """Return the location of the absolute `path` below the root.
-
-        Raises:
-            InvalidInput: the path is not absolute, or contains ``..``.
-        """
+        """Return the location of the absolute `path` below the root."""
         pure = PurePosixPath(path)
         if not pure.is_absolute() or ".." in pure.parts:
             raise InvalidInput(f"{path!r} is not an absolute path without '..'")
@@ -46,19 +42,11 @@ class MachineFiles:
         return self.path(path).exists()
 
     def read(self, path: str) -> str:
-        """Return the content of `path` without surrounding whitespace.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Return the content of `path` without surrounding whitespace."""
         return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write `text` to the existing file `path`; never create one.
-
-        Raises:
-            OSError: the file does not exist, or the kernel refused the write.
-        """
+        """Write `text` to the existing file `path`; never create one."""
         where = self.path(path)
         try:
             with where.open("r+", encoding="utf-8") as file:
@@ -73,19 +61,11 @@ class MachineFiles:
         return [self._absolute(path) for path in sorted(self.path(folder).glob(pattern))]
 
     def make_directory(self, path: str) -> None:
-        """Create one directory.
-
-        Raises:
-            OSError: it exists, or the kernel refused.
-        """
+        """Create one directory."""
         self.path(path).mkdir()
 
     def remove_directory(self, path: str) -> None:
-        """Remove one directory; in cgroupfs, files of the kernel do not prevent this.
-
-        Raises:
-            OSError: the directory is in use.
-        """
+        """Remove one directory; in cgroupfs, files of the kernel do not prevent this."""
         self.path(path).rmdir()
 
     def _absolute(self, path: Path) -> str:
@@ -93,11 +73,7 @@ class MachineFiles:
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Parse a CPU list in the kernel's notation, such as ``0-3,6``.
-
-    Raises:
-        InvalidInput: the list is malformed or out of range.
-    """
+    """Parse a CPU list in the kernel's notation, such as ``0-3,6``."""
     cpus: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         found = _RANGE.fullmatch(part)

@@ -70,11 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def allowed_modes(files: MachineFiles, path: str = ALLOWED) -> tuple[str, ...]:
-    """Return the modes that root's list allows.
-
-    Raises:
-        InvalidInput: the list is missing, writable by others than root, or malformed.
-    """
+    """Return the modes that root's list allows."""
     where = files.path(path)
     try:
         status = where.stat()

@@ -64,10 +64,6 @@ class PowerManager:
             files: file access to the machine.
             on_change: called with each new mode in force (empty if unknown) and the seconds that
                 the switch took; 0 seconds if another program switched.
-
-        Raises:
-            InvalidInput: the controller or a mode does not exist.
-            NotSupported: the machine lacks what the controller needs.
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="power")
         loop = asyncio.get_running_loop()
@@ -96,11 +92,6 @@ class PowerManager:
 
         An empty `mode` accepts any. A started switch completes, and `reading` is updated, even if
         the caller is cancelled.
-
-        Raises:
-            InvalidInput: the mode does not exist.
-            ModeRefused: the mode needs a reboot, or missing permissions.
-            SwitchFailed: the machine did not reach the mode.
         """
         if not mode or mode == self.mode:
             return 0.0

@@ -19,9 +19,6 @@ class NoModesController:
     Args:
         files: unused.
         modes: must be empty.
-
-    Raises:
-        InvalidInput: on construction, if modes are requested.
     """
 
     def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # the common signature
@@ -37,11 +34,7 @@ class NoModesController:
         return Reading()
 
     def switch(self, mode: str) -> SwitchResult:
-        """Reject the switch.
-
-        Raises:
-            InvalidInput: always.
-        """
+        """Reject the switch."""
         return SwitchResult(find_mode((), mode).name, 0.0)
 
     def close(self) -> None:

@@ -21,13 +21,6 @@ class NvmlSensor:
     """All GPUs: their energy counters, or their sampled power where they have none.
 
     GPUs before the Volta generation have no counter.
-
-    Args:
-        files: file access to the machine.
-        load: loads the library.
-
-    Raises:
-        NotSupported: on construction, if there are no GPUs, or one of them cannot be read.
     """
 
     def __init__(self, files: MachineFiles, load: Callable[[str], Any] = ctypes.CDLL) -> None:

@@ -38,10 +38,6 @@ class NvpmodelController:
         modes: names of the modes to use; empty means all.
         programs: the board's programs.
         timing: timing of a switch.
-
-    Raises:
-        NotSupported: on construction, if the file is missing or malformed.
-        InvalidInput: on construction, if a mode does not exist.
     """
 
     def __init__(

@@ -125,11 +125,7 @@ class BoardModes:
 
 
 def parse_conf(text: str, where: str = "/etc/nvpmodel.conf") -> BoardModes:
-    """Parse the content of a board's file.
-
-    Raises:
-        NotSupported: the content is malformed; the message has the line number.
-    """
+    """Parse the content of a board's file."""
     try:
         return _Parser().parse(text)
     except _MalformedConf as error:

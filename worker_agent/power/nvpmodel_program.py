@@ -47,9 +47,6 @@ class BoardPrograms:
 
         Other lines, including errors, are ignored: without root it cannot read every file, but
         still prints the mode.
-
-        Raises:
-            ProgramFailed: the output has no mode.
         """
         output, _ = self._run(["/usr/sbin/nvpmodel", "-q"], self.query_s)
         found = _MODE.search(output)
@@ -78,11 +75,7 @@ class BoardPrograms:
         return self.files.exists(_JETSON_CLOCKS)
 
     def jetson_clocks(self, *arguments: str) -> None:
-        """Run ``jetson_clocks``.
-
-        Raises:
-            ProgramFailed: it failed.
-        """
+        """Run ``jetson_clocks``."""
         output, status = self._run([_JETSON_CLOCKS, *arguments], self.switch_s)
         if status != 0:
             raise ProgramFailed(

@@ -46,10 +46,6 @@ def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -
         name: a name in `CONTROLLERS`; ``auto`` selects one by the board.
         files: file access to the machine.
         modes: names of the modes to use; empty means all.
-
-    Raises:
-        InvalidInput: the controller or a mode does not exist.
-        NotSupported: the machine lacks what the controller needs.
     """
     chosen = detect(files) if name == AUTO else name
     controller = CONTROLLERS.get(chosen)(files, tuple(modes))

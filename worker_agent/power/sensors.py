@@ -64,11 +64,7 @@ class Rail:
     per_watt: int = 0
 
     def watts(self, files: MachineFiles) -> float:
-        """Return the power on the rail, in watts.
-
-        Raises:
-            OSError: a file cannot be read.
-        """
+        """Return the power on the rail, in watts."""
         values = [int(files.read(path)) for path in self.paths]
         if self.per_watt:
             return math.prod(values) / self.per_watt
@@ -106,14 +102,7 @@ class RailSensor:
 
 
 class Ina3221Sensor(RailSensor):
-    """INA3221 chips of a Jetson board.
-
-    Args:
-        files: file access to the machine.
-
-    Raises:
-        NotSupported: on construction, if no sensor can be read.
-    """
+    """INA3221 chips of a Jetson board."""
 
     def __init__(self, files: MachineFiles) -> None:
         try:
@@ -132,12 +121,6 @@ class HwmonSensor(RailSensor):
     """Power meters of the kernel's hwmon: of the whole machine, or of a board's supply.
 
     Chips of other kinds are left out, since they measure only a part, such as one GPU or disk.
-
-    Args:
-        files: file access to the machine.
-
-    Raises:
-        NotSupported: on construction, if no meter can be read.
     """
 
     def __init__(self, files: MachineFiles) -> None:
@@ -155,14 +138,7 @@ class HwmonSensor(RailSensor):
 
 
 class RaplSensor:
-    """Energy counters of x86 processors, one per package.
-
-    Args:
-        files: file access to the machine.
-
-    Raises:
-        NotSupported: on construction, if there are none or only root can read them.
-    """
+    """Energy counters of x86 processors, one per package."""
 
     def __init__(self, files: MachineFiles) -> None:
         self._files = files
@@ -194,11 +170,7 @@ class RaplSensor:
 
 
 class SumSensor:
-    """Several sensors that measure different parts.
-
-    Args:
-        sensors: the sensors.
-    """
+    """Several sensors that measure different parts."""
 
     def __init__(self, sensors: Sequence[EnergySensor]) -> None:
         self._sensors = tuple(sensors)

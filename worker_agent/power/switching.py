@@ -52,9 +52,6 @@ def switch(
         read: reads the mode in force.
         apply: requests a mode from the machine; returns an error message, or an empty string.
         timing: timing of the switch.
-
-    Raises:
-        SwitchFailed: the machine is not in `mode`.
     """
     started = timing.clock()
     before = read()

@@ -47,23 +47,14 @@ class EnergyMeter:
         self._begin = sensor.joules(clock())
 
     def joules(self) -> float:
-        """Return the energy so far, in joules; call it often, since each call samples the power.
-
-        Raises:
-            OSError: the sensor can no longer be read.
-            ValueError: the sensor no longer reports a number.
-        """
+        """Return the energy so far, in joules; call it often, since each call samples the power."""
         return self._sensor.joules(self._clock()) - self._begin
 
 
 def open_meter(
     files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
 ) -> EnergyMeter:
-    """Open the machine's meter.
-
-    Raises:
-        NotSupported: no sensor can be read; the message lists the reasons.
-    """
+    """Open the machine's meter."""
     return EnergyMeter(_open_sensor(files or MachineFiles()), clock)
 
 

@@ -58,11 +58,7 @@ class ProviderKind:
     default_options: dict[str, str] = field(default_factory=dict)
 
     def check_device(self, device: str) -> None:
-        """Check the name of a device.
-
-        Raises:
-            InvalidInput: it is not one of this provider.
-        """
+        """Check the name of a device."""
         if not self.device:
             raise InvalidInput(f"{self.name} has no devices, so it cannot use {device!r}")
         if not re.fullmatch(self.device_format, device):
@@ -71,11 +67,7 @@ class ProviderKind:
             )
 
     def check_option(self, option: str) -> None:
-        """Check the name of an option.
-
-        Raises:
-            InvalidInput: it is unknown, or set by another setting.
-        """
+        """Check the name of an option."""
         elsewhere = {self.device_option: "devices", self.threads_option: "threads"}
         elsewhere |= dict.fromkeys(self.cache_options, "cache")
         if option in elsewhere:
@@ -213,11 +205,7 @@ KINDS: Final = {kind.name: kind for kind in _KINDS}
 
 
 def kind_of(name: str) -> ProviderKind:
-    """Return the kind of this name.
-
-    Raises:
-        InvalidInput: there is none.
-    """
+    """Return the kind of this name."""
     if name not in KINDS:
         close = {kind.lower(): kind for kind in (CPU, *KINDS)}.get(name.lower())
         hint = f"; did you mean {close!r}?" if close else ""

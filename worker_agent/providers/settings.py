@@ -36,12 +36,7 @@ _KEYS: Final = ("provider", "devices", "parallel", "cache", "options")
 
 
 def parse_providers(value: object) -> tuple[ProviderSettings, ...]:
-    """Parse a list of names, or tables by name.
-
-    Raises:
-        InvalidInput: a name, device or option is unknown, a value has the wrong type, or two of
-            them cannot be told apart.
-    """
+    """Parse a list of names, or tables by name."""
     if isinstance(value, dict):
         found = [_parse_table(name, table) for name, table in value.items()]
     else:

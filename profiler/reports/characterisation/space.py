@@ -32,9 +32,6 @@ class FleetProfile:
         measured: entries other than predicted and stale ones.
         predicted: entries that were not measured.
         stale: entries of another model file or runtime than the engine's newest on the class.
-
-    Raises:
-        InvalidInput: on construction, if there is no measurement.
     """
 
     def __init__(self, entries: Iterable[ProfileEntry], queries: int) -> None:

@@ -35,11 +35,7 @@ class Factors:
 
     @classmethod
     def of(cls, others: Sequence[float], reference: Sequence[float]) -> Factors:
-        """Return the factors of values over the reference in the same cells.
-
-        Raises:
-            ValueError: the lengths differ.
-        """
+        """Return the factors of values over the reference in the same cells."""
         pairs = list(zip(others, reference, strict=True))
         ratios = [other / base for other, base in pairs if base]
         return cls(

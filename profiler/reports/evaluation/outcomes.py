@@ -84,10 +84,6 @@ def outcomes_of_logs(paths: Sequence[Path]) -> list[PolicyOutcome]:
 
     Logs whose files have the same name are of one experiment: side by side if their policies
     differ, otherwise as repetitions.
-
-    Raises:
-        InvalidInput: a file is not an event log, or no job of it ended.
-        OSError: a file cannot be read.
     """
     outcomes: list[PolicyOutcome] = []
     for path in paths:
@@ -106,9 +102,6 @@ def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> PolicyOut
         log: the recorded run.
         name: stands for the experiment.
         repetition: stands for the seed.
-
-    Raises:
-        InvalidInput: no job is left.
     """
     known = log.finished.keys() | log.failed
     ended = [job for job in log.jobs if job.id in known or job.deadline < log.ended]

@@ -27,9 +27,6 @@ class Study:
         seeds: number of different seeds.
         engines: engines of any job, sorted.
         classes: worker classes that did any work, by the queries per second that they did.
-
-    Raises:
-        InvalidInput: on construction, if there is no outcome.
     """
 
     def __init__(self, outcomes: Iterable[PolicyOutcome]) -> None:

@@ -51,9 +51,6 @@ class SharedProcessSearch:
     Args:
         objective: ``qps`` to search for the highest QPS only, or ``front`` for the front of QPS
             against QPS per watt as well, where power can be measured.
-
-    Raises:
-        InvalidInput: on construction, if the objective is unknown.
     """
 
     def __init__(self, objective: str = "front") -> None:

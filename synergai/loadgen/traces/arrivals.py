@@ -46,11 +46,7 @@ class Curve(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Ramp:
-    """A ramp from `first` to `last` requests per second in `duration` seconds.
-
-    Raises:
-        InvalidInput: on construction, if a rate or the duration is not positive.
-    """
+    """A ramp from `first` to `last` requests per second in `duration` seconds."""
 
     first: float
     last: float
@@ -115,10 +111,6 @@ class Recorded:
 
     Attributes:
         rates: requests per second for each second.
-
-    Raises:
-        InvalidInput: on construction, if there are none, or one is negative, NaN, or above
-            `MAX_RATE`.
     """
 
     rates: Sequence[float]
@@ -151,11 +143,7 @@ class Recorded:
 
 
 def constant(rate: float, duration: float) -> Curve:
-    """Return a constant rate.
-
-    Raises:
-        InvalidInput: the rate or the duration is not positive.
-    """
+    """Return a constant rate."""
     return Linear(rate, rate, duration)
 
 
@@ -165,9 +153,6 @@ def arrivals(curve: Curve, seed: int | None = None) -> Iterator[float]:
     Args:
         curve: the rate.
         seed: seed of random gaps (independent users); None for even gaps.
-
-    Raises:
-        InvalidInput: there would be more than `MAX_REQUESTS`.
     """
     if curve.total > MAX_REQUESTS:
         raise InvalidInput(
@@ -193,9 +178,6 @@ def read_rates(path: Path) -> list[float]:
     """Read per-second rates from a CSV file.
 
     Each line is a second with the rate in its last column; a header line is optional.
-
-    Raises:
-        InvalidInput: the file cannot be read, or a line has no rate.
     """
     try:
         with path.open(encoding="utf-8", newline="") as lines:

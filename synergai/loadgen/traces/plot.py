@@ -45,9 +45,6 @@ def plot_run(log: RequestLog, title: str, path: Path) -> None:
     """Write a PNG with two panels: requests per second, and the latency of each request.
 
     For an engine with variants, a panel between them has the share of each over time.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     save(draw_run(log, title), path)
 
@@ -63,9 +60,6 @@ def plot_search(
         path: the file.
         deadline_s: deadline of the requests.
         attainment: share of requests that had to meet it.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     figure = draw_search(found, title, deadline_s=deadline_s, attainment=attainment)
     save(figure, path)

@@ -53,12 +53,7 @@ class TraceRun:
 
 
 async def run_trace(settings: LoadSettings, progress: Callable[[int], None]) -> TraceRun:
-    """Send a trace's requests and wait for their outcomes.
-
-    Raises:
-        InvalidInput: the trace or the inputs are invalid.
-        SynergaiError: the gateway is unreachable.
-    """
+    """Send a trace's requests and wait for their outcomes."""
     instants = list(settings.arrivals())
     if not instants:
         raise InvalidInput("the trace has no requests; raise its rate or its duration")
@@ -83,11 +78,6 @@ async def search_goodput(
     Args:
         settings: settings of the search.
         report: called with each trial.
-
-    Raises:
-        InvalidInput: there is no deadline, or the trace's rate is not constant.
-        Unavailable: requests failed in a trial, and so did one sent after it.
-        SynergaiError: the gateway is unreachable.
     """
     if settings.deadline_ms is None:
         raise InvalidInput("--find-goodput requires --deadline-ms")
@@ -157,22 +147,14 @@ async def _warm_up(client: Client, settings: LoadSettings) -> tuple[Send, str]:
 
 
 async def _send_probe(send: Send, number: int) -> None:
-    """Send a request outside of a run.
-
-    Raises:
-        SynergaiError: the request failed.
-    """
+    """Send a request outside of a run."""
     # A gateway still busy with an earlier run may reject it; the run itself will show.
     with suppress(DeadlineExceeded, Overloaded):
         await send(number, WARM_UP_S)
 
 
 async def _check_recovered(send: Send, trial: RateTrial) -> None:
-    """Check that the gateway serves a request after some failed in a trial.
-
-    Raises:
-        Unavailable: it does not, so trials at lower rates would be meaningless.
-    """
+    """Check that the gateway serves a request after some failed in a trial."""
     try:
         await _send_probe(send, 0)
     except SynergaiError as error:

@@ -98,11 +98,7 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
         self.check_applicable("trace", _TRACES)
 
     def curve(self) -> Curve:
-        """Return the rate over time.
-
-        Raises:
-            InvalidInput: a required option is missing or invalid.
-        """
+        """Return the rate over time."""
         match self.trace:
             case "constant" | "poisson":
                 return constant(self.rate, self.duration)
@@ -116,11 +112,7 @@ class LoadSettings(TargetSettings, frozen=True, kw_only=True):
                 return Recorded(read_rates(self.replay))
 
     def arrivals(self) -> Iterator[float]:
-        """Return the send times in seconds from the start.
-
-        Raises:
-            InvalidInput: see `curve`; or there are too many requests.
-        """
+        """Return the send times in seconds from the start."""
         gaps_are_random = self.random_gaps or self.trace == "poisson"
         return arrivals(self.curve(), self.seed if gaps_are_random else None)
 

@@ -69,11 +69,7 @@ def variant_figures(
 
 
 async def read_accuracies(client: Client, engine: str) -> dict[str, float]:
-    """Return the accuracy of each variant of an engine, as far as it is known.
-
-    Raises:
-        SynergaiError: a call failed.
-    """
+    """Return the accuracy of each variant of an engine, as far as it is known."""
     name, version = split_version(engine)
     number = split_variant(version)[0]
     wanted = versioned(name, number)

@@ -30,11 +30,7 @@ class CorruptFlatBuffer(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class FlatBufferTable:
-    """A table at `start` in `content`; fields are addressed by number.
-
-    Raises:
-        CorruptFlatBuffer: On construction and from every method, if an offset is out of bounds.
-    """
+    """A table at `start` in `content`; fields are addressed by number."""
 
     content: Content
     start: int

@@ -38,11 +38,7 @@ class ModelDescription:
 
 
 def describe(path: Path) -> ModelDescription:
-    """Read and check a model file or a SavedModel's folder.
-
-    Raises:
-        InvalidInput: The model is unreadable, corrupt, or of an unsupported format.
-    """
+    """Read and check a model file or a SavedModel's folder."""
     backend = backend_of(path)
     if not backend:
         raise InvalidInput(f"{path} is not a model; supported are {MODEL_FORMATS}")
@@ -56,12 +52,7 @@ def describe(path: Path) -> ModelDescription:
 
 
 def check(path: Path) -> None:
-    """Check a model as far as possible without a runtime and without the ``onnx`` package.
-
-    Raises:
-        InvalidInput: The model is corrupt or unsafe.
-        OSError: The model cannot be read.
-    """
+    """Check a model as far as possible without a runtime and without the ``onnx`` package."""
     backend = backend_of(path)
     if backend in ("tflite", "tensorflow"):
         _read(path, backend)

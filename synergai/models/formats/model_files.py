@@ -77,9 +77,6 @@ def find_models(folder: Path) -> list[Path]:
     """Return the models in an engine's folder, sorted; a SavedModel may be the folder itself.
 
     Folders of its versions are left out.
-
-    Raises:
-        OSError: The folder cannot be read.
     """
     found = [
         path
@@ -93,12 +90,7 @@ def find_models(folder: Path) -> list[Path]:
 
 
 def list_files(model: Path) -> list[Path]:
-    """Return the files of a model, sorted by path.
-
-    Raises:
-        InvalidInput: The model is missing, or contains something other than files and folders.
-        OSError: The model cannot be read.
-    """
+    """Return the files of a model, sorted by path."""
     if not model.is_dir():
         if not model.is_file():
             raise InvalidInput(f"the model file {model.name!r} does not exist")
@@ -128,12 +120,7 @@ def list_files(model: Path) -> list[Path]:
 
 
 def size_bytes(model: Path) -> int:
-    """Return the total size of a model's files.
-
-    Raises:
-        InvalidInput: The model is empty or too large, or as for `list_files`.
-        OSError: The model cannot be read.
-    """
+    """Return the total size of a model's files."""
     size = sum(path.stat().st_size for path in list_files(model))
     if not 0 < size <= MAX_MODEL_BYTES:
         raise InvalidInput(f"{model.name} has {size:,} bytes; must be 1 to {MAX_MODEL_BYTES:,}")
@@ -141,11 +128,7 @@ def size_bytes(model: Path) -> int:
 
 
 def map_file(file: Path) -> bytes | mmap.mmap:
-    """Map a file into memory; the mapping lives as long as the returned object.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Map a file into memory; the mapping lives as long as the returned object."""
     with file.open("rb") as opened:
         if not file.stat().st_size:  # an empty file cannot be mapped
             return b""
@@ -157,10 +140,6 @@ def digest(model: Path) -> str:
 
     For a folder this is the sha256 over one entry per file, sorted by path: the relative path with
     slashes in UTF-8, a zero byte, and the file's own sha256 (32 bytes).
-
-    Raises:
-        InvalidInput: As for `list_files`.
-        OSError: The model cannot be read.
     """
     if not model.is_dir():
         return _sha256(model).hex()

@@ -36,12 +36,7 @@ _DATATYPES: Final[dict[int, str]] = {
 
 
 def read_onnx(path: Path) -> ModelContents:
-    """Read and check the ONNX file at `path`.
-
-    Raises:
-        InvalidInput: The file is corrupt or not an ONNX file.
-        OSError: The file cannot be read.
-    """
+    """Read and check the ONNX file at `path`."""
     try:
         model = onnx.load_model(path, load_external_data=False)
     except DecodeError as error:

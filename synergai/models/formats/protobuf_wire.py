@@ -19,9 +19,6 @@ class Message:
 
     Args:
         data: The message; may be empty.
-
-    Raises:
-        DecodeError: On construction, if `data` is not a message.
     """
 
     def __init__(self, data: memoryview = _EMPTY) -> None:
@@ -45,19 +42,11 @@ class Message:
         return next(self.messages(number), Message())
 
     def strings(self, number: int) -> list[str]:
-        """Return the strings of a repeated field.
-
-        Raises:
-            UnicodeDecodeError: A string is not UTF-8.
-        """
+        """Return the strings of a repeated field."""
         return [bytes(each).decode() for each in self.byte_strings(number)]
 
     def string(self, number: int) -> str:
-        """Return the string in a field; empty if absent.
-
-        Raises:
-            UnicodeDecodeError: It is not UTF-8.
-        """
+        """Return the string in a field; empty if absent."""
         return next(iter(self.strings(number)), "")
 
     def number(self, number: int) -> int:

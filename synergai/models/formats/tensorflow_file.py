@@ -86,13 +86,7 @@ class _GraphSummary:
 
 
 def read_saved_model(path: Path) -> ModelContents:
-    """Read and check the SavedModel in the folder `path`.
-
-    Raises:
-        InvalidInput: The model is corrupt, lacks the signature to serve, or has operations that
-            access files or run code.
-        OSError: The model cannot be read.
-    """
+    """Read and check the SavedModel in the folder `path`."""
     try:
         return _read_meta_graph(path.name, Message(memoryview(map_file(path / SAVED_MODEL_FILE))))
     except (DecodeError, UnicodeDecodeError):
@@ -103,11 +97,6 @@ def read_frozen_graph(path: Path) -> ModelContents:
     """Read and check the frozen graph in the file `path`.
 
     Its inputs are its placeholders; its outputs are the tensors that no operation consumes.
-
-    Raises:
-        InvalidInput: The file is corrupt, not a graph, or has operations that access files or run
-            code.
-        OSError: The file cannot be read.
     """
     try:
         graph = _read_graph(path.name, Message(memoryview(map_file(path))))

@@ -52,10 +52,6 @@ def read_tflite(path: Path) -> ModelContents:
 
     All that an interpreter dereferences before it runs an operator is checked: tables, vectors and
     the indices between them. The operators' options are left to the runtime.
-
-    Raises:
-        InvalidInput: The file is corrupt or not a TFLite file.
-        OSError: The file cannot be read.
     """
     content = map_file(path)
     if content[4:8] != IDENTIFIER:

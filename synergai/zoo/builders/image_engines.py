@@ -39,11 +39,7 @@ def build_onnx(
 def build_tensorflow(
     folder: Path, on_progress: ProgressCallback, *, architecture: str, model_format: ModelFormat
 ) -> None:
-    """Build an architecture of `ARCHITECTURES` as a SavedModel or a TFLite file.
-
-    Raises:
-        NotFound: TensorFlow is not installed.
-    """
+    """Build an architecture of `ARCHITECTURES` as a SavedModel or a TFLite file."""
     from synergai.zoo.builders import tensorflow_process
 
     # Fail before the calibration, which takes long.

@@ -58,11 +58,7 @@ class ModelExport:
 
 
 def check_tensorflow() -> None:
-    """Check that TensorFlow is installed, without importing it.
-
-    Raises:
-        NotFound: It is not installed.
-    """
+    """Check that TensorFlow is installed, without importing it."""
     if find_spec("tensorflow") is None:
         raise NotFound(
             "this engine is written by TensorFlow, which is not installed; "
@@ -71,12 +67,7 @@ def check_tensorflow() -> None:
 
 
 def export_models(exports: Sequence[ModelExport]) -> list[Quantisation | None]:
-    """Export all models; return the quantisation of each one's input, if it is quantised.
-
-    Raises:
-        NotFound: TensorFlow is not installed.
-        InternalError: The export failed.
-    """
+    """Export all models; return the quantisation of each one's input, if it is quantised."""
     check_tensorflow()
     with TemporaryDirectory(prefix="synergai-") as folder:
         tasks = [_to_task(export, Path(folder, str(index))) for index, export in enumerate(exports)]

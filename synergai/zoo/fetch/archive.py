@@ -33,10 +33,6 @@ def extract_member(archive: Path, member: str, target: Path) -> None:
         archive: The archive.
         member: The member's name, with or without a leading ``./``.
         target: The file to write; paths, owners and links in the archive are ignored.
-
-    Raises:
-        InvalidInput: The archive is corrupt, too large, or has no such regular file.
-        OSError: The file cannot be written.
     """
     damage = ""
     try:

@@ -39,12 +39,6 @@ def download(url: str, target: Path, on_progress: ProgressCallback) -> None:
     """Download `url` to `target`, resuming an earlier attempt.
 
     Only the length is verified.
-
-    Raises:
-        InvalidInput: The URL is not HTTP, or the length of the content is unknown or excessive.
-        NotFound: The server has no such file.
-        Unavailable: The server is unreachable or closed the connection; a retry resumes.
-        OSError: `target` cannot be written.
     """
     if not url.startswith(("http://", "https://")):
         raise InvalidInput(f"{url} is not a web address: it must begin with https://")

@@ -30,11 +30,7 @@ DOWNLOADS: Final = ".downloads"
 
 
 def is_fetched(name: str, models: Path) -> bool:
-    """Return whether the engine was fetched into the model directory and is intact.
-
-    Raises:
-        NotFound: There are no published weights for it.
-    """
+    """Return whether the engine was fetched into the model directory and is intact."""
     published = find_published(name)
     if not (models / name).exists():
         return False
@@ -63,11 +59,6 @@ def fetch(
             published URL; the file is verified all the same.
         replace: Replace an existing engine of this name.
         on_progress: Called with the received and the total bytes.
-
-    Raises:
-        NotFound: There are no published weights, or the server does not have them.
-        InvalidInput: The file fails verification, or the model directory is not writable.
-        Unavailable: The server is unreachable or closed the connection.
     """
     published = find_published(name)
     if (models / name).exists() and not replace:

@@ -19,11 +19,7 @@ KNOWN_DIGESTS_FILE: Final = "fetched.json"
 
 
 class KnownDigests:
-    """The digests of the files fetched into a model directory, by URL.
-
-    Raises:
-        InvalidInput: On construction, if the file exists but cannot be read.
-    """
+    """The digests of the files fetched into a model directory, by URL."""
 
     def __init__(self, models: Path) -> None:
         self.path: Final = models / KNOWN_DIGESTS_FILE
@@ -44,10 +40,6 @@ class KnownDigests:
         return self._digests.get(url, "")
 
     def record(self, url: str, sha256: str) -> None:
-        """Record the digest for `url`.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Record the digest for `url`."""
         self._digests[url] = sha256
         write_atomic(self.path, json.dumps(self._digests, indent=2, sort_keys=True) + "\n")

@@ -46,11 +46,7 @@ class Published:
 
 
 def find_published(name: str) -> Published:
-    """Return the published file for the engine `name`.
-
-    Raises:
-        NotFound: There are no published weights for it.
-    """
+    """Return the published file for the engine `name`."""
     for file in PUBLISHED:
         if file.name == name:
             return file
