@@ -132,7 +132,9 @@ ROUTES: Final = {
         f"/v2/systemsharedmemory/region/{{name}}/{call}": _INFER
         for call in ("status", "register", "unregister")
     },
-    "/v2/cudasharedmemory/{rest:path}": KNOWN,
+    "/v2/cudasharedmemory/unregister": KNOWN,
+    "/v2/cudasharedmemory/status": KNOWN,
+    "/v2/cudasharedmemory/region/{rest:path}": KNOWN,
     "/v2/trace/setting": KNOWN,
     "/v2/models/{name}/trace/setting": KNOWN,
     "/v2/models/{name}/generate": KNOWN,

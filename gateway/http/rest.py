@@ -37,8 +37,10 @@ JSON_LENGTH_HEADER: Final = "inference-header-content-length"
 _TIMEOUT: Final = re.compile(r"[0-9]{1,10}(\.[0-9]{1,6})?", re.ASCII)
 _LENGTH: Final = re.compile("[0-9]{1,12}", re.ASCII)
 UNSUPPORTED: Final = {
-    "/v2/cudasharedmemory/{rest:path}": "shared memory of GPUs is not supported: send tensors "
-    "as binary data",
+    **dict.fromkeys(
+        ("/v2/cudasharedmemory/status", "/v2/cudasharedmemory/region/{rest:path}"),
+        "shared memory of GPUs is not supported: send tensors as binary data",
+    ),
     "/v2/trace/setting": "tracing is not supported: use the request parameter 'synergai_timings', "
     "or /metrics",
     "/v2/models/{name}/trace/setting": "tracing is not supported: use the request parameter "

@@ -50,12 +50,17 @@ def shared_memory_routes(regions: SharedMemoryRegions, bodies: Bodies) -> list[R
         regions.unregister(*_tenant_and_name(request))
         return json_response({})
 
+    async def unregister_none(_request: Request) -> Response:
+        # There are no regions of GPUs. Clients remove all before they begin.
+        return json_response({})
+
     root = "/v2/systemsharedmemory"
     both = (root, f"{root}/region/{{name}}")
     return [
         Route(f"{both[1]}/register", register, methods=["POST"]),
         *(Route(f"{each}/status", status) for each in both),
         *(Route(f"{each}/unregister", unregister, methods=["POST"]) for each in both),
+        Route("/v2/cudasharedmemory/unregister", unregister_none, methods=["POST"]),
     ]
 
 

@@ -33,6 +33,9 @@ class SharedMemoryServicer:
             "Unregister": rpc.unary(self.unregister, pb.SystemSharedMemoryUnregisterRequest),
         }
         named = {f"SystemSharedMemory{name}": call for name, call in calls.items()}
+        # There are no regions of GPUs. Clients remove all before they begin.
+        unregister = rpc.unary(_unregister_none, pb.SystemSharedMemoryUnregisterRequest)
+        named["CudaSharedMemoryUnregister"] = unregister
         return grpc.method_handlers_generic_handler(SERVICE, named)
 
     async def status(
@@ -58,6 +61,12 @@ class SharedMemoryServicer:
         """Remove one region of the caller's tenant, or all."""
         self._regions.unregister(_tenant(context), request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
+
+
+async def _unregister_none(
+    _request: pb.SystemSharedMemoryUnregisterRequest, _context: Context
+) -> pb.SystemSharedMemoryUnregisterResponse:
+    return pb.SystemSharedMemoryUnregisterResponse()
 
 
 def _tenant(context: Context) -> str:

@@ -18,7 +18,7 @@ UNSUPPORTED_METHODS: Final[Mapping[str, str]] = {
     **{
         f"{_INFERENCE}CudaSharedMemory{call}": "shared memory of GPUs is not supported: send "
         "tensors in raw_input_contents"
-        for call in ("Status", "Register", "Unregister")
+        for call in ("Status", "Register")
     },
     f"{_INFERENCE}TraceSetting": "tracing is not supported: ask a gateway, with the request "
     "parameter 'synergai_timings' or at /metrics",

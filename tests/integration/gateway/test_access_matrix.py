@@ -114,10 +114,12 @@ GRPC_CALLS = {
     "synergai.v1.Store/List": Call(("observe", "operate"), HIDDEN, HIDDEN, HIDDEN),
     "synergai.v1.Fleet/GetVersionPolicy": Call(("observe",), DENIED),
     "synergai.v1.Fleet/SetVersionPolicy": Call(("operate",), DENIED),
+    f"{_OIP}/CudaSharedMemoryUnregister": Call(KNOWN),
     **{
         f"{_OIP}/{name}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for name in (
-            *(f"CudaSharedMemory{call}" for call in _SHARED_MEMORY),
+            "CudaSharedMemoryStatus",
+            "CudaSharedMemoryRegister",
             "TraceSetting",
             "LogSettings",
         )
@@ -186,6 +188,7 @@ def served_methods() -> set[str]:
     """Return the methods of all services on the clients' port, and those refused by name."""
     pool = descriptor_pool.Default()
     methods = {name.removeprefix("/") for name in UNSUPPORTED_METHODS}
+    methods.add(f"{_OIP}/CudaSharedMemoryUnregister")  # the only call of its kind, not in `proto`
     assert health_pb2.DESCRIPTOR
     for service in SERVICES:
         described = pool.FindServiceByName(service)
@@ -268,11 +271,13 @@ ROUTES = {
     "GET /v2/systemsharedmemory/region/{name}/status": Call(("infer",), *[MISSING] * 3),
     "POST /v2/systemsharedmemory/region/{name}/register": Call(("infer",), *["invalid"] * 3),
     "POST /v2/systemsharedmemory/region/{name}/unregister": Call(("infer",)),
+    "POST /v2/cudasharedmemory/unregister": Call(KNOWN),
     **{
         f"{method} {path}": Call(KNOWN, "unimplemented", "unimplemented", "unimplemented")
         for method in ("GET", "POST")
         for path in (
-            "/v2/cudasharedmemory/{rest:path}",
+            "/v2/cudasharedmemory/status",
+            "/v2/cudasharedmemory/region/{rest:path}",
             "/v2/trace/setting",
             "/v2/models/{name}/trace/setting",
             "/v2/models/{name}/generate",

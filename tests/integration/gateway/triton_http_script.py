@@ -115,6 +115,7 @@ def memory(client: InferenceServerClient) -> None:
     try:
         shared_memory.set_shared_memory_region(region, [VALUES])
         client.unregister_system_shared_memory()
+        client.unregister_cuda_shared_memory()
         check_status(404, failure(lambda: client.infer("echo", [x], outputs=[y])))
         client.register_system_shared_memory("tensors", key, 2 * VALUES.nbytes)
         (status,) = client.get_system_shared_memory_status("tensors")

@@ -102,6 +102,7 @@ def memory(address: str) -> None:
         with tritonclient.grpc.InferenceServerClient(address) as client:
             assert "system_shared_memory" in client.get_server_metadata().extensions
             client.unregister_system_shared_memory()
+            client.unregister_cuda_shared_memory()
             check_status("NOT_FOUND", failure(lambda: client.infer("echo", [x], outputs=[y])))
             client.register_system_shared_memory("tensors", key, 2 * values.nbytes)
             assert client.get_system_shared_memory_status().regions["tensors"].key == key
