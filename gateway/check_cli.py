@@ -50,9 +50,10 @@ def check(state: State = None, as_json: AsJson = False) -> None:
 
 
 def _check(state: Path) -> Iterator[_Checked]:
-    from gateway.access.enrolments import FILE, EnrolmentsDamaged, EnrolmentStore
+    from gateway.access.enrolments import FILE, EnrolmentStore
     from gateway.journal.archive import check as check_journal
     from synergai.profiles.files import check_dictionary
+    from synergai.runtime.state_file import StateDamaged
 
     try:
         journal = check_journal(state)
@@ -64,9 +65,8 @@ def _check(state: Path) -> Iterator[_Checked]:
     if workers.exists():
         fault = ""
         try:
-            with EnrolmentStore(state) as store:
-                store.check(thorough=True)
-        except EnrolmentsDamaged as error:
+            EnrolmentStore(state).workers()
+        except StateDamaged as error:
             fault = error.fault
         except SynergaiError as error:
             fault = str(error)

@@ -66,8 +66,8 @@ def enroll(
         validate_name(worker_class, "worker class")
     now = time.time()
     expires_at = now + parse_time(ttl)
-    with EnrolmentStore(state or gateway_state()) as store:
-        token = store.issue(worker_id, worker_class, expires_at, now)
+    store = EnrolmentStore(state or gateway_state())
+    token = store.issue(worker_id, worker_class, expires_at, now)
     typer.echo(token)
     typer.echo(f"It can be used once, until {_format_time(expires_at)}.", err=True)
 
@@ -78,8 +78,7 @@ def list_workers(as_json: AsJson = False, state: State = None) -> None:
     from gateway.access.enrolments import EnrolmentStore
     from synergai.cli.output import print_json, print_table
 
-    with EnrolmentStore(state or gateway_state()) as store:
-        workers = store.workers()
+    workers = EnrolmentStore(state or gateway_state()).workers()
     if as_json:
         print_json([_describe(worker) for worker in workers])
     elif workers:
@@ -97,8 +96,7 @@ def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State
     """
     from gateway.access.enrolments import EnrolmentStore
 
-    with EnrolmentStore(state or gateway_state()) as store:
-        store.revoke(worker_id, time.time())
+    EnrolmentStore(state or gateway_state()).revoke(worker_id, time.time())
     typer.echo(f"{worker_id} is revoked")
 
 

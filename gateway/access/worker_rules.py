@@ -100,10 +100,9 @@ class WorkerRules:
         self._rows = () if rows is None and self.active else rows
 
     async def close(self) -> None:
-        """Wait for the current operation, and close the enrolments."""
+        """Wait for the current operation."""
         async with self._one_at_a_time:
-            if self._store is not None:
-                self._store.close()
+            pass
 
     # --- joining ----------------------------------------------------------------------------
 
@@ -229,7 +228,7 @@ class WorkerRules:
 
     def _read_changes(self, store: EnrolmentStore) -> None:
         """Read the enrolments again if a command has changed them."""
-        if store.changed_by_others():
+        if store.changed():
             self._read_enrolled(store)
 
     async def _in_thread(self, operation: Callable[[EnrolmentStore], T]) -> T:

@@ -8,12 +8,10 @@ import random
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from msgspec import Struct
 
-from synergai.errors import InvalidInput, Unavailable
-from synergai.names import validate_name
-from synergai.runtime.atomic_file import write_atomic
+from synergai.errors import InvalidInput
+from synergai.runtime.state_file import StateFile
 from synergai.versions import validate_version
 
 if TYPE_CHECKING:
@@ -80,27 +78,20 @@ class PolicyFile:
     """
 
     def __init__(self, state: Path) -> None:
-        self._path = state / POLICY_FILE
+        self._file = StateFile(
+            state / POLICY_FILE,
+            dict[str, VersionPolicy],
+            "Move it away to serve the highest version of every engine",
+        )
         self._writing = asyncio.Lock()
 
     def read(self) -> dict[str, VersionPolicy]:
         """Return the policies by name of the engine.
 
         Raises:
-            InvalidInput: the file is damaged, or of another program.
+            Unavailable: the file is damaged, or of another program.
         """
-        try:
-            policies = msgspec.json.decode(self._path.read_bytes(), type=dict[str, VersionPolicy])
-            for name in policies:
-                validate_name(name, "engine name")
-        except FileNotFoundError:
-            return {}
-        except (OSError, msgspec.MsgspecError, InvalidInput) as error:
-            raise InvalidInput(
-                f"{self._path} cannot be read: {error}; move it away to serve the highest version "
-                "of every engine"
-            ) from error
-        return policies
+        return self._file.read() or {}
 
     async def write(self, policies: Mapping[str, VersionPolicy]) -> None:
         """Write the policies, durably.
@@ -108,9 +99,5 @@ class PolicyFile:
         Raises:
             Unavailable: they cannot be written.
         """
-        text = msgspec.json.format(msgspec.json.encode(policies)).decode()
         async with self._writing:
-            try:
-                await asyncio.to_thread(write_atomic, self._path, text)
-            except OSError as error:
-                raise Unavailable(f"cannot write {self._path}: {error.strerror}") from error
+            await asyncio.to_thread(self._file.write, dict(policies))

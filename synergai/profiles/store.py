@@ -6,7 +6,7 @@ Several processes use the database at once.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
 
@@ -21,7 +21,6 @@ from synergai.profiles.dictionary import (
 from synergai.profiles.plausibility import check_size
 from synergai.profiles.records import COLUMNS, KEY, from_record, read_rows, to_record
 from synergai.runtime import database
-from synergai.runtime.database_file import DatabaseFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -105,7 +104,7 @@ class DictionaryDamaged(InvalidInput):
         self.fault = fault
 
 
-class DictionaryStore(DatabaseFile):
+class DictionaryStore:
     """Database of a configuration dictionary; a context manager that closes it.
 
     Args:
@@ -128,6 +127,38 @@ class DictionaryStore(DatabaseFile):
         except SynergaiError:
             self.close()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database; idempotent."""
+        self._connection.close()
+
+    def check(self, *, thorough: bool = False) -> None:
+        """Read the whole file and check it.
+
+        Args:
+            thorough: whether to compare indexes with their tables as well, which takes longer.
+
+        Raises:
+            SynergaiError: the file is damaged, or cannot be read.
+        """
+        with self._translated():
+            if fault := database.find_damage(self._connection, thorough=thorough):
+                raise self._damaged(fault)
+
+    def changed_by_others(self) -> bool:
+        """Return whether another process has changed the database since it was last read.
+
+        Raises:
+            SynergaiError: the file cannot be read.
+        """
+        with self._translated():
+            return bool(self._connection.pragma("data_version") != self._data_version)
 
     def load(self) -> ConfigurationDictionary:
         """Read all entries."""

@@ -14,11 +14,10 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 from msgspec import Struct
 
-from synergai.errors import InvalidInput, Unavailable
-from synergai.runtime.atomic_file import write_atomic
+from synergai.errors import InvalidInput
+from synergai.runtime.state_file import StateFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +63,9 @@ class WorkerIdentity:
     """
 
     def __init__(self, state: Path, token_file: Path | None = None, token: str = "") -> None:
-        self._path = state / SECRET_FILE
+        self._file = StateFile(
+            state / SECRET_FILE, _Stored, "Remove it, and enrol the worker again"
+        )
         self._token_file = token_file
         self._token = token
         self._tries_candidate = False
@@ -80,7 +81,7 @@ class WorkerIdentity:
         Raises:
             InvalidInput: a file is damaged or cannot be read.
         """
-        self._read_token(required=self._load() is None)
+        self._read_token(required=self._file.read() is None)
 
     def read(self) -> Credentials:
         """Return the credentials to present, with a new secret if there is only a token.
@@ -89,13 +90,13 @@ class WorkerIdentity:
             InvalidInput: a file is damaged or cannot be read.
             Unavailable: the secret cannot be stored.
         """
-        stored = self._load()
+        stored = self._file.read()
         token = self._read_token(required=stored is None)
         if stored is None:
             if not token:
                 return NO_CREDENTIALS
             stored = _Stored(*_new_secret(token))
-            self._store(stored)
+            self._file.write(stored)
         chosen: _Secret = stored
         if self._tries_candidate and stored.candidate is not None:
             chosen = stored.candidate
@@ -111,14 +112,14 @@ class WorkerIdentity:
         if self._tries_candidate:
             self._tries_candidate = False
             return
-        stored = self._load()
+        stored = self._file.read()
         token = self._read_token(required=False)
         if not token or stored is None or _hash(token) == stored.token_sha256:
             return
         if stored.candidate is None or stored.candidate.token_sha256 != _hash(token):
             _log.info("enrolling again with a new token")
             candidate = _Secret(*_new_secret(token))
-            self._store(_Stored(stored.secret, stored.token_sha256, candidate))
+            self._file.write(_Stored(stored.secret, stored.token_sha256, candidate))
         self._tries_candidate = True
 
     def accepted(self) -> None:
@@ -128,9 +129,9 @@ class WorkerIdentity:
             InvalidInput: the file is damaged.
             Unavailable: the secret cannot be stored.
         """
-        stored = self._load() if self._tries_candidate else None
+        stored = self._file.read() if self._tries_candidate else None
         if stored is not None and stored.candidate is not None:
-            self._store(_Stored(stored.candidate.secret, stored.candidate.token_sha256))
+            self._file.write(_Stored(stored.candidate.secret, stored.candidate.token_sha256))
         self._tries_candidate = False
 
     def _read_token(self, *, required: bool) -> str:
@@ -148,24 +149,6 @@ class WorkerIdentity:
         if required and not token:
             raise InvalidInput(f"--enrolment-token-file {self._token_file} is empty")
         return token
-
-    def _load(self) -> _Stored | None:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Stored)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InvalidInput(f"{self._path} cannot be read: {error.strerror}") from None
-        except msgspec.DecodeError:
-            raise InvalidInput(
-                f"{self._path} is damaged: remove it, and enrol the worker again"
-            ) from None
-
-    def _store(self, stored: _Stored) -> None:
-        try:
-            write_atomic(self._path, msgspec.json.encode(stored).decode() + "\n", mode=0o600)
-        except OSError as error:
-            raise Unavailable(f"{self._path} cannot be written: {error.strerror}") from None
 
 
 def _new_secret(token: str) -> tuple[str, str]:

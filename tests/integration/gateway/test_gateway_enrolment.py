@@ -40,8 +40,8 @@ async def gateway(config: GatewaySettings) -> AsyncIterator[Gateway]:
 
 def token_for(config: GatewaySettings, worker_id: str = "") -> str:
     now = time.time()
-    with EnrolmentStore(config.state) as store:
-        return store.issue(worker_id, "", now + 600, now)
+    store = EnrolmentStore(config.state)
+    return store.issue(worker_id, "", now + 600, now)
 
 
 def with_proof(agent: FakeAgent, token: str = "", secret: str = SECRET) -> FakeAgent:
@@ -126,8 +126,8 @@ async def test_revoked_worker_is_disconnected(
 ) -> None:
     async with with_proof(new_agent("w1"), token_for(config)) as agent:
         await caller.workers(1)
-        with EnrolmentStore(config.state) as store:
-            store.revoke("w1", time.time())
+        store = EnrolmentStore(config.state)
+        store.revoke("w1", time.time())
         await asyncio.wait_for(agent.ended.wait(), 30)
         assert agent.code is grpc.StatusCode.UNAUTHENTICATED
     await caller.workers(0)

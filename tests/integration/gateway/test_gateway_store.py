@@ -251,8 +251,8 @@ async def test_allow_list_of_a_worker_limits_what_is_placed_on_it(tmp_path: Path
 
 def _token(state: Path) -> str:
     now = time.time()
-    with EnrolmentStore(state) as store:
-        return store.issue("", "", now + 600, now)
+    store = EnrolmentStore(state)
+    return store.issue("", "", now + 600, now)
 
 
 async def test_refused_upload_raises_the_reason_and_stops_reading(

@@ -26,8 +26,8 @@ def run(*arguments: str, state: Path) -> str:
 def test_printed_token_enrols_the_worker_that_it_is_for(tmp_path: Path) -> None:
     token = run("enroll", "--worker-id", "w1", "--ttl", "30m", state=tmp_path)
     assert run("workers", "list", state=tmp_path).startswith("no worker is enrolled")
-    with EnrolmentStore(tmp_path) as store:
-        store.enrol(token, "w1", "nx", sha256("secret"), 0.0)
+    store = EnrolmentStore(tmp_path)
+    store.enrol(token, "w1", "nx", sha256("secret"), 0.0)
     [listed] = json.loads(run("workers", "list", "--json", state=tmp_path))
     assert (listed["id"], listed["worker_class"], listed["revoked_at"]) == ("w1", "nx", "")
     run("workers", "revoke", "w1", state=tmp_path)

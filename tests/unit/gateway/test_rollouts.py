@@ -371,5 +371,5 @@ async def test_rollout_goes_on_after_a_restart() -> None:
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": {"share": 2}}', '{"a": {"base": "0"}}'])
 def test_damaged_policies_are_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / "version-policies.json").write_text(text)
-    with pytest.raises(InvalidInput, match="move it away"):
+    with pytest.raises(Unavailable, match="Move it away"):
         PolicyFile(tmp_path).read()

@@ -12,7 +12,6 @@ from gateway.access.enrolments import FILE, EnrolmentStore, sha256
 from synergai.errors import NotFound, SynergaiError, Unauthenticated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 NOW = 1_000_000.0
@@ -20,9 +19,8 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[EnrolmentStore]:
-    with EnrolmentStore(tmp_path) as store:
-        yield store
+def store(tmp_path: Path) -> EnrolmentStore:
+    return EnrolmentStore(tmp_path)
 
 
 def issue(store: EnrolmentStore, worker_id: str = "", worker_class: str = "") -> str:
@@ -106,14 +104,14 @@ def test_one_of_two_racing_agents_wins(store: EnrolmentStore, tmp_path: Path) ->
     outcomes: list[str] = []
 
     def race(name: str) -> None:
-        with EnrolmentStore(tmp_path) as own:
-            start.wait()
-            try:
-                enrol(own, token, name, name)
-            except Unauthenticated as error:
-                outcomes.append(str(error))
-            else:
-                outcomes.append("enrolled")
+        own = EnrolmentStore(tmp_path)
+        start.wait()
+        try:
+            enrol(own, token, name, name)
+        except Unauthenticated as error:
+            outcomes.append(str(error))
+        else:
+            outcomes.append("enrolled")
 
     racers = [threading.Thread(target=race, args=(name,)) for name in ("w1", "w2")]
     for racer in racers:
@@ -126,31 +124,32 @@ def test_one_of_two_racing_agents_wins(store: EnrolmentStore, tmp_path: Path) ->
 
 
 def test_tokens_and_workers_survive_a_restart(tmp_path: Path) -> None:
-    with EnrolmentStore(tmp_path) as store:
-        used, unused = issue(store), issue(store)
-        enrol(store, used)
-    with EnrolmentStore(tmp_path) as store:
-        enrol(store, unused, "w2")
-        with pytest.raises(Unauthenticated, match="was used"):
-            enrol(store, used, "w3")
-        assert [worker.id for worker in store.workers()] == ["w1", "w2"]
+    store = EnrolmentStore(tmp_path)
+    used, unused = issue(store), issue(store)
+    enrol(store, used)
+    store = EnrolmentStore(tmp_path)
+    enrol(store, unused, "w2")
+    with pytest.raises(Unauthenticated, match="was used"):
+        enrol(store, used, "w3")
+    assert [worker.id for worker in store.workers()] == ["w1", "w2"]
 
 
 def test_changes_of_other_processes_are_seen(store: EnrolmentStore, tmp_path: Path) -> None:
     enrol(store, issue(store))
     store.workers()
-    assert not store.changed_by_others()
-    with EnrolmentStore(tmp_path) as command:
-        command.revoke("w1", NOW)
-    assert store.changed_by_others()
+    assert not store.changed()
+    command = EnrolmentStore(tmp_path)
+    command.revoke("w1", NOW)
+    assert store.changed()
     store.workers()
-    assert not store.changed_by_others()
+    assert not store.changed()
 
 
 def test_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"something else" * 100)
+    store = EnrolmentStore(tmp_path)
     with pytest.raises(SynergaiError, match=FILE):
-        EnrolmentStore(tmp_path)
+        issue(store)
     assert (tmp_path / FILE).read_bytes().startswith(b"something else")
 
 
@@ -162,5 +161,5 @@ def test_missing_state_directory_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_file_created_by_root_belongs_to_the_owner_of_the_directory(tmp_path: Path) -> None:
     os.chown(tmp_path, 1234, 1234)
-    EnrolmentStore(tmp_path).close()
+    issue(EnrolmentStore(tmp_path))
     assert (tmp_path / FILE).stat().st_uid == 1234

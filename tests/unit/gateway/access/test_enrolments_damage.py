@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.access.enrolments import FILE, EnrolmentsDamaged, EnrolmentStore, sha256
+from gateway.access.enrolments import FILE, EnrolmentStore, sha256
 from gateway.access.worker_rules import WorkerRules
 from gateway.cli import app
 from synergai.errors import Unavailable
 from synergai.profiles.files import add_to_dictionary
+from synergai.runtime.state_file import StateDamaged
 
 FLIPS = 100
 
@@ -21,10 +22,10 @@ FLIPS = 100
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """Return a state directory with workers that enrolled."""
-    with EnrolmentStore(tmp_path) as store:
-        for number in range(12):
-            name = f"worker-{number}"
-            store.enrol(store.issue(name, "nx", 1e9, 0.0), name, "nx", sha256(name), 0.0)
+    store = EnrolmentStore(tmp_path)
+    for number in range(12):
+        name = f"worker-{number}"
+        store.enrol(store.issue(name, "nx", 1e9, 0.0), name, "nx", sha256(name), 0.0)
     return tmp_path
 
 
@@ -38,14 +39,14 @@ def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
     rng = random.Random(1)
     file = state / FILE
     whole = file.read_bytes()
-    with EnrolmentStore(state) as store:
-        expected = store.workers()
+    store = EnrolmentStore(state)
+    expected = store.workers()
     refused = harmless = 0
     for _ in range(FLIPS):
         flip(file, rng.randrange(len(whole)), rng.randrange(1, 256))
         try:
-            with EnrolmentStore(state) as store:
-                read = store.workers()
+            store = EnrolmentStore(state)
+            read = store.workers()
         except Unavailable as error:
             refused += str(file) in str(error)
         else:
@@ -57,15 +58,15 @@ def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
 
 def test_damage_names_the_file_the_fault_and_the_ways_out(state: Path) -> None:
     flip(state / FILE, 200)
-    with pytest.raises(EnrolmentsDamaged, match="the checksum of a page is wrong") as raised:
-        EnrolmentStore(state)
+    with pytest.raises(StateDamaged, match="is damaged") as raised:
+        EnrolmentStore(state).workers()
     assert str(state / FILE) in str(raised.value)
     assert "synergai gateway enroll" in str(raised.value)
 
 
 async def test_gateway_does_not_start_on_damaged_enrolments(state: Path) -> None:
     flip(state / FILE, 200)
-    with pytest.raises(EnrolmentsDamaged):
+    with pytest.raises(StateDamaged):
         await WorkerRules(state).load()
 
 
@@ -77,9 +78,9 @@ def test_check_reports_each_database_of_the_state_directory(state: Path) -> None
         rows = json.loads(done.stdout)
         return done.exit_code, {Path(row["path"]).name: row["fault"] for row in rows}
 
-    assert check() == (0, {"workers.db": "", "dictionary.db": ""})
+    assert check() == (0, {FILE: "", "dictionary.db": ""})
     flip(state / FILE, 200)
     code, faults = check()
-    assert (code, faults["workers.db"]) == (1, "the checksum of a page is wrong")
+    assert (code, faults[FILE]) == (1, "its checksum is wrong")
     shown = CliRunner().invoke(app, ["check", "--state", str(state)])
     assert "damaged" in shown.output

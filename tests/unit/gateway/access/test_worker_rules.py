@@ -33,8 +33,8 @@ async def rules(tmp_path: Path) -> AsyncIterator[WorkerRules]:
 
 @pytest.fixture
 def token(tmp_path: Path) -> str:
-    with EnrolmentStore(tmp_path) as store:
-        return store.issue("", "", NOW + 60, NOW)
+    store = EnrolmentStore(tmp_path)
+    return store.issue("", "", NOW + 60, NOW)
 
 
 def applicant(
@@ -132,8 +132,8 @@ async def test_revocation_and_removed_rows_are_noticed(
     assert rules.refusal(worker) is None
     rules.set_rows(())
     assert isinstance(rules.refusal(worker), PermissionDenied)
-    with EnrolmentStore(tmp_path) as store:
-        store.revoke("edge-1", NOW)
+    store = EnrolmentStore(tmp_path)
+    store.revoke("edge-1", NOW)
     await rules.load()
     rules.set_rows((ENROLLED,))
     assert isinstance(rules.refusal(worker), Unauthenticated)

@@ -1,0 +1,117 @@
+"""State that several processes share: one value in a JSON file, which is replaced as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from synergai.errors import Unavailable
+from synergai.runtime.atomic_file import write_atomic
+from synergai.runtime.ownership import own_like
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+T = TypeVar("T")
+_PRIVATE = 0o600
+
+
+class StateDamaged(Unavailable):
+    """A state file is damaged.
+
+    Args:
+        path: the file.
+        fault: what is wrong with it.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, path: Path, fault: str, remedy: str) -> None:
+        super().__init__(f"{path} is damaged: {fault}. {remedy}")
+        self.fault = fault
+
+
+class _Content(Struct, frozen=True):
+    """What a file holds: the value, and the SHA-256 of its bytes, by which damage is noticed."""
+
+    sha256: str
+    value: Raw
+
+
+class StateFile(Generic[T]):
+    """A value in a file that only its owner can read.
+
+    Args:
+        path: the file; its directory must exist.
+        kind: type of the value.
+        remedy: what to do if it is damaged, for the error.
+
+    Raises:
+        StateDamaged: the file is damaged.
+        Unavailable: it cannot be read or written; so do all methods.
+    """
+
+    def __init__(self, path: Path, kind: type[T], remedy: str) -> None:
+        self.path = path
+        self._kind = kind
+        self._remedy = remedy
+        self._stamp: tuple[int, int, int] | None = None
+
+    def read(self) -> T | None:
+        """Return the value; None if there is no file."""
+        try:
+            self._stamp = self._stat()
+            content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
+            if hashlib.sha256(content.value).hexdigest() != content.sha256:
+                raise StateDamaged(self.path, "its checksum is wrong", self._remedy)
+            return msgspec.json.decode(content.value, type=self._kind)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StateDamaged(self.path, str(error), self._remedy) from error
+
+    def write(self, value: T) -> None:
+        """Replace the value, durably."""
+        raw = msgspec.json.format(msgspec.json.encode(value))
+        text = msgspec.json.encode(_Content(hashlib.sha256(raw).hexdigest(), Raw(raw)))
+        try:
+            write_atomic(self.path, f"{text.decode()}\n", _PRIVATE)
+            # A command that root runs must not keep the service, which is another user, from it.
+            own_like(self.path.parent, self.path)
+            self._stamp = self._stat()
+        except OSError as error:
+            raise Unavailable(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def changed(self) -> bool:
+        """Return whether the file was replaced since it was last read or written here."""
+        return self._stat() != self._stamp
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes and threads from changing the value, to read and write it."""
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
+        except OSError as error:
+            raise Unavailable(f"{lock} cannot be opened: {error.strerror}") from error
+        try:
+            own_like(self.path.parent, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size

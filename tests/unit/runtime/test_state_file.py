@@ -1,0 +1,65 @@
+"""A value in a file that several processes share."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from synergai.errors import Unavailable
+from synergai.runtime.state_file import StateDamaged, StateFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def numbers(directory: Path) -> StateFile[dict[str, int]]:
+    return StateFile(directory / "numbers.json", dict[str, int], "Remove it")
+
+
+def test_value_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = numbers(tmp_path)
+    assert file.read() is None
+    file.write({"a": 1})
+    assert numbers(tmp_path).read() == {"a": 1}
+    assert file.path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"sha256": "", "value": {}}'])
+def test_damage_is_an_error_with_the_way_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / "numbers.json").write_text(text)
+    with pytest.raises(StateDamaged, match=r"numbers\.json is damaged: .*\. Remove it$"):
+        numbers(tmp_path).read()
+
+
+def test_only_changes_by_others_are_changes(tmp_path: Path) -> None:
+    file, other = numbers(tmp_path), numbers(tmp_path)
+    file.write({"a": 1})
+    assert not file.changed()
+    other.write({"a": 2})
+    assert file.changed()
+    assert file.read() == {"a": 2}
+    assert not file.changed()
+
+
+def test_changes_under_the_lock_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    numbers(tmp_path).write({"a": 0})
+
+    def count() -> None:
+        file = numbers(tmp_path)
+        for _ in range(20):
+            with file.locked():
+                file.write({"a": (file.read() or {})["a"] + 1})
+
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert numbers(tmp_path).read() == {"a": 60}
+
+
+def test_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be written"):
+        numbers(tmp_path / "missing").write({})
