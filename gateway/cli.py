@@ -10,7 +10,7 @@ import typer
 
 from gateway.check_cli import check
 from gateway.enrolment_cli import enroll, workers_app
-from gateway.settings import GatewaySettings
+from gateway.gateway_settings import GatewaySettings
 from synergai.cli.commands import settings_command
 from synergai.cli.install import DryRun, Programs, print_or_execute
 from synergai.runtime.ports import check_free

@@ -87,7 +87,7 @@ class Installation:
         """
         # Imported here: they are slow to import.
         from gateway.access.exposure import check_before_start
-        from gateway.settings import GatewaySettings
+        from gateway.gateway_settings import GatewaySettings
         from synergai.runtime.settings import options_of
 
         try:

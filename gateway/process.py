@@ -14,8 +14,8 @@ from synergai.runtime.interrupts import exit_on_interrupt
 def main() -> None:
     """Run the gateway whose configuration is the only argument."""
     with exit_on_interrupt():  # the imports take a second or more
+        from gateway.gateway_settings import GatewaySettings
         from gateway.server import GatewayProcess
-        from gateway.settings import GatewaySettings
         from synergai.cli.errors import exit_on_error
         from synergai.runtime.reexec import decode_config
         from synergai.runtime.service import run_service

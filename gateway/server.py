@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from gateway.app import App
+    from gateway.gateway_settings import GatewaySettings
     from gateway.hub.work_streams import WorkStreams
-    from gateway.settings import GatewaySettings
     from synergai.errors import InternalError
 
 _log = logging.getLogger(__name__)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from contextlib import AsyncExitStack
 
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
     from synergai.profiles.service import DictionaryChanges
 
 _WINDOW_BYTES: Final = 16 * 1024 * 1024

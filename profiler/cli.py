@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from profiler.profiler_settings import ProfilerSettings
 from profiler.report import measurement_record, print_measurements
-from profiler.settings import ProfilerSettings
 from synergai.cli.commands import settings_command
 from synergai.cli.output import print_json
 from synergai.domain import WorkerClass

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from profiler.generators.generator import Draft, Generator, Machine, Pruned
     from profiler.measurement import Measurement
     from profiler.measurer import Measurer
-    from profiler.settings import ProfilerSettings
+    from profiler.profiler_settings import ProfilerSettings
     from synergai.models.directory import EngineDefinition
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ProfileEntry

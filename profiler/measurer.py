@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from profiler.measurement import Measurement
     from profiler.modes import ProfiledModes
-    from profiler.settings import ProfilerSettings
+    from profiler.profiler_settings import ProfilerSettings
     from synergai.models.origins import EngineOrigins
     from worker_agent.providers.choice import ProviderChoice
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import Engine, EngineName
     from synergai.v1 import common_pb2
+    from worker_agent.agent_settings import AgentSettings
     from worker_agent.hub_client.link import HubLink
     from worker_agent.providers.choice import Offers, ProviderChoice
-    from worker_agent.settings import AgentSettings
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ def main() -> None:
         from synergai.cli.errors import exit_on_error
         from synergai.runtime.reexec import decode_config
         from synergai.runtime.service import run_service
+        from worker_agent.agent_settings import AgentSettings
         from worker_agent.app import Agent
-        from worker_agent.settings import AgentSettings
 
         config = decode_config(sys.argv[1], AgentSettings)
         with exit_on_error():

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from synergai.domain import Configuration, Engine, EngineName, Session
+    from worker_agent.agent_settings import AgentSettings
     from worker_agent.hosts.memory import HostMemory
     from worker_agent.hosts.process import HostProcess
     from worker_agent.hub_client.link import HubLink
     from worker_agent.placements.reconciler import Fetch, Reconciler
     from worker_agent.power.telemetry import PowerMeter
     from worker_agent.providers.choice import ProviderChoice
-    from worker_agent.settings import AgentSettings
 
 _REPORT_OVERHEAD_BYTES: Final = 64 << 10
 """Upper bound of what a report adds to a response."""

@@ -21,7 +21,7 @@ from benchmarks.variants.simulation import OURS, Start
 from benchmarks.variants.study import compare
 from synergai.cli.output import print_json, print_table
 from synergai.errors import InvalidInput
-from synergai.simulator.settings import one_of, parse_seeds
+from synergai.simulator.simulator_settings import one_of, parse_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

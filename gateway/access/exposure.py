@@ -9,7 +9,7 @@ from synergai.errors import InvalidInput
 from synergai.runtime.addresses import is_loopback
 
 if TYPE_CHECKING:
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
 

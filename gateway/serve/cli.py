@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gateway.serve.settings import ServeSettings
+from gateway.serve.serve_settings import ServeSettings
 from synergai.cli.commands import settings_command
 from synergai.runtime.ports import check_free
 from synergai.runtime.reexec import run_instead

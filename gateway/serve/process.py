@@ -10,8 +10,8 @@ from synergai.runtime.interrupts import exit_on_interrupt
 def main() -> None:
     """Run the server whose configuration is the only argument."""
     with exit_on_interrupt():  # the imports take a second or more
+        from gateway.serve.serve_settings import ServeSettings
         from gateway.serve.server import LocalServer
-        from gateway.serve.settings import ServeSettings
         from synergai.cli.errors import exit_on_error
         from synergai.runtime.reexec import decode_config
         from synergai.runtime.service import run_service

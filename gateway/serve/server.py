@@ -17,7 +17,7 @@ from worker_agent.app import Agent
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from gateway.serve.settings import ServeSettings
+    from gateway.serve.serve_settings import ServeSettings
     from gateway.server import GatewayProcess
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from profiler.reports.settings import CharacterisationSettings, EvaluationSettings
+from profiler.reports.report_settings import CharacterisationSettings, EvaluationSettings
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json
 
@@ -30,7 +30,7 @@ def characterisation(settings: CharacterisationSettings) -> None:
     from profiler.reports.characterisation.report import characterise
     from profiler.reports.characterisation.space import FleetProfile
     from synergai.profiles.files import load_dictionary
-    from synergai.simulator.settings import RECONSTRUCTED_PROFILE
+    from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 
     path = RECONSTRUCTED_PROFILE if settings.reconstructed else settings.dictionary
     space = FleetProfile(load_dictionary(path), settings.queries)

@@ -10,7 +10,7 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.simulator.settings import CapacitySettings, parse_seeds
+from synergai.simulator.simulator_settings import CapacitySettings, parse_seeds
 
 if TYPE_CHECKING:
     from synergai.domain import WorkerClass

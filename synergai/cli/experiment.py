@@ -12,7 +12,7 @@ import typer
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
 from synergai.errors import InternalError, InvalidInput
-from synergai.simulator.live_settings import ExperimentSettings
+from synergai.simulator.experiment_settings import ExperimentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,7 @@ from synergai.cli.output import (
     to_jsonable,
 )
 from synergai.loadgen.outcome import raise_on_failures
-from synergai.loadgen.traces.settings import LoadSettings
+from synergai.loadgen.traces.load_settings import LoadSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import format_rate, format_seconds, print_facts, print_json, to_jsonable
+from synergai.loadgen.loadgen_settings import LoadgenSettings
 from synergai.loadgen.outcome import raise_on_failures
-from synergai.loadgen.settings import LoadgenSettings
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.simulator.settings import SimulatorSettings, parse_seeds
+from synergai.simulator.simulator_settings import SimulatorSettings, parse_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from synergai.loadgen.settings import LoadgenSettings
+    from synergai.loadgen.loadgen_settings import LoadgenSettings
 
 PROCESS_LOG: Final = "process.log"
 

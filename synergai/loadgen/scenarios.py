@@ -16,7 +16,7 @@ from synergai.loadgen.mlperf import run_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from synergai.loadgen.settings import LoadgenSettings
+    from synergai.loadgen.loadgen_settings import LoadgenSettings
 
 _MODES: Final = {
     "performance": mlperf_loadgen.TestMode.PerformanceOnly,

@@ -13,16 +13,16 @@ from synergai.profiles.files import load_dictionary
 from synergai.simulator.arrivals import read_arrivals
 from synergai.simulator.audit import audit
 from synergai.simulator.results import SimulationResult, summarize
-from synergai.simulator.settings import one_of, parse_seeds
 from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.simulator_settings import one_of, parse_seeds
 from synergai.simulator.workload import EXPERIMENTS, JOBS, Profile, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from synergai.simulator.settings import SweepSettings
     from synergai.simulator.simulation import Run
+    from synergai.simulator.simulator_settings import SweepSettings
     from synergai.simulator.workload import Arrival, Workload
 
 Value = TypeVar("Value")

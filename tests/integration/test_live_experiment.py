@@ -14,8 +14,8 @@ from synergai.scheduling.events import WorkerJoined
 from synergai.simulator.emulation import number_configurations
 from synergai.simulator.live import run_live
 from synergai.simulator.results import summarize
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:

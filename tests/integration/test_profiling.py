@@ -17,7 +17,7 @@ import pytest
 from profiler.background import DISTURBED_SHARE
 from profiler.cli import profile
 from profiler.measurement import measure
-from profiler.settings import ProfilerSettings
+from profiler.profiler_settings import ProfilerSettings
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound
 from synergai.models.installation import write_definition

@@ -29,7 +29,7 @@ BORROWED = {
 }
 """What a program may import of another one."""
 
-SERVE = {"worker_agent.app", "worker_agent.settings"}
+SERVE = {"worker_agent.app", "worker_agent.agent_settings"}
 """What ``gateway.serve``, a gateway with a worker of its own, may import besides."""
 
 ORDER = {
@@ -57,7 +57,7 @@ ORDER = {
         "__main__",
     ),
     "gateway": (
-        "settings",
+        "gateway_settings",
         "access",
         "audit",
         "fleet",
@@ -89,7 +89,7 @@ ORDER = {
         "cpu_affinity",
         "power",
         "providers",
-        "settings",
+        "agent_settings",
         "ipc",
         "backends",
         "host",
@@ -107,7 +107,7 @@ ORDER = {
     ),
     "profiler": (
         "search",
-        "settings",
+        "profiler_settings",
         "single_stream",
         "messages",
         "loadgen_log",
@@ -292,7 +292,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 def test_only_a_running_gateway_imports_the_http_server() -> None:
     program = (
-        "import sys; import gateway.cli, gateway.settings, synergai, worker_agent.serve\n"
+        "import sys; import gateway.cli, gateway.gateway_settings, synergai, worker_agent.serve\n"
         "heavy = {'uvicorn', 'starlette', 'anyio', 'httptools', 'gateway.http'}\n"
         "print(*sorted(heavy & sys.modules.keys()))"
     )

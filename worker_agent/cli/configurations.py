@@ -23,10 +23,10 @@ def check(config: Config = None) -> None:
     """
     import asyncio
 
+    from worker_agent.agent_settings import AgentSettings
     from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
     from worker_agent.power.files import MachineFiles
     from worker_agent.power.selection import open_controller
-    from worker_agent.settings import AgentSettings
 
     settings = AgentSettings.load(file=config)
     worker = settings.worker

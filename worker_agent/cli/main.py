@@ -8,10 +8,10 @@ import typer
 
 from synergai.cli.commands import settings_command
 from synergai.runtime.reexec import run_instead
+from worker_agent.agent_settings import AgentSettings
 from worker_agent.cli.configurations import check
 from worker_agent.cli.install import install, uninstall
 from worker_agent.cli.modes import modes
-from worker_agent.settings import AgentSettings
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 

@@ -20,9 +20,9 @@ def modes(config: Config = None, as_json: AsJson = False) -> None:
 
     The agent's settings select the power controller.
     """
+    from worker_agent.agent_settings import AgentSettings
     from worker_agent.power.files import MachineFiles
     from worker_agent.power.selection import open_controller
-    from worker_agent.settings import AgentSettings
 
     worker = AgentSettings.load(file=config).worker
     controller = open_controller(worker.power, MachineFiles(worker.root))

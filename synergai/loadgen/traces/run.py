@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from synergai.loadgen.traces.driver import Send
+    from synergai.loadgen.traces.load_settings import LoadSettings
     from synergai.loadgen.traces.search import SearchResult
-    from synergai.loadgen.traces.settings import LoadSettings
 
 WARM_UP_S: Final = 60.0
 """Deadline of warm-up requests; the first one may wait for the engine to load."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, Unpack
 import grpc
 import pytest
 
+from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
-from gateway.settings import GatewaySettings
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.protocol import rpc

@@ -14,7 +14,7 @@ from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
 
 if TYPE_CHECKING:
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import NewAgent
     from tests.message_fields import RequestFactory
 

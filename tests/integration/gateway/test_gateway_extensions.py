@@ -17,7 +17,7 @@ from tests.calls import raw_unary
 
 if TYPE_CHECKING:
     from gateway.dispatch.job_handler import JobHandler
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
     from synergai.domain import Job
     from tests.integration.gateway.conftest import Caller, Connect, InferStream
     from tests.message_fields import RequestFactory

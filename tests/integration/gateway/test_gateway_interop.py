@@ -13,8 +13,8 @@ from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import config_in
 
 if TYPE_CHECKING:
+    from gateway.gateway_settings import GatewaySettings
     from gateway.server import Gateway
-    from gateway.settings import GatewaySettings
     from synergai.v1 import hub_pb2
     from tests.integration.gateway.conftest import Caller, NewAgent
 

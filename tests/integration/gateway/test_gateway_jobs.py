@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
     from tests.message_fields import RequestFactory
 

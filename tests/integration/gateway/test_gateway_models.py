@@ -17,7 +17,7 @@ from tests.calls import raw_unary
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
     from tests.message_fields import RequestFactory
 

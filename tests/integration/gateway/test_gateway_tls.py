@@ -44,7 +44,7 @@ from worker_agent.hub_client.remote import open_work_socket
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import Connect
     from tests.message_fields import RequestFactory
 

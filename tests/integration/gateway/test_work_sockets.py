@@ -15,7 +15,7 @@ from synergai.v1 import fleet_pb2, hub_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.settings import GatewaySettings
+    from gateway.gateway_settings import GatewaySettings
     from synergai.protocol.request_codec import Buffer
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
     from tests.message_fields import RequestFactory

@@ -11,7 +11,7 @@ import pytest
 
 from profiler.cli import profile
 from profiler.modes import ProfiledModes
-from profiler.settings import ProfilerSettings
+from profiler.profiler_settings import ProfilerSettings
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.files import load_dictionary

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.settings import GatewaySettings
-from profiler.settings import ProfilerSettings
+from gateway.gateway_settings import GatewaySettings
+from profiler.profiler_settings import ProfilerSettings
 from synergai.cli.durations import parse_duration, parse_instant
 from synergai.errors import InvalidSettings
-from synergai.loadgen.traces.settings import LoadSettings
+from synergai.loadgen.traces.load_settings import LoadSettings
 from synergai.runtime.settings import options_of
-from worker_agent.settings import AgentSettings
+from worker_agent.agent_settings import AgentSettings
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 

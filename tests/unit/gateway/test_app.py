@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.admission.limits import Admission
-from gateway.settings import GatewaySettings
+from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput, Overloaded
 from synergai.runtime.reexec import decode_config, encode_config
 

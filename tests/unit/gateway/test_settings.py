@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.settings import GatewaySettings
+from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidSettings
 
 

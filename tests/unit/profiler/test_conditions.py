@@ -10,7 +10,7 @@ import pytest
 from profiler.cli import profile
 from profiler.conditions import Conditions, ConditionsMonitor, top_mhz
 from profiler.exclusive import check_not_serving, only_profiler
-from profiler.settings import ProfilerSettings
+from profiler.profiler_settings import ProfilerSettings
 from synergai.domain import WorkerClass
 from synergai.errors import NotFound, Unavailable
 from worker_agent.power.files import MachineFiles

@@ -15,8 +15,8 @@ from profiler.generators.generator import (
     generate,
 )
 from profiler.generators.threads import powers_of_two
+from profiler.profiler_settings import ProfilerSettings
 from profiler.search.space import Knobs
-from profiler.settings import ProfilerSettings
 from profiler.space import knobs_of
 from synergai.domain import Configuration, EngineName
 from synergai.models.directory import EngineDefinition

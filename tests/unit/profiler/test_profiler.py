@@ -19,7 +19,7 @@ from profiler.measuring_process import (
     measure_ranges,
 )
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
-from profiler.settings import ProfilerSettings
+from profiler.profiler_settings import ProfilerSettings
 from profiler.single_stream import SingleStreamResult, time_queries
 from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings

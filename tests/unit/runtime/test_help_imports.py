@@ -18,7 +18,8 @@ assert not heavy, heavy
 
 
 @pytest.mark.parametrize(
-    "module", ["gateway.settings", "worker_agent.settings", "profiler.settings"]
+    "module",
+    ["gateway.gateway_settings", "worker_agent.agent_settings", "profiler.profiler_settings"],
 )
 def test_settings_import_neither_grpc_nor_numpy(module: str) -> None:
     subprocess.run([sys.executable, "-c", PROGRAM, module], check=True, timeout=60)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import GatewaySettings
-from profiler.settings import ProfilerSettings
+from gateway.gateway_settings import GatewaySettings
+from profiler.profiler_settings import ProfilerSettings
 from synergai.runtime.paths import default_dictionary, dictionary_path
-from worker_agent.settings import AgentSettings
+from worker_agent.agent_settings import AgentSettings
 
 
 @pytest.fixture(params=["systemd", "xdg", "home"])

@@ -19,8 +19,8 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.capacity import MARGIN, CapacityPlanner, plan
 from synergai.simulator.outcomes import job_outcomes
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")

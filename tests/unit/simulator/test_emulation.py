@@ -15,7 +15,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.emulation import Emulation, number_configurations, predefined_configurations
 from synergai.simulator.live import run_live
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 from worker_agent.backends.emulated import EmulatedBackend
 

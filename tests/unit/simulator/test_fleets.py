@@ -14,7 +14,7 @@ from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import JobArrived
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.arrivals import read_arrivals
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SimulatorSettings
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.sweep import make_workload, run, run_count, sweep
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 

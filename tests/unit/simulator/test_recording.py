@@ -12,8 +12,8 @@ from synergai.scheduling.event_log import EventLog
 from synergai.simulator.emulation import number_configurations
 from synergai.simulator.recording import read_recording
 from synergai.simulator.results import summarize
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 
 if TYPE_CHECKING:

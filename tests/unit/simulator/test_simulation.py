@@ -20,8 +20,12 @@ from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.audit import AuditFailed, audit
 from synergai.simulator.bounds import violations_at_least
 from synergai.simulator.results import summarize
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SimulatorSettings, parse_seeds
 from synergai.simulator.simulation import Run, scheduling_settings, simulate
+from synergai.simulator.simulator_settings import (
+    RECONSTRUCTED_PROFILE,
+    SimulatorSettings,
+    parse_seeds,
+)
 from synergai.simulator.sweep import sweep
 from synergai.simulator.tables import METRICS, rows
 from synergai.simulator.workload import (

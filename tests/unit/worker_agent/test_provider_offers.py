@@ -9,10 +9,10 @@ import pytest
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
+from worker_agent.agent_settings import AgentSettings
 from worker_agent.hosts import provider_offers
 from worker_agent.hosts.provider_offers import find_offers, logged_reason
 from worker_agent.providers.choice import choices_of
-from worker_agent.settings import AgentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

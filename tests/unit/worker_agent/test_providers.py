@@ -9,9 +9,9 @@ import pytest
 
 from synergai.domain import Configuration
 from synergai.errors import InvalidSettings
+from worker_agent.agent_settings import AgentSettings
 from worker_agent.providers.choice import ProviderChoice, choices_of
 from worker_agent.providers.onnxruntime_options import session_providers
-from worker_agent.settings import AgentSettings
 
 CPU_FALLBACK: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from tests.loaded_host import LoadedHost
+from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
-from worker_agent.settings import AgentSettings, WorkerSettings
 from worker_agent.worker import Worker
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from synergai.domain import Configuration, EngineName, Session, largest_configur
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.names import validate_name
 from synergai.runtime.reexec import decode_config, encode_config
+from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.power.controller import PowerMode
-from worker_agent.settings import AgentSettings, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

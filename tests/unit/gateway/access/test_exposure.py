@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.access.exposure import check_before_start, check_exposure
-from gateway.settings import GatewaySettings
+from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import load_dictionary
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 
 
 def an_entry(

@@ -47,7 +47,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.recording import read_log
-from synergai.simulator.settings import RECONSTRUCTED_PROFILE, SweepSettings
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SweepSettings
 from synergai.simulator.sweep import simulate_all
 from synergai.simulator.workload import Profile
 

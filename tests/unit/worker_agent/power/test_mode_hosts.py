@@ -9,9 +9,9 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput, Unavailable
+from worker_agent.agent_settings import WorkerSettings
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.power.controller import ModeRefused, PowerMode, Reading, SwitchFailed
-from worker_agent.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from worker_agent.hosts.pool import HostPool

@@ -28,7 +28,7 @@ from synergai.runtime.setting_types import (
 )
 from synergai.runtime.settings import Settings
 from worker_agent.cpu_affinity import check_thread_counts
-from worker_agent.providers.settings import Providers
+from worker_agent.providers.provider_settings import Providers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

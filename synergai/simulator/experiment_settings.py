@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from synergai.simulator.settings import ExperimentName, PolicyName, WorkloadSettings
+from synergai.simulator.simulator_settings import ExperimentName, PolicyName, WorkloadSettings
 from synergai.simulator.workload import Sessions
 
 

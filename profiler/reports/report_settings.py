@@ -12,7 +12,7 @@ from profiler.reports.printed import QUERIES
 from synergai.runtime.paths import default_dictionary
 from synergai.runtime.setting_types import Checked, OptionName
 from synergai.runtime.settings import Settings
-from synergai.simulator.settings import (
+from synergai.simulator.simulator_settings import (
     DEFAULT_POLICIES,
     RECONSTRUCTED_PROFILE,
     ExperimentNames,

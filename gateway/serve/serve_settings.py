@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.settings import GatewaySettings
+from gateway.gateway_settings import GatewaySettings
 from synergai.runtime.paths import worker_state
 from synergai.runtime.setting_types import POSITIONAL
 from synergai.runtime.settings import Settings
-from worker_agent.settings import AgentSettings, WorkerSettings
+from worker_agent.agent_settings import AgentSettings, WorkerSettings
 
 
 class ServeSettings(Settings, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import Meta
 from synergai.runtime.paths import default_dictionary, default_worker_class
 from synergai.runtime.setting_types import Cores, Duration, OptionName, named
 from synergai.runtime.settings import Settings
-from worker_agent.providers.settings import Providers
+from worker_agent.providers.provider_settings import Providers
 
 
 class ProfilerSettings(Settings, frozen=True, kw_only=True):
