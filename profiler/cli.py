@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from profiler.measurement_output import measurement_record, print_measurements
 from profiler.profiler_settings import ProfilerSettings
-from profiler.report import measurement_record, print_measurements
 from synergai.cli.commands import settings_command
 from synergai.cli.output import print_json
 from synergai.domain import WorkerClass

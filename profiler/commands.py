@@ -15,11 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from profiler.conditions import THROTTLED_SHARE
 from profiler.generators.generator import GENERATORS, generate
+from profiler.measurement_output import disturbance_text
 from profiler.repetition import measure_with_repeats
-from profiler.report import disturbance_text
 from profiler.search_run import SearchRun, make_plan
+from profiler.searched_space import make_space
 from profiler.sessions import configurations, find_engines, sessions_to_measure
-from profiler.space import make_space
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable, NotFound

@@ -16,7 +16,7 @@ from profiler.search.costs import SearchPlan
 from profiler.search.search import Search
 from profiler.search.strategy import STRATEGIES
 from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
-from profiler.space import ROUGH_ERROR
+from profiler.searched_space import ROUGH_ERROR
 from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import PREDICTED, ProfileEntry
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from profiler.measurement import Measurement
     from profiler.measurer import Measurer
-    from profiler.space import SearchedSpace
+    from profiler.searched_space import SearchedSpace
     from synergai.models.origins import EngineOrigins
 
 Follow: TypeAlias = "Callable[[Session], AbstractContextManager[Callable[[float], None]]]"

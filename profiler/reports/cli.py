@@ -27,8 +27,8 @@ def characterisation(settings: CharacterisationSettings) -> None:
     front of throughput against efficiency where power was measured.
     """
     _require_drawing()
+    from profiler.reports.characterisation.fleet_profile import FleetProfile
     from profiler.reports.characterisation.report import characterise
-    from profiler.reports.characterisation.space import FleetProfile
     from synergai.profiles.files import load_dictionary
     from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 
@@ -69,7 +69,7 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOri
     from rich.console import Console
     from rich.progress import track
 
-    from profiler.reports.characterisation.space import RECONSTRUCTED
+    from profiler.reports.characterisation.fleet_profile import RECONSTRUCTED
     from profiler.reports.evaluation.outcomes import outcome_of_run
     from profiler.reports.evaluation.report import StudyOrigin
     from profiler.reports.evaluation.study import Study

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from synergai.profiles.pareto import front
 
 if TYPE_CHECKING:
-    from profiler.reports.characterisation.space import FleetProfile
+    from profiler.reports.characterisation.fleet_profile import FleetProfile
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from profiler.reports.characterisation.energy import EfficiencyFront
+    from profiler.reports.characterisation.fleet_profile import FleetProfile
     from profiler.reports.characterisation.operating_modes import Knob, KnobValue, ModeComparison
-    from profiler.reports.characterisation.space import FleetProfile
     from profiler.reports.characterisation.threads import ThreadScaling
     from profiler.reports.characterisation.workers import ClassSummary
     from profiler.reports.charts import Chart

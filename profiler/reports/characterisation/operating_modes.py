@@ -18,7 +18,7 @@ from synergai.profiles.dictionary import DISTURBED
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from profiler.reports.characterisation.space import FleetProfile
+    from profiler.reports.characterisation.fleet_profile import FleetProfile
     from synergai.domain import EngineName, WorkerClass
     from synergai.profiles.dictionary import ProfileEntry
 

@@ -17,7 +17,7 @@ from profiler.reports.printed import CHARACTERISATION
 from profiler.reports.wording import UNKNOWN, count, listing, number, percent
 
 if TYPE_CHECKING:
-    from profiler.reports.characterisation.space import FleetProfile
+    from profiler.reports.characterisation.fleet_profile import FleetProfile
     from profiler.reports.comparison import Comparison
     from profiler.reports.document import Block
 

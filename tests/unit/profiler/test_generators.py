@@ -17,7 +17,7 @@ from profiler.generators.generator import (
 from profiler.generators.threads import powers_of_two
 from profiler.profiler_settings import ProfilerSettings
 from profiler.search.space import Knobs
-from profiler.space import knobs_of
+from profiler.searched_space import knobs_of
 from synergai.domain import Configuration, EngineName
 from synergai.models.directory import EngineDefinition
 from worker_agent.power.controller import PowerMode

@@ -11,9 +11,9 @@ import pytest
 
 from profiler import commands
 from profiler.measurement import Measurement
+from profiler.measurement_output import print_measurements
 from profiler.profiler_settings import ProfilerSettings
 from profiler.repetition import measure_with_repeats
-from profiler.report import print_measurements
 from profiler.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable

@@ -17,8 +17,8 @@ from profiler.search.process import expected_log_qps
 from profiler.search.space import Knobs
 from profiler.search.strategy import STRATEGIES
 from profiler.search_run import SearchRun, make_plan
+from profiler.searched_space import MAX_OTHERS, make_space
 from profiler.single_stream import SingleStreamResult
-from profiler.space import MAX_OTHERS, make_space
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.models.origins import EngineOrigins
