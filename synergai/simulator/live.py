@@ -59,10 +59,9 @@ def run_live(
             [
                 *("--dictionary", str(emulation.dictionary)),
                 *("--policy", policy),
-                *_option("--policy-options", _scaled_options(policy, options, scale)),
                 *("--event-log", str(log)),
             ],
-            prefix=("env", *_scaled_constants(scale)),
+            prefix=("env", *_internal_settings(policy, options, scale)),
         )
         for worker_class in workload.profile.classes:
             warm = {}
@@ -76,7 +75,7 @@ def run_live(
                     *("--power", "none"),
                     *("--threads", ",".join(map(str, emulation.threads(worker_class)))),
                     *("--memory-mb", str(_MEMORY_MB)),
-                    *_option("--pin", warm),
+                    *(("--pin", _pairs(warm)) if warm else ()),
                 ],
             )
         fleet.wait_for_workers(len(workload.profile.classes), _JOIN_TIMEOUT_S)
@@ -128,12 +127,14 @@ def _scaled_options(policy: str, options: Mapping[str, str], scale: float) -> di
     return scaled
 
 
-def _scaled_constants(scale: float) -> Iterator[str]:
-    """Return environment variables that divide the scheduler's time constants by `scale`."""
+def _internal_settings(policy: str, options: Mapping[str, str], scale: float) -> Iterator[str]:
+    """Yield environment variables that divide the scheduler's time constants by `scale`."""
     defaults = SchedulingSettings()
     for name in ("pace_half_life_s", "reassess_s"):
         yield f"SYNERGAI_GATEWAY_{name.upper()}={getattr(defaults, name) / scale}"
+    if scaled := _scaled_options(policy, options, scale):
+        yield f"SYNERGAI_GATEWAY_POLICY_OPTIONS={_pairs(scaled)}"
 
 
-def _option(option: str, pairs: Mapping[str, str]) -> list[str]:
-    return [option, ",".join(f"{key}={value}" for key, value in pairs.items())] if pairs else []
+def _pairs(values: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in values.items())
