@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.access.authenticator import Authenticator
 from gateway.access.caller import current_caller
@@ -49,12 +49,12 @@ from synergai.profiles.service import ProfileService
 from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.clock import Clock
 from synergai.runtime.paths import dictionary_path
+from synergai.runtime.tasks import TaskBag
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import ProfilesRemoved
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from contextlib import AsyncExitStack
 
     from gateway.gateway_settings import GatewaySettings
@@ -69,8 +69,9 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     Raises:
         SynergaiError: the state directory or the dictionary cannot be used.
     """
-    clock, metrics = Clock(), Metrics()
-    access, authenticator = _access(config, metrics, stack)
+    clock, metrics, tasks = Clock(), Metrics(), TaskBag()
+    stack.push_async_callback(tasks.close)
+    access, authenticator = _access(config, metrics, tasks, stack)
     admission = Admission(config.max_requests, config.max_request_bytes)
     audit = _audit(config, metrics, stack)
     quotas = TenantQuotas(clock)
@@ -87,7 +88,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             EventLog(config.event_log, config.scheduling, profiles.dictionary, journal.epoch)
         )
     profiled = {entry.engine for entry in profiles.dictionary}
-    store = _store(config, stack)
+    store = _store(config, tasks, stack)
     catalogue = Catalogue(
         await journal.engines() | (profiled - await journal.forgotten_engines()),
         await journal.unloaded_engines(),
@@ -134,7 +135,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     stack.push_async_callback(jobs.close)
     restored = await jobs.restore()
-    _keep_running(jobs.pauses.follow_store(), stack)
+    tasks.start(jobs.pauses.follow_store())
     retention = Retention(
         data,
         journal,
@@ -143,8 +144,8 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         results_kept_s=config.results_kept_s,
         budget_bytes=budget_bytes,
     )
-    _keep_running(retention.run(), stack)
-    _keep_running(profiles.watch(partial(_tell_changes, dispatcher, served_profiles)), stack)
+    tasks.start(retention.run())
+    tasks.start(profiles.watch(partial(_tell_changes, dispatcher, served_profiles)))
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
     rollouts = Rollouts(versions, model_control, policies)
     stack.push_async_callback(rollouts.close)
@@ -175,10 +176,11 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     if access is not None:
         await rules.load()
         access.follow(lambda table: hub.set_rules(table.workers))
-    _keep_running(rules.watch(hub.review), stack)
+    tasks.start(rules.watch(hub.review))
     store.follow(hub.follow_store)
     # In case a port cannot be opened; a started gateway closes the hub before its servers stop.
     stack.push_async_callback(hub.close)
+    stack.push_async_callback(tasks.close)  # before what they use
     unread = UnreadResponses(config.max_response_bytes)
     inference = Inference(
         dispatcher, versions, variants, admission, quotas, metrics, clock, journal.epoch
@@ -230,7 +232,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     return app
 
 
-def _store(config: GatewaySettings, stack: AsyncExitStack) -> EngineStore:
+def _store(config: GatewaySettings, tasks: TaskBag, stack: AsyncExitStack) -> EngineStore:
     """Return the store of engines, which loads its versions in the background.
 
     Raises:
@@ -244,20 +246,21 @@ def _store(config: GatewaySettings, stack: AsyncExitStack) -> EngineStore:
         budget_bytes=config.store_budget,
     )
     stack.push_async_callback(store.close)
-    _keep_running(store.run(), stack)
+    tasks.start(store.run())
     return store
 
 
 def _access(
     config: GatewaySettings,
     metrics: Metrics,
+    tasks: TaskBag,
     stack: AsyncExitStack,
 ) -> tuple[LiveTable, Authenticator] | tuple[None, None]:
     """Return the access table and the authentication against it, if one is configured."""
     if config.access is None:
         return None, None
     table = LiveTable(config.access)
-    _keep_running(table.watch(), stack)
+    tasks.start(table.watch())
     authenticator = Authenticator(table, stack)
     metrics.add_counter(
         "access_table_rejected",
@@ -290,17 +293,6 @@ def _audit(config: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> 
         lambda: file.dropped,
     )
     return log
-
-
-def _keep_running(work: Coroutine[Any, Any, None], stack: AsyncExitStack) -> None:
-    """Run `work` in a task until `stack` is closed."""
-    stack.push_async_callback(_cancel, asyncio.create_task(work))
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait until it has ended."""
-    task.cancel()
-    await asyncio.wait([task])
 
 
 def _tell_changes(

@@ -16,6 +16,7 @@ from gateway.access.key_set import KeySet
 from gateway.access.roles import JWT_PREFIX
 from synergai.errors import InvalidInput, Unauthenticated
 from synergai.names import validate_name
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from gateway.access.table import AccessTable, Jwt
@@ -51,13 +52,13 @@ class JwtTokens:
         self._table: AccessTable
         self._issuers: dict[str, Jwt] = {}
         self._keys: dict[str, KeySet] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = TaskBag()
         self._verified: OrderedDict[bytes, Caller] = OrderedDict()
         self._claims: WeakKeyDictionary[Caller, _Claims] = WeakKeyDictionary()
 
     async def close(self) -> None:
         """Stop refreshing keys."""
-        await asyncio.gather(*(keys.close() for keys in self._keys.values()), *self._closing)
+        await asyncio.gather(*(keys.close() for keys in self._keys.values()), self._closing.wait())
 
     def apply(self, table: AccessTable) -> None:
         """Follow a change of the table; callers of open streams change as well."""
@@ -65,9 +66,7 @@ class JwtTokens:
         self._issuers = {jwt.issuer: jwt for jwt in table.jwt}
         wanted = {jwt.keys for jwt in table.jwt}
         for location in self._keys.keys() - wanted:
-            closing = asyncio.create_task(self._keys.pop(location).close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(self._keys.pop(location).close())
         for location in wanted - self._keys.keys():
             self._keys[location] = KeySet(location)
         for caller, claims in list(self._claims.items()):

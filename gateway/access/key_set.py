@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from synergai.errors import SynergaiError, Unauthenticated, Unavailable
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -48,15 +49,13 @@ class KeySet:
         self._location = location
         self._keys: dict[str, dict[str, Any]] | None = None
         self._asked_at = -UNKNOWN_KEY_REFRESH_S
-        self._loading = asyncio.create_task(self._load())
-        self._refreshing = asyncio.create_task(self._refresh())
+        self._tasks = TaskBag()
+        self._loading = self._tasks.start(self._load())
+        self._tasks.start(self._refresh())
 
     async def close(self) -> None:
         """Stop refreshing."""
-        tasks = self._loading, self._refreshing
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await self._tasks.close()
 
     async def find(self, key_id: str) -> dict[str, Any]:
         """Return a key as a JWK.
@@ -73,7 +72,7 @@ class KeySet:
             now = time.monotonic()
             if self._loading.done() and now >= self._asked_at + UNKNOWN_KEY_REFRESH_S:
                 self._asked_at = now
-                self._loading = asyncio.create_task(self._load())
+                self._loading = self._tasks.start(self._load())
             await asyncio.wait([self._loading])
             key = self._find(key_id)
         if key is not None:

@@ -37,6 +37,7 @@ from synergai.errors import Conflict, InvalidInput, SynergaiError, Unavailable
 from synergai.names import validate_name
 from synergai.protocol import rpc
 from synergai.protocol.converters import session_from_proto
+from synergai.runtime.tasks import TaskBag
 from synergai.runtime.text import counted
 from synergai.scheduling.events import (
     ConfigurationsUnusable,
@@ -119,7 +120,8 @@ class Hub:
         self._on_forgotten_engines = on_forgotten_engines
         self._heartbeat_s = heartbeat_s
         self.work_port = 0
-        self._monitor = asyncio.create_task(self._monitor_heartbeats())
+        self._tasks = TaskBag()
+        self._tasks.start(self._monitor_heartbeats())
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the service's handler for a gRPC server."""
@@ -133,9 +135,8 @@ class Hub:
 
     async def close(self) -> None:
         """Close all connections."""
-        self._monitor.cancel()
         self._connections.close(Unavailable("the gateway is stopping"))
-        await asyncio.wait([self._monitor])
+        await self._tasks.close()
         await self._work_streams.close()
 
     def fetch(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.fleet.version_policy import LATEST, VersionPolicy
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
+from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version, validate_version, versioned
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Rollouts:
         self._loader = loader
         self._store = store
         self._preparing: dict[EngineName, asyncio.Task[None]] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        self._writing = TaskBag()
         self._changing = asyncio.Lock()
         versions.prepare = self._prepare
         versions.on_unusable = self._on_unusable
@@ -65,11 +66,11 @@ class Rollouts:
 
     async def close(self) -> None:
         """Stop loading versions, and complete what is being written."""
-        loading = list(self._preparing.values())
-        for task in loading:
-            task.cancel()
-        if tasks := [*loading, *self._writing]:
-            await asyncio.wait(tasks)
+        if loading := list(self._preparing.values()):
+            for task in loading:
+                task.cancel()
+            await asyncio.wait(loading)
+        await self._writing.wait()
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -218,9 +219,7 @@ class Rollouts:
     def _set_now(self, name: str, policy: VersionPolicy) -> None:
         """Apply a policy at once, and record it."""
         self._versions.set_policy(name, policy)
-        writing = asyncio.create_task(self._write())
-        self._writing.add(writing)
-        writing.add_done_callback(self._writing.discard)
+        self._writing.start(self._write())
 
     async def _write(self) -> None:
         try:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from synergai.runtime.tasks import TaskBag
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
@@ -43,8 +45,7 @@ class TlsListener:
         self._tls = tls
         self._handshake_timeout_s = handshake_timeout_s
         self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._tasks = TaskBag()
 
     async def start(self, host: str, port: int) -> int:
         """Listen on `port`, or on a free one if it is 0; return the port.
@@ -64,16 +65,14 @@ class TlsListener:
         except OSError:
             self._close_listeners()
             raise
-        self._accepting = [asyncio.create_task(self._accept(each)) for each in self._listeners]
+        for listener in self._listeners:
+            self._tasks.start(self._accept(listener))
         chosen: int = self._listeners[0].getsockname()[1]
         return chosen
 
     async def close(self) -> None:
         """Stop listening, and end the handshakes."""
-        tasks = [*self._accepting, *self._handshakes]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         self._close_listeners()
 
     def _close_listeners(self) -> None:
@@ -90,9 +89,7 @@ class TlsListener:
                 await asyncio.sleep(_ACCEPT_AGAIN_S)
                 continue
             protocol = self._make()
-            handshake = asyncio.create_task(self._shake_hands(protocol, connection))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            handshake = self._tasks.start(self._shake_hands(protocol, connection))
             protocol.closed.add_done_callback(partial(_end, handshake))
 
     async def _shake_hands(self, protocol: WorkSocket, connection: socket.socket) -> None:

@@ -5,7 +5,6 @@ A worker is in the fleet while it has a work stream; a new one replaces the one 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from gateway.hub.orders import pack_orders
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.work_messages import decode_reports
 from synergai.runtime.send_queue import SendQueue
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,12 +63,11 @@ class WorkStreams:
         self._clock = clock
         self._max_message_bytes = max_message_bytes
         self._batch_bytes = max_message_bytes // 2
-        self._senders: set[asyncio.Task[None]] = set()
+        self._senders = TaskBag()
 
     async def close(self) -> None:
         """Wait until all streams have ended; closing their connections ends them."""
-        if self._senders:
-            await asyncio.wait(self._senders)
+        await self._senders.wait()
 
     def serve(self, connection_id: str, transport: WorkTransport) -> None:
         """Serve the work stream of the connection with this id.
@@ -83,11 +82,7 @@ class WorkStreams:
         orders.on_error = transport.close
         collector = OrderCollector(worker, orders, self._clock)
         orders.send_at_once = partial(self._send_at_once, collector, transport)
-        sender = asyncio.create_task(
-            self._send_orders(connection, worker, orders, collector, transport)
-        )
-        self._senders.add(sender)
-        sender.add_done_callback(self._senders.discard)
+        self._senders.start(self._send_orders(connection, worker, orders, collector, transport))
         self._dispatcher.add_worker(worker)
 
     def _open(

@@ -18,6 +18,7 @@ from gateway.fleet.worker import SendInputs
 from gateway.records.log import DamagedLog
 from gateway.records.results import InputResult
 from synergai.protocol.job_inputs import split_input
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,7 +142,7 @@ class InputFeed:
         self._fail = fail
         self._on_results = on_results
         self._assigned: dict[AssignmentId, _AssignedInputs] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskBag()
         self._names: dict[int, str] = {}
         self._suspects: set[int] = set()
         self._crashes = 0
@@ -153,9 +154,7 @@ class InputFeed:
         inputs = self._assigned[assignment.id] = _AssignedInputs(
             worker, assignment, worker.in_flight[assignment.id]
         )
-        inputs.task = asyncio.create_task(self._send(inputs))
-        self._tasks.add(inputs.task)
-        inputs.task.add_done_callback(self._tasks.discard)
+        inputs.task = self._tasks.start(self._send(inputs))
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -164,8 +163,7 @@ class InputFeed:
     async def close(self) -> None:
         """Stop, and wait until nothing reads the inputs."""
         self.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.wait()
 
     def results(
         self, progress: AssignmentProgress, responses: Sequence[Buffer]

@@ -16,6 +16,7 @@ from gateway.records.log import DamagedLog
 from synergai.domain import Fault, JobState
 from synergai.errors import UploadNotFound
 from synergai.runtime.backoff import Backoff
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,19 +56,17 @@ class Reopening:
         self._on_opened = on_opened
         self._clock = clock
         self._jobs: list[SubmittedJob] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskBag()
 
     def add(self, job: SubmittedJob) -> None:
         """Try again to open the files of a job, until they are open or it has ended."""
         self._jobs.append(job)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
+        if not self._tasks:
+            self._tasks.start(self._run())
 
     async def close(self) -> None:
         """Stop trying; the jobs stay in the journal."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.close()
 
     async def _run(self) -> None:
         delays = RETRY.delays()

@@ -26,9 +26,10 @@ from synergai.errors import (
     Overloaded,
     SynergaiError,
 )
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Coroutine
+    from collections.abc import AsyncGenerator, Collection
 
     from gateway.access.caller import Caller
     from gateway.admission.limits import Admission
@@ -94,7 +95,7 @@ class SubmittedJobs:
         self._max_jobs = max_jobs
         self._own_inputs = own_inputs
         self._reopening = Reopening(own_inputs, self._start, clock)
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks = TaskBag()
         self._accepting = 0
         self._unfinished: dict[JobId, SubmittedJob] = {}
         self.pauses = Pauses(journal, dispatcher, self._unfinished)
@@ -132,8 +133,7 @@ class SubmittedJobs:
     async def close(self) -> None:
         """Wait until the files of ended jobs are closed."""
         await self._reopening.close()
-        if self._closing:
-            await asyncio.wait(self._closing)
+        await self._tasks.wait()
 
     async def submit(
         self,
@@ -176,7 +176,7 @@ class SubmittedJobs:
             try:
                 usage = self._quotas.start_job(record.spec.tenant, record.spec.queries)
             except SynergaiError:
-                self._close_later(self._discard(data))
+                self._tasks.start(self._discard(data))
                 raise
         except SynergaiError:
             # A retry after a lost reply must get the original result.
@@ -276,16 +276,11 @@ class SubmittedJobs:
         record_job_end(self._metrics, tracker)
         self._errors.add(tracker.record.estimated_s, tracker.record.actual_s)
         if job.feed is not None:
-            self._close_later(self._close_feed(job.feed))
+            self._tasks.start(self._close_feed(job.feed))
 
     async def _close_feed(self, feed: InputFeed) -> None:
         await feed.close()
         await self._own_inputs.close(feed.data)
-
-    def _close_later(self, closing: Coroutine[object, object, None]) -> None:
-        task = asyncio.ensure_future(closing)
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     async def _prepare(self, caller: Caller, record: JobRecord) -> tuple[JobRecord, JobData | None]:
         """Open the upload of a new job, if it is over one."""
@@ -341,7 +336,7 @@ class SubmittedJobs:
             return
         if usage is not None:
             usage.end_job()
-        self._close_later(self._discard(data))
+        self._tasks.start(self._discard(data))
 
     def _add(self, tracker: JobTracker, usage: TenantUsage | None) -> SubmittedJob:
         job = SubmittedJob(tracker, usage, self._dispatcher, self._journal, self._phase_changed)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from gateway.records.log import RecordLog, sync_directory
 from synergai.errors import Conflict
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -100,7 +101,7 @@ class DataStore:
         self._open: dict[DataKey, OpenLog] = {}
         # One for each log, as a large one takes long to open.
         self._locks: dict[DataKey, _KeyLock] = {}
-        self._releasing: set[asyncio.Task[None]] = set()
+        self._releasing = TaskBag()
 
     async def load(self) -> None:
         """Find the logs that are on disk."""
@@ -109,8 +110,7 @@ class DataStore:
 
     async def close(self) -> None:
         """Close all logs."""
-        if self._releasing:
-            await asyncio.wait(self._releasing)
+        await self._releasing.wait()
         for opened in list(self._open.values()):
             async with self._locked(opened.key):
                 if self._open.pop(opened.key, None) is not None:
@@ -179,10 +179,7 @@ class DataStore:
 
     async def release(self, opened: OpenLog) -> None:
         """End a use of a log, also if the call is cancelled; delete an upload without inputs."""
-        releasing = asyncio.ensure_future(self._release(opened))
-        self._releasing.add(releasing)
-        releasing.add_done_callback(self._releasing.discard)
-        await asyncio.shield(releasing)
+        await self._releasing.complete(self._release(opened))
 
     async def _release(self, opened: OpenLog) -> None:
         released = False

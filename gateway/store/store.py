@@ -33,12 +33,12 @@ from synergai.errors import (
 )
 from synergai.models.manifest import content_digest, read_manifest
 from synergai.names import validate_name
+from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version, validate_stored_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
     from gateway.access.caller import Caller
     from gateway.store.files import Files
@@ -89,7 +89,7 @@ class EngineStore:
             uploads, self._threads, budget_bytes=budget_bytes, keep_free_bytes=keep_free_bytes
         )
         self._changes = asyncio.Lock()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running = TaskBag()
         self._followers: list[Callable[[], object]] = []
         self.budget_bytes = budget_bytes
         self.fault = ""
@@ -143,8 +143,7 @@ class EngineStore:
 
     async def close(self) -> None:
         """Wait for changes in progress."""
-        while self._running:
-            await asyncio.wait(self._running)
+        await self._running.wait()
         await self._threads.close()
 
     async def load(self) -> None:
@@ -240,7 +239,9 @@ class EngineStore:
             Unavailable: the storage cannot be written.
         """
         selectors = parse_placement(placement)
-        return await self._change(self._publish(caller, engine, version, digest, selectors))
+        return await self._running.complete(
+            self._publish(caller, engine, version, digest, selectors)
+        )
 
     async def place(self, engine: str, version: int, placement: Sequence[str]) -> StoredVersion:
         """Change which workers fetch a version.
@@ -251,7 +252,7 @@ class EngineStore:
             Unavailable: the storage cannot be written.
         """
         selectors = parse_placement(placement)
-        return await self._change(self._place(engine, version, selectors))
+        return await self._running.complete(self._place(engine, version, selectors))
 
     async def remove(self, engine: str, version: int) -> int:
         """Remove a version and the content that no other one has; return its size in bytes.
@@ -260,7 +261,7 @@ class EngineStore:
             NotFound: there is no such version.
             Unavailable: the storage cannot be written.
         """
-        return await self._change(self._remove(engine, version))
+        return await self._running.complete(self._remove(engine, version))
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -415,18 +416,6 @@ class EngineStore:
             self._by_engine[engine].add(version)
         for on_change in self._followers:
             on_change()
-
-    async def _change(self, change: Coroutine[Any, Any, T]) -> T:
-        """Run a change to its end, even if the caller is cancelled."""
-        task = asyncio.ensure_future(change)
-        self._running.add(task)
-        task.add_done_callback(self._end_change)
-        return await asyncio.shield(task)
-
-    def _end_change(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # avoids asyncio's warning if the caller has gone
 
     async def _call(self, operation: Callable[[], T]) -> T:
         """Run a blocking operation of the storage in a thread, and keep its fault.

@@ -18,6 +18,7 @@ import uvloop
 
 from synergai.errors import SynergaiError, Unavailable
 from synergai.loadgen.completion import EMPTY_RESPONSE
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,7 @@ class AsyncSystem:
         self._issued: deque[Issued] = deque()
         self._unsent: deque[Issued] = deque()
         self._wakeup_pending = False
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._in_flight = TaskBag()
         self._completed: list[tuple[int, bytes]] = []
         self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=self._run, name="gateway")
@@ -134,9 +135,7 @@ class AsyncSystem:
     def _send(self) -> None:
         """Send samples up to the window."""
         while self._unsent and (self._window is None or len(self._in_flight) < self._window):
-            task = asyncio.create_task(self._infer(*self._unsent.popleft()))
-            self._in_flight.add(task)
-            task.add_done_callback(self._in_flight.discard)
+            self._in_flight.start(self._infer(*self._unsent.popleft()))
 
     async def _infer(self, sample_id: int, index: int, issued_at: float) -> None:
         since = issued_at if self._window is None else time.monotonic()

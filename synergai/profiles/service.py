@@ -16,6 +16,7 @@ from synergai.errors import SynergaiError
 from synergai.profiles.dictionary import OBSERVED, ConfigurationDictionary
 from synergai.profiles.plausibility import MAX_ENTRIES, check_plausible, find_implausible
 from synergai.profiles.store import DictionaryStore
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -107,7 +108,7 @@ class ProfileService:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._store = DictionaryStore(path)
         self._write_lock = asyncio.Lock()
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes = TaskBag()
         self._observed: dict[Key, _Observed] = {}
         self.set_aside: dict[Key, ProfileEntry] = {}
         self._path = path
@@ -142,9 +143,7 @@ class ProfileService:
         )
         at = datetime.now(UTC).isoformat(timespec="seconds")
         self._observed[key_of(entry)] = _Observed(at, digest)
-        task = asyncio.create_task(self._store_observed(self.completed(entry)))
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        self._writes.start(self._store_observed(self.completed(entry)))
 
     def completed(self, entry: ProfileEntry) -> ProfileEntry:
         """Return an entry of the core with the date and model file that it lacks if observed."""
@@ -269,7 +268,7 @@ class ProfileService:
 
     async def close(self) -> None:
         """Wait for pending reads and writes, and close the file."""
-        await asyncio.gather(*self._writes)
+        await self._writes.wait()
         async with self._write_lock:
             self._store.close()
 

@@ -40,6 +40,7 @@ from synergai.protocol.status import (
     status_code,
 )
 from synergai.runtime.ports import cannot_listen
+from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -159,7 +160,7 @@ class SlowCalls:
     """Ends calls whose clients do not read, with the reason."""
 
     def __init__(self) -> None:
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = TaskBag()
 
     async def ending(self, context: Context) -> Callable[[SynergaiError], None]:
         """Return a function that ends the current call with an error, while its handler waits.
@@ -172,9 +173,7 @@ class SlowCalls:
         await context.send_initial_metadata(())
 
         def end(error: SynergaiError) -> None:
-            task = asyncio.create_task(_end(context, handler, error))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending.start(_end(context, handler, error))
 
         return end
 

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from synergai.domain import Fault
 from synergai.errors import InvalidInput
 from synergai.protocol.job_inputs import split_input, without_version
+from synergai.runtime.tasks import TaskBag
 from worker_agent.runner.inputs import InputFeed
 from worker_agent.runner.interfaces import Failure
 
@@ -50,7 +51,7 @@ class InputQueue(InputFeed):
         self._received = 0
         self._urls: deque[tuple[str, Future[Content]]] = deque()
         self._ahead = 0
-        self._reading: set[asyncio.Task[None]] = set()
+        self._reading = TaskBag()
         self._closed = False
 
     def receive(self, inputs: Sequence[Buffer], suspects: Collection[int]) -> None:
@@ -83,15 +84,12 @@ class InputQueue(InputFeed):
         """Read nothing more."""
         self._closed = True
         self._urls.clear()
-        for task in self._reading:
-            task.cancel()
+        self._reading.cancel()
 
     def _read_ahead(self) -> None:
         while self._urls and self._ahead < READ_AHEAD and not self._closed:
             self._ahead += 1
-            task = asyncio.create_task(self._fetch(*self._urls.popleft()))
-            self._reading.add(task)
-            task.add_done_callback(self._reading.discard)
+            self._reading.start(self._fetch(*self._urls.popleft()))
 
     async def _fetch(self, url: str, content: Future[Content]) -> None:
         try:

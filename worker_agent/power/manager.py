@@ -8,6 +8,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from synergai.runtime.tasks import TaskBag
 from worker_agent.power.controller import PowerMode, Reading, SwitchFailed
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.selection import AUTO, open_controller
@@ -46,7 +47,7 @@ class PowerManager:
         self._thread = thread
         self._on_change = on_change
         self._switch_s = 0.0
-        self._poller: asyncio.Task[None] | None = None
+        self._tasks = TaskBag()
 
     @classmethod
     async def open(
@@ -79,7 +80,7 @@ class PowerManager:
             thread.shutdown(wait=False)
             raise
         if power.modes:
-            power._poller = asyncio.create_task(power._poll())
+            power._tasks.start(power._poll())
         return power
 
     @property
@@ -106,9 +107,7 @@ class PowerManager:
 
     async def close(self) -> None:
         """Stop polling and close the controller."""
-        if self._poller is not None:
-            self._poller.cancel()
-            await asyncio.gather(self._poller, return_exceptions=True)
+        await self._tasks.close()
         try:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._thread, self._controller.close)

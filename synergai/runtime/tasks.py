@@ -1,0 +1,72 @@
+"""Tasks with an owner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class TaskBag:
+    """Tasks of one owner, which waits for them or cancels them before it ends.
+
+    A failure ends only its own task and is logged.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start `work` in a task."""
+        task = self._add(work)
+        task.add_done_callback(_log_failure)
+        return task
+
+    async def complete(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end, even if the caller is cancelled; return its result.
+
+        Raises:
+            Exception: `work` failed. If the caller was cancelled, that is logged instead.
+        """
+        task = self._add(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)
+            raise
+
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait(self) -> None:
+        """Wait until all tasks have ended, and those that they have started."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def close(self) -> None:
+        """Cancel all tasks and wait until they have ended."""
+        self.cancel()
+        await self.wait()
+
+    def _add(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a background task has failed", exc_info=error)

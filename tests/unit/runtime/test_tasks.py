@@ -1,0 +1,76 @@
+"""Tasks with an owner."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from synergai.runtime.tasks import TaskBag
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+async def fail() -> NoReturn:
+    await asyncio.sleep(0)
+    raise ValueError("a bug")
+
+
+async def forever(cancelled: list[str]) -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        cancelled.append("cancelled")
+
+
+async def test_closing_cancels_the_tasks_and_waits_for_them() -> None:
+    bag, cancelled = TaskBag(), list[str]()
+    bag.start(forever(cancelled))
+    await asyncio.sleep(0)
+    await bag.close()
+    assert (cancelled, len(bag)) == (["cancelled"], 0)
+
+
+async def test_failure_is_logged_and_ends_no_other_task(caplog: pytest.LogCaptureFixture) -> None:
+    bag, cancelled = TaskBag(), list[str]()
+    bag.start(forever(cancelled))
+    bag.start(fail())
+    while len(bag) > 1:  # noqa: ASYNC110 - nothing else tells
+        await asyncio.sleep(0)
+    assert ("a bug" in caplog.text, cancelled) == (True, [])
+    await bag.close()
+
+
+async def test_waiting_includes_tasks_that_the_tasks_start() -> None:
+    bag, done = TaskBag(), list[int]()
+
+    async def count(left: int) -> None:
+        await asyncio.sleep(0)
+        done.append(left)
+        if left:
+            bag.start(count(left - 1))
+
+    bag.start(count(2))
+    await bag.wait()
+    assert done == [2, 1, 0]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_work_is_completed_and_its_failure_goes_to_the_caller_while_there_is_one(
+    caplog: pytest.LogCaptureFixture, gone: bool
+) -> None:
+    bag = TaskBag()
+
+    def start(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(bag.complete(work))
+
+    caller = start(fail())
+    await asyncio.sleep(0)
+    if gone:
+        caller.cancel()
+    await bag.wait()
+    with pytest.raises(asyncio.CancelledError if gone else ValueError):
+        await caller
+    assert ("a bug" in caplog.text) == gone
