@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.monitoring.collectors import SnapshotCollector, counter, gauge
-from gateway.monitoring.tenant_metrics import OTHER
+from gateway.monitoring.counts import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

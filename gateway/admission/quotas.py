@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.admission.tenant_usage import TenantUsage
-from gateway.monitoring.tenant_metrics import TenantLabels
+from gateway.monitoring.counts import TenantLabels
 from synergai.errors import Overloaded
 
 if TYPE_CHECKING:

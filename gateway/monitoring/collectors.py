@@ -1,14 +1,12 @@
 """Base of the collectors: snapshots on the event loop, rendered by another thread.
 
-Counting costs a few additions of plain numbers per request. The instruments of
-``prometheus_client`` would take a lock for each; here, only the event loop changes or reads the
-numbers. At a scrape it takes a snapshot of them, which another thread renders.
+The instruments of ``prometheus_client`` would take a lock for each count; here, only the event loop
+changes or reads the numbers. At a scrape it takes a snapshot of them, which another thread renders.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from prometheus_client.core import Metric
+
+    from gateway.monitoring.counts import Distribution
 
 StateT = TypeVar("StateT")
 PREFIX: Final = "synergai_"
@@ -51,50 +51,6 @@ class SnapshotCollector(Collector, Generic[StateT]):
     @abstractmethod
     def families(self, state: StateT) -> Iterator[Metric]:
         """Yield the metric families of `state`."""
-
-
-class Buckets:
-    """Upper bounds of a histogram's buckets, in seconds.
-
-    Attributes:
-        bounds: the bounds, ascending, without infinity.
-        labels: the bounds as label values, with infinity.
-    """
-
-    __slots__ = ("bounds", "labels")
-
-    def __init__(self, *bounds: float) -> None:
-        self.bounds = bounds
-        self.labels = [*map(str, bounds), "+Inf"]
-
-
-class Distribution(NamedTuple):
-    """Snapshot of a histogram: observations per bucket, and their sum."""
-
-    buckets: Buckets
-    counts: list[int]
-    total: float
-
-
-class Histogram:
-    """Distribution of durations in seconds."""
-
-    __slots__ = ("_bounds", "_buckets", "_counts", "_total")
-
-    def __init__(self, buckets: Buckets) -> None:
-        self._buckets = buckets
-        self._bounds = buckets.bounds
-        self._counts = [0] * len(buckets.labels)
-        self._total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Record a duration."""
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._total += seconds
-
-    def read(self) -> Distribution:
-        """Return a snapshot."""
-        return Distribution(self._buckets, self._counts.copy(), self._total)
 
 
 def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:

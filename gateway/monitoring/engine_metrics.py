@@ -1,40 +1,24 @@
-"""Metrics of requests, jobs and queries per engine."""
+"""Collector of the metrics of requests, jobs and queries per engine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.monitoring.collectors import (
-    Buckets,
-    Histogram,
     SnapshotCollector,
     add_distribution,
     counter,
     gauge,
     histogram,
 )
-from gateway.monitoring.statistics import EngineStatistics
-from synergai.domain import MAX_VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from prometheus_client.core import Metric
 
-    from gateway.fleet.worker import CompletedQueries
-    from gateway.monitoring.collectors import Distribution
+    from gateway.monitoring.counts import EngineMetrics, WorkState
 
-_COUNTED: Final = ("ok", "late", "expired", "rejected", "failed")
-"""Outcomes of requests that count for the effective accuracy: not those of the client's doing."""
-_OTHERS: Final = "other"
-REQUEST_BUCKETS: Final = Buckets(
-    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
-)
-JOB_BUCKETS: Final = Buckets(
-    *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0),
-    *(300.0, 600.0, 1800.0, 3600.0, 14_400.0, 86_400.0),
-)
 _HISTOGRAMS: Final = {
     "queue": ("queue_seconds", "Time from arrival to the first dispatch."),
     "run": ("run_seconds", "Time from the first dispatch to completion."),
@@ -44,145 +28,6 @@ _HISTOGRAMS: Final = {
     ),
     "excess": ("deadline_excess_seconds", "Time by which deadlines were missed."),
 }
-
-
-class WorkMetrics:
-    """Metrics of an engine's requests, or of its jobs.
-
-    Attributes:
-        outcomes: number of ended requests or jobs by outcome.
-        violations: number of missed deadlines.
-        queue: time from arrival to the first dispatch.
-        run: time from the first dispatch to completion.
-        estimated_run: the scheduler's estimate of it.
-        excess: time by which deadlines were missed.
-    """
-
-    __slots__ = ("outcomes", "violations", *_HISTOGRAMS)
-
-    def __init__(self, buckets: Buckets) -> None:
-        self.outcomes: dict[str, int] = {}
-        self.violations = 0
-        self.queue = Histogram(buckets)
-        self.run = Histogram(buckets)
-        self.estimated_run = Histogram(buckets)
-        self.excess = Histogram(buckets)
-
-    def count(self, outcome: str) -> None:
-        """Count an ended request or job."""
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-
-    def observe_run(self, estimated_s: float | None, actual_s: float) -> None:
-        """Record the time from dispatch to completion and its estimate, if there was one."""
-        self.run.observe(actual_s)
-        if estimated_s:
-            self.estimated_run.observe(estimated_s)
-
-    def count_violation(self, excess_s: float) -> None:
-        """Count a missed deadline and record by how much it was missed."""
-        self.violations += 1
-        self.excess.observe(excess_s)
-
-    def read(self) -> WorkState:
-        """Return a snapshot."""
-        distributions = {name: getattr(self, name).read() for name in _HISTOGRAMS}
-        return WorkState(self.outcomes.copy(), self.violations, distributions)
-
-
-class WorkState(NamedTuple):
-    """Snapshot of `WorkMetrics`."""
-
-    outcomes: dict[str, int]
-    violations: int
-    distributions: dict[str, Distribution]
-
-
-class VariantMetrics:
-    """Metrics of one variant of an engine.
-
-    Attributes:
-        queries: number of completed queries of requests and jobs.
-        statistics: figures for the protocol's ModelStatistics.
-    """
-
-    __slots__ = ("queries", "statistics")
-
-    def __init__(self) -> None:
-        self.queries = 0
-        self.statistics = EngineStatistics()
-
-    def record(self, completed: CompletedQueries) -> None:
-        """Count newly completed queries."""
-        self.queries += completed.queries
-        self.statistics.record_compute(
-            completed.queries, completed.compute_s, completed.at, completed.batch
-        )
-
-
-class EngineMetrics:
-    """Metrics of one engine.
-
-    Attributes:
-        requests: metrics of its requests.
-        jobs: metrics of its jobs.
-        queries: number of completed queries, of both.
-        labelled: queries of ended jobs with a known label.
-        correct: number of these that were answered correctly.
-        statistics: figures for the protocol's ModelStatistics.
-        variants: metrics of its variants by name; empty if it has none.
-        accuracy: sum of the accuracies of the variants that answered requests in time.
-        floor_violations: number of requests answered by a variant below their floor.
-    """
-
-    __slots__ = (
-        "accuracy",
-        "correct",
-        "floor_violations",
-        "jobs",
-        "labelled",
-        "queries",
-        "requests",
-        "statistics",
-        "variants",
-    )
-
-    def __init__(self) -> None:
-        self.requests = WorkMetrics(REQUEST_BUCKETS)
-        self.jobs = WorkMetrics(JOB_BUCKETS)
-        self.queries = self.labelled = self.correct = 0
-        self.statistics = EngineStatistics()
-        self.variants: dict[str, VariantMetrics] = {}
-        self.accuracy = 0.0
-        self.floor_violations = 0
-
-    def variant(self, name: str) -> VariantMetrics:
-        """Return the metrics of a variant; beyond `MAX_VARIANTS`, those of all others together."""
-        metrics = self.variants.get(name)
-        if metrics is None:
-            if len(self.variants) >= MAX_VARIANTS:
-                name = _OTHERS
-            metrics = self.variants.setdefault(name, VariantMetrics())
-        return metrics
-
-    def count_answer(self, accuracy: float, floor: float, *, late: bool) -> None:
-        """Count the answer of a variant to a request.
-
-        Args:
-            accuracy: accuracy of the variant.
-            floor: lowest accuracy that the request allows.
-            late: whether it came after the request's deadline.
-        """
-        if not late:
-            self.accuracy += accuracy
-        if accuracy < floor:
-            self.floor_violations += 1
-
-    @property
-    def effective_accuracy(self) -> float:
-        """Mean accuracy of the answers to requests; those that were late or missing count as 0."""
-        outcomes = self.requests.outcomes
-        counted = sum(outcomes.get(outcome, 0) for outcome in _COUNTED)
-        return self.accuracy / counted if counted else 0.0
 
 
 class EngineState(NamedTuple):

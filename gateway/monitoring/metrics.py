@@ -12,8 +12,9 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from gateway.monitoring.collectors import SnapshotCollector, ValueCollector
-from gateway.monitoring.engine_metrics import EngineCollector, EngineMetrics
-from gateway.monitoring.tenant_metrics import TenantMetrics
+from gateway.monitoring.counts import EngineMetrics, TenantCounts
+from gateway.monitoring.engine_metrics import EngineCollector
+from gateway.monitoring.tenant_metrics import TenantCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,10 +44,14 @@ class Metrics:
         self._collectors: list[SnapshotCollector[Any]] = []
         self._engines: dict[str, EngineMetrics] = {}
         self._values = ValueCollector()
-        self.tenants = TenantMetrics()
+        self.tenants = TenantCounts()
         self.refused_agents = 0
         self.stale_reports = 0
-        for snapshots in (EngineCollector(self._engines), self.tenants, self._values):
+        for snapshots in (
+            EngineCollector(self._engines),
+            TenantCollector(self.tenants),
+            self._values,
+        ):
             self.register(snapshots)
         self.add_counter(
             "refused_agents",

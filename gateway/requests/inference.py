@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.fleet.variants import FleetVariants
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.monitoring.engine_metrics import EngineMetrics
+    from gateway.monitoring.counts import EngineMetrics
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import Fault
     from synergai.protocol.request_codec import Buffer, RequestHeader

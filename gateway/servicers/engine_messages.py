@@ -10,7 +10,7 @@ from synergai.versions import split_variant, split_version
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.monitoring.statistics import Duration, EngineStatistics
+    from gateway.monitoring.counts import Duration, EngineStatistics
     from synergai.domain import Engine, TensorSpec
     from synergai.runtime.clock import Clock
 

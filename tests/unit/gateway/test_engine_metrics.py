@@ -9,14 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from gateway.monitoring.engine_metrics import (
-    JOB_BUCKETS,
-    REQUEST_BUCKETS,
-    EngineCollector,
-    EngineMetrics,
-)
+from gateway.monitoring.counts import JOB_BUCKETS, REQUEST_BUCKETS, EngineMetrics, TenantCounts
+from gateway.monitoring.engine_metrics import EngineCollector
 from gateway.monitoring.outcomes import job_outcome, request_outcome
-from gateway.monitoring.tenant_metrics import TenantMetrics
+from gateway.monitoring.tenant_metrics import TenantCollector
 from gateway.monitoring.worker_metrics import WorkerCollector
 from synergai.domain import EngineName, JobState, WorkerId
 from synergai.errors import (
@@ -33,7 +29,8 @@ from synergai.errors import (
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from gateway.monitoring.collectors import Buckets, SnapshotCollector
+    from gateway.monitoring.collectors import SnapshotCollector
+    from gateway.monitoring.counts import Buckets
     from synergai.errors import SynergaiError
     from tests.unit.gateway.conftest import GatewayHarness
 
@@ -129,11 +126,11 @@ def test_outcome_of_a_job_is_its_state_or_whether_it_was_in_time() -> None:
 
 
 def test_tenants_beyond_the_limit_share_a_label() -> None:
-    tenants = TenantMetrics(limit=2)
+    tenants = TenantCounts(limit=2)
     for tenant in ("", "lab", "shop", "lab", "other", "kiosk"):
         tenants.count_request(tenant, "ok")
     tenants.count_job("shop", "ok")
-    families = collected(tenants)
+    families = collected(TenantCollector(tenants))
     assert exposed(families, "synergai_tenant_requests_total") == [
         'synergai_tenant_requests_total{outcome="ok",tenant="default"} 1.0',
         'synergai_tenant_requests_total{outcome="ok",tenant="lab"} 2.0',

@@ -14,7 +14,7 @@ from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from gateway.monitoring.statistics import EngineStatistics
+    from gateway.monitoring.counts import EngineStatistics
     from synergai.domain import Engine
     from tests.unit.gateway.conftest import GatewayHarness
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gateway.fleet.variants import FleetVariants
 from gateway.fleet.worker import CompletedQueries
-from gateway.monitoring.engine_metrics import EngineMetrics
+from gateway.monitoring.counts import EngineMetrics
 from gateway.servicers.inference_calls import of_variant, with_variants
 from synergai.client.requests import job_spec
 from synergai.domain import (
