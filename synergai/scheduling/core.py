@@ -87,7 +87,7 @@ class SchedulerCore:
         jobs = self._jobs = ActiveJobs(state, leases, hedging, probes, residency)
         outliers = self._outliers = Outliers(state, jobs)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
-        workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers)
+        workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers, residency)
         self._crashes = Crashes(state, workers, jobs)
         self._failures = Failures(state, workers, jobs)
         resumption = self._resumption = Resumption(state)
@@ -128,13 +128,17 @@ class SchedulerCore:
         state = self.state
         self._handled_at = state.now = state.estimator.now = now
         self._handlers[type(event)](event)
-        self._failures.resume()
-        self._crashes.resume()
+        if state.timers:
+            state.call_timers()
         self._jobs.expire()
-        self._decisions.decide()
+        if state.queue.size:
+            self._decisions.schedule()
+        elif state.policy.rebalances:
+            self._decisions.rebalance()
         if self._hedging.is_on:
             self._hedging.place()
-        self._residency.plan()
+        if now >= self._residency.due_at:
+            self._residency.plan()
         commands = state.commands.copy()
         state.commands.clear()
         return commands
@@ -142,13 +146,11 @@ class SchedulerCore:
     def wakeup(self) -> float | None:
         """Return when ``TimePassed`` must be handled; None if only other events matter."""
         state, now = self.state, self._handled_at
-        instant = min(
-            self._jobs.next_deadline(),
-            self._failures.next_due(),
-            self._crashes.next_due(),
-            self._hedging.next_due(),
-            self._residency.next_due(),
-        )
+        instant = min(self._jobs.next_deadline(), self._residency.due_at)
+        if state.timers:
+            instant = min(instant, state.next_timer())
+        if self._hedging.is_on:
+            instant = min(instant, self._hedging.next_due())
         if state.queue.size:
             instant = min(
                 instant,
@@ -262,8 +264,10 @@ class SchedulerCore:
         """Record the queries that are done so far."""
         if lease := self._leases.get(event.assignment_id):
             self._hear(lease, completed=event.done > lease.done)
-            self._leases.record_progress(lease, event.done, event.compute_s)
-            self._jobs.end_answered(lease)
+            if new := self._leases.record_progress(lease, event.done, event.compute_s):
+                self._interleaver.progressed(lease, new)
+            if self._hedging.is_on:
+                self._jobs.end_answered(lease)
 
     def _ended(self, event: AssignmentEnded) -> None:
         """Record the outcome of an assignment, and what follows from it."""
@@ -273,7 +277,8 @@ class SchedulerCore:
         done, stopped = max(event.done, lease.done), event.outcome is Outcome.STOPPED
         self._hear(lease, completed=event.outcome is Outcome.COMPLETED)
         lease.batch_size = event.batch
-        self._leases.record_progress(lease, done, event.compute_s, final=True)
+        if new := self._leases.record_progress(lease, done, event.compute_s, final=True):
+            self._interleaver.progressed(lease, new)
         if lease.done:
             self._profiles.learn(lease)
         self._jobs.release(lease, stopped=stopped)
@@ -295,7 +300,8 @@ class SchedulerCore:
         worker = self.state.fleet.workers[lease.assignment.worker_id]
         if not lease.assignment.concurrent:  # which shows nothing about the head
             self._outliers.heard(worker)
-        if completed:
+        if completed and self._crashes.counts:
             self._crashes.completed(lease)
+        if completed and (worker.ejections or worker.on_trial):
             self._outliers.completed(worker)
         return worker

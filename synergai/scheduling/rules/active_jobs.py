@@ -117,10 +117,12 @@ class ActiveJobs:
 
     def expire(self) -> None:
         """Remove the perishable jobs whose deadline has passed."""
-        while self.next_deadline() <= self._state.now:
-            job = heapq.heappop(self._deadlines)[2]
-            self.abort(job)
-            self._state.commands.append(Expire(job.job.id))
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= self._state.now:
+            job = heapq.heappop(deadlines)[2]
+            if not job.removed:
+                self.abort(job)
+                self._state.commands.append(Expire(job.job.id))
 
     def next_deadline(self) -> float:
         """Return the earliest deadline of a perishable job; infinite if there is none."""
@@ -139,11 +141,11 @@ class ActiveJobs:
             stopped: it was stopped or taken back; its worker goes on with a load that has begun.
         """
         self._leases.release(lease, stopped=stopped)
-        self._residency.changed()
+        self._residency.released(lease)
         self._probes.finished(lease.assignment.id)
         if self._hedging.is_on:
             self._hedging.released(lease)
-        self.end_answered(lease)
+            self.end_answered(lease)
         job = lease.job
         if not job.removed and job.remaining == 0:
             self.finish(job)
@@ -162,5 +164,5 @@ class ActiveJobs:
 
     def end_answered(self, lease: Lease) -> None:
         """End a request, one of whose two assignments has an answer."""
-        if self._hedging.is_on and (job := self._hedging.answered(lease)):
+        if job := self._hedging.answered(lease):
             self.finish(job)

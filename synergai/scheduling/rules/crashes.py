@@ -10,8 +10,7 @@ The last variant of an engine that a worker has left never pauses.
 
 from __future__ import annotations
 
-import heapq
-import math
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.events import Pause
@@ -30,16 +29,18 @@ LONGEST_PAUSE_S: Final = 600.0
 
 
 class Crashes:
-    """Counts crashes of variants, and lets these pause."""
+    """Counts crashes of variants, and lets these pause.
+
+    Attributes:
+        counts: crashes without a completed query in between, and the variants that the worker had.
+    """
 
     def __init__(self, state: State, workers: WorkerChanges, jobs: ActiveJobs) -> None:
         self._state = state
         self._workers = workers
         self._jobs = jobs
         state.forget_worker.append(self._forget_worker)
-        # Crashes without a completed query in between, and the variants that the worker had.
-        self._counts: dict[tuple[WorkerId, Session], tuple[int, Variants]] = {}
-        self._pauses: list[tuple[float, WorkerId, Session]] = []
+        self.counts: dict[tuple[WorkerId, Session], tuple[int, Variants]] = {}
 
     def crashed(self, lease: Lease) -> None:
         """Let the variant of an assignment pause, as it crashed its engine host."""
@@ -48,33 +49,26 @@ class Crashes:
         if worker is None or not worker.has_other_variants(session, paused=False):
             return
         key, variants = (worker.id, session), worker.variants[session.engine]
-        count, before = self._counts.get(key, (0, variants))
+        count, before = self.counts.get(key, (0, variants))
         count = count + 1 if before == variants else 1  # another file may not crash
-        self._counts[key] = count, variants
+        self.counts[key] = count, variants
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(count - 1, 30), LONGEST_PAUSE_S)
-        worker.paused[session] = now + pause_s
-        heapq.heappush(self._pauses, (now + pause_s, *key))
+        until = worker.paused[session] = now + pause_s
+        self._state.call_at(until, partial(self._resume, worker, session, until))
         self._workers.update_configurations(worker, session.engine)
         self._state.commands.append(Pause(worker.id, session, pause_s))
         self._jobs.revoke(worker, session)
 
     def completed(self, lease: Lease) -> None:
         """Forget the crashes of a variant that has completed a query."""
-        if self._counts:
-            self._counts.pop((lease.assignment.worker_id, lease.session), None)
+        self.counts.pop((lease.assignment.worker_id, lease.session), None)
 
     def _forget_worker(self, worker: WorkerRecord) -> None:
-        self._counts = {key: each for key, each in self._counts.items() if key[0] != worker.id}
+        self.counts = {key: each for key, each in self.counts.items() if key[0] != worker.id}
 
-    def resume(self) -> None:
-        """Use the variants again whose pause is over."""
-        while self._pauses and self._pauses[0][0] <= self._state.now:
-            until, worker_id, session = heapq.heappop(self._pauses)
-            worker = self._state.fleet.workers.get(worker_id)
-            if worker is not None and worker.paused.get(session) == until:
-                del worker.paused[session]
-                self._workers.update_configurations(worker, session.engine)
-
-    def next_due(self) -> float:
-        """Return when the next pause ends; infinite if there is none."""
-        return self._pauses[0][0] if self._pauses else math.inf
+    def _resume(self, worker: WorkerRecord, session: Session, until: float) -> None:
+        """Use a variant again whose pause is over."""
+        in_fleet = self._state.fleet.workers.get(worker.id) is worker
+        if in_fleet and worker.paused.get(session) == until:
+            del worker.paused[session]
+            self._workers.update_configurations(worker, session.engine)

@@ -45,14 +45,8 @@ class Decisions:
         self._interleaver = interleaver
         self._resumption = resumption
 
-    def decide(self) -> None:
-        """Decide on the waiting jobs, or let the policy move running work if none waits."""
-        if self._state.queue.size:
-            self._schedule()
-        elif self._state.policy.rebalances:
-            self._rebalance()
-
-    def _schedule(self) -> None:
+    def schedule(self) -> None:
+        """Decide on the waiting jobs; there is at least one."""
         self._state.waiting.reassess()
         if self._state.settings.infeasible == "reject":
             self._reject_infeasible()
@@ -81,7 +75,8 @@ class Decisions:
         if self._state.policy.rebalances:
             self._stop_for_probes()
 
-    def _rebalance(self) -> None:
+    def rebalance(self) -> None:
+        """Let the policy move running work, while no job waits."""
         self._state.waiting.reassess()
         if self._leases:
             self._execute(self._state.policy.decide(self._state))
@@ -100,16 +95,13 @@ class Decisions:
 
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         """Run requests between two queries of running jobs."""
-        for request, worker, estimate, yielding, aborted in interruptions:
+        for interruption in interruptions:
+            request, worker, estimate, yielding, aborted = interruption
+            self._interleaver.interrupted(interruption)
             if aborted is not None:
                 self._leases.stop(aborted, for_request=True, abort=True)
             for lease in yielding:
                 self._leases.stop(lease, for_request=True)
-            if yielding:
-                worker.interruptions += 1
-                if estimate is not None:
-                    worker.interrupted_s += estimate.seconds(1, with_tensors=True)
-                worker.interrupted_at = self._state.now
             if estimate is None:
                 self._assign_probes([(request, worker)])
             elif not self._leases.assign(Assign(request, worker, estimate, 1)):

@@ -7,8 +7,7 @@ job that runs for days, while a query that always crashes it does.
 
 from __future__ import annotations
 
-import heapq
-import math
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Fault
@@ -33,8 +32,6 @@ class Failures:
         self._state = state
         self._workers = workers
         self._jobs = jobs
-        # Jobs that pause, by the end of their pause; some may have been removed.
-        self._held: list[tuple[float, int, JobRecord]] = []
 
     def charge(self, lease: Lease, fault: Fault, detail: str) -> None:
         """Charge a failure to the job or the worker; fail the job once its retries are used up."""
@@ -72,22 +69,13 @@ class Failures:
         """Let a job pause after its last fault."""
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(job.faults - 2, 60), LONGEST_PAUSE_S)
         job.held_until = self._state.now + pause_s
-        heapq.heappush(self._held, (job.held_until, job.sequence, job))
+        self._state.call_at(job.held_until, partial(self._resume, job, job.held_until), job)
         self._state.waiting.withdraw(job)
 
-    def resume(self) -> None:
-        """Queue the jobs whose pause is over."""
-        while self._held and self._held[0][0] <= self._state.now:
-            until, _, job = heapq.heappop(self._held)
-            if not job.removed and job.held_until == until:
-                job.held_until = None
-                self._state.waiting.enqueue(job)
-
-    def next_due(self) -> float:
-        """Return when the next pause ends; infinite if none does."""
-        while self._held and self._held[0][2].removed:
-            heapq.heappop(self._held)
-        return self._held[0][0] if self._held else math.inf
+    def _resume(self, job: JobRecord, until: float) -> None:
+        if job.held_until == until:
+            job.held_until = None
+            self._state.waiting.enqueue(job)
 
 
 def _count_fault(job: JobRecord, assignment: AssignmentId) -> bool:

@@ -21,7 +21,7 @@ from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
 
 if TYPE_CHECKING:
-    from synergai.domain import AssignmentId, JobId
+    from synergai.domain import AssignmentId, EngineName, JobId, WorkerId
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.state.estimate import Estimate
@@ -50,12 +50,17 @@ class Hedging:
 
     def __init__(self, state: State, leases: Leases) -> None:
         self._state = state
+        state.forget_worker.append(self._forget_worker)
         self._leases = leases
         self.is_on = state.settings.hedge_share > 0.0
         self._tokens = 0.0
         self._due: list[tuple[float, AssignmentId]] = []
         self._late: dict[AssignmentId, Lease] = {}
         self._copies: dict[JobId, Lease] = {}
+        # Requests of which a copy was sent.
+        self._hedged: set[JobId] = set()
+        # Multiple of its estimate after which a request is late.
+        self._lateness: dict[tuple[WorkerId, EngineName], float] = {}
         self.sent = 0
         self.won = 0
 
@@ -88,7 +93,7 @@ class Hedging:
         for lease in list(self._late.values()):
             if not idle or self._tokens < 1.0:
                 return
-            if lease.job.removed or lease.job.hedged or lease.done:
+            if lease.job.removed or lease.job.job.id in self._hedged or lease.done:
                 del self._late[lease.assignment.id]
             elif option := self._choose(lease, idle):
                 worker, estimate = option
@@ -113,6 +118,7 @@ class Hedging:
 
     def stop(self, job: JobRecord) -> None:
         """Stop the copy of a request that has left the system."""
+        self._hedged.discard(job.job.id)
         if copy := self._copies.pop(job.job.id, None):
             self._leases.stop(copy, abort=True)
 
@@ -130,6 +136,9 @@ class Hedging:
 
     # --- internals ----------------------------------------------------------------------
 
+    def _forget_worker(self, worker: WorkerRecord) -> None:
+        self._lateness = {key: each for key, each in self._lateness.items() if key[0] != worker.id}
+
     def _watch(self) -> None:
         """Note when the requests that were just dispatched become late."""
         share = self._state.settings.hedge_share
@@ -141,9 +150,9 @@ class Hedging:
             if lease is None or not lease.job.is_request or lease.estimate is None:
                 continue
             self._tokens = min(self._tokens + share, BURST)
-            if assignment.estimate_s > 0.0 and not lease.job.hedged:
-                worker = self._state.fleet.workers[assignment.worker_id]
-                factor = worker.lateness.get(assignment.engine, FACTOR)
+            if assignment.estimate_s > 0.0 and assignment.job_id not in self._hedged:
+                key = assignment.worker_id, assignment.engine
+                factor = self._lateness.get(key, FACTOR)
                 late_at = self._state.now + factor * assignment.estimate_s + MARGIN_S
                 heapq.heappush(self._due, (late_at, assignment.id))
 
@@ -172,7 +181,7 @@ class Hedging:
     def _copy(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> None:
         self._tokens -= 1.0
         self.sent += 1
-        job.hedged = True
+        self._hedged.add(job.job.id)
         # Removed from the outset: it is never queued.
         copy = JobRecord(job.job, job.sequence, Ranges(), 1, removed=True, copy_of=job)
         self._copies[job.job.id] = self._leases.repeat(copy, worker, estimate)
@@ -192,8 +201,8 @@ class Hedging:
         estimate_s = lease.assignment.estimate_s
         if worker is None or estimate_s <= 0.0:
             return
-        engine = lease.assignment.engine
-        factor = worker.lateness.get(engine, FACTOR)
+        key = worker.id, lease.assignment.engine
+        factor = self._lateness.get(key, FACTOR)
         late = self._state.now - lease.assigned_at > factor * estimate_s + MARGIN_S
         factor *= 1.0 + STEP * (QUANTILE if late else QUANTILE - 1.0)
-        worker.lateness[engine] = max(FACTOR, factor)
+        self._lateness[key] = max(FACTOR, factor)

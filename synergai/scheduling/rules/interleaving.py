@@ -7,12 +7,14 @@ its deadline, and it advances after a few requests at the latest.
 
 A long query, of a job or of a request, is aborted if a request can meet its deadline only so, or if
 it has just begun. Its work is lost, so a worker aborts no more than one query in advance, and in
-the long run loses a small share of the time of long queries (see `leases.LOST_SHARE`).
+the long run loses a small share of the time of long queries (see `LOST_SHARE`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.policy import SIMILAR, engines_of
@@ -42,6 +44,8 @@ QUEUED_SHARE: Final = 0.8
 MARGIN: Final = 0.05
 """Part of a job's remaining time that interruptions leave as a reserve for its deadline."""
 
+LOST_SHARE: Final = 0.05
+"""Share of the time of long queries that may be lost to aborts, in the long run."""
 PROBE_S: Final = 10.0
 """Time to allow a request whose engine is unprofiled, with loading it."""
 
@@ -68,12 +72,62 @@ class _Aborted(NamedTuple):
     saved_s: float
 
 
+@dataclass(slots=True)
+class _History:
+    """Interruptions of a worker.
+
+    Attributes:
+        requests: those that interrupted its jobs since one of these made progress.
+        requests_s: expected duration of these requests.
+        interrupted_at: when a request last interrupted its jobs.
+        lost_s: work on aborted queries that later ones have not made up for.
+        unabortable: engines whose queries went on although they were told to abort.
+    """
+
+    requests: int = 0
+    requests_s: float = 0.0
+    interrupted_at: float = -math.inf
+    lost_s: float = 0.0
+    unabortable: set[EngineName] = field(default_factory=set)
+
+
 class Interleaver:
     """Selects which waiting request interrupts which worker's job."""
 
     def __init__(self, state: State, probes: Probes) -> None:
         self._state = state
         self._probes = probes
+        self._histories: defaultdict[int, _History] = defaultdict(_History)
+        state.forget_worker.append(self._forget_worker)
+
+    def _forget_worker(self, worker: WorkerRecord) -> None:
+        self._histories.pop(worker.index, None)
+
+    def interrupted(self, interruption: Interruption) -> None:
+        """Record an interruption that is executed now."""
+        _, worker, estimate, yielding, aborted = interruption
+        history, now = self._histories[worker.index], self._state.now
+        if aborted is not None:
+            history.lost_s += aborted.query_spent_s(now)
+        if yielding:
+            history.requests += 1
+            if estimate is not None:
+                history.requests_s += estimate.seconds(1, with_tensors=True)
+            history.interrupted_at = now
+
+    def progressed(self, lease: Lease, new: int) -> None:
+        """Record that a worker has completed `new` queries of a lease."""
+        query_s, is_request = lease.assignment.query_s, lease.job.is_request
+        if lease.estimate is None or (is_request and query_s < LONG_S):
+            return
+        history = self._histories[self._state.fleet.workers[lease.assignment.worker_id].index]
+        if not is_request:
+            history.requests, history.requests_s = 0, 0.0
+        if query_s >= LONG_S:
+            history.lost_s = max(0.0, history.lost_s - LOST_SHARE * new * query_s)
+            now = self._state.now
+            if lease.aborted_at is not None and now - lease.aborted_at > 5 * ABORT_S:
+                history.unabortable.add(lease.assignment.engine)
 
     def before_policy(self) -> Iterator[Interruption]:
         """Yield interruptions for the requests that no available worker serves.
@@ -127,10 +181,14 @@ class Interleaver:
             if known:
                 limit_s = SIMILAR * min(answer_s for answer_s, _ in known)
                 similar = [option for answer_s, option in known if answer_s <= limit_s]
-                return min(similar, key=_last_resort)
+                return min(similar, key=self._last_resort)
             if unprofiled is not None:
                 return unprofiled
         return None
+
+    def _last_resort(self, option: Interruption) -> tuple[bool, float]:
+        """Order options: idle workers first, then those whose jobs were interrupted longest ago."""
+        return bool(option.yielding), self._histories[option.worker.index].interrupted_at
 
     def _options(
         self, request: JobRecord, available: Collection[int]
@@ -244,16 +302,16 @@ class Interleaver:
         head, now = worker.head, self._state.now
         if head is None or head.estimate is None or head.aborted_at is not None:
             return None
-        query_s = head.assignment.query_s
+        query_s, history = head.assignment.query_s, self._histories[worker.index]
         if query_s < LONG_S or worker.max_batch > 1 or head.job.removed:
             return None
-        if head.assignment.engine in worker.unabortable or (
+        if head.assignment.engine in history.unabortable or (
             head.phase is Phase.SETUP and head.assignment.setup_s > 0.0
         ):
             return None
         spent_s, left_s = head.query_spent_s(now), head.query_left_s(now)
         saved_s = min(left_s, wait_s) - ABORT_S
-        if saved_s <= 0.0 or worker.lost_s + spent_s > query_s:
+        if saved_s <= 0.0 or history.lost_s + spent_s > query_s:
             return None
         deadline = request.job.deadline
         answered_at = now + wait_s + cost_s
@@ -283,11 +341,12 @@ class Interleaver:
             request.job.engine, worker.worker.worker_class
         ):
             return False
-        if worker.interruptions >= MAX_INTERRUPTIONS:
+        history = self._histories[worker.index]
+        if history.requests >= MAX_INTERRUPTIONS:
             job_query_s = max(
                 [le.assignment.query_s for le in worker.leases.values() if not le.job.is_request]
             )
-            if worker.interrupted_s >= job_query_s:
+            if history.requests_s >= job_query_s:
                 return False
         return self._jobs_may_yield(worker, request.job.priority, cost_s)
 
@@ -335,8 +394,3 @@ class Interleaver:
                 if lease.phase is Phase.SETUP:
                     delay_s += max(0.0, lease.head_at + lease.assignment.setup_s - now)
         return delay_s
-
-
-def _last_resort(option: Interruption) -> tuple[bool, float]:
-    """Order options: idle workers first, then those whose jobs were interrupted longest ago."""
-    return bool(option.yielding), option.worker.interrupted_at

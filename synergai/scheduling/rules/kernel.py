@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from typing import TYPE_CHECKING
 
 from synergai.scheduling.policy import POLICIES, View
@@ -30,6 +32,7 @@ class State(View):
         waiting: keeps the queue in the policy's order.
         sizes: memory that sessions take.
         commands: the commands of the event, in order.
+        timers: heap of instants, with what is to be called then, before decisions; see `call_at`.
         forget_worker: called with a worker that has left.
         forget_job: called with a job that has left the system. Of single requests, rules keep
             nothing.
@@ -42,5 +45,24 @@ class State(View):
         self.waiting = WaitQueue(self, self.policy)
         self.sizes = SessionSizes()
         self.commands: list[Command] = []
+        self.timers: list[tuple[float, int, Callable[[], None], JobRecord | None]] = []
+        self._timed = 0
         self.forget_worker: list[Callable[[WorkerRecord], None]] = []
         self.forget_job: list[Callable[[JobRecord], None]] = []
+
+    def call_at(self, at: float, call: Callable[[], None], job: JobRecord | None = None) -> None:
+        """Call a rule back at an instant, unless `job` has left the system."""
+        self._timed += 1
+        heapq.heappush(self.timers, (at, self._timed, call, job))
+
+    def call_timers(self) -> None:
+        """Call what is due."""
+        while self.next_timer() <= self.now:
+            heapq.heappop(self.timers)[2]()
+
+    def next_timer(self) -> float:
+        """Return when a rule is called back next; infinite if none is."""
+        timers = self.timers
+        while timers and (job := timers[0][3]) is not None and job.removed:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else math.inf

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
 from synergai.scheduling.state.observation import observe
-from synergai.scheduling.state.records import ABORT_S, LONG_S, Lease, Phase
+from synergai.scheduling.state.records import Lease, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
 
 _EPOCH_SHIFT: Final = 40
-LOST_SHARE: Final = 0.05
-"""Share of the time of long queries that may be lost to aborts, in the long run."""
 
 
 class _Cost(NamedTuple):
@@ -253,7 +251,7 @@ class Leases:
 
     def record_progress(
         self, lease: Lease, done: int, compute_s: float, *, final: bool = False
-    ) -> None:
+    ) -> int:
         """Record finished queries and learn from their timing.
 
         Args:
@@ -261,10 +259,13 @@ class Leases:
             done: queries finished since its start; implausible values are ignored.
             compute_s: time inside the engine since its start; 0 if unknown.
             final: the lease is released next, so its expected end is not updated.
+
+        Returns:
+            The number of queries that were not recorded before.
         """
         new = done - lease.done
         if not 0 <= new <= lease.remaining:
-            return
+            return 0
         now = self._state.now
         lease.done = done
         lease.job.done += new
@@ -276,17 +277,12 @@ class Leases:
             lease.compute_s = max(lease.compute_s, compute_s)
             self._state.waiting.mark_drifted(lease.assignment.engine)
             if not lease.job.is_request:
-                worker.interruptions, worker.interrupted_s = 0, 0.0
                 worker.brief_s = 0.0
-            if lease.assignment.query_s >= LONG_S:
-                made_up_s = LOST_SHARE * new * lease.assignment.query_s
-                worker.lost_s = max(0.0, worker.lost_s - made_up_s)
-                if lease.aborted_at is not None and now - lease.aborted_at > 5 * ABORT_S:
-                    worker.unabortable.add(lease.assignment.engine)
             if not final and lease.is_head and not lease.stopping:
                 per_query_s = self._state.lease_query_s(lease, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s)
         lease.reported_at = now
+        return new
 
     def _learn(self, lease: Lease, worker: WorkerRecord, observation: Observation | None) -> None:
         """Correct the pace of the worker and, unless tensors are transferred, of this very job."""
@@ -320,8 +316,6 @@ class Leases:
         worker = self._state.fleet.workers[assignment.worker_id]
         if abort:
             lease.aborted_at = now
-            if for_request:
-                worker.lost_s += lease.query_spent_s(now)
         worker.stop(lease, now, for_request=for_request)
         self._state.fleet.update_availability(worker, now)
 
@@ -338,7 +332,6 @@ class Leases:
         worker = self._state.fleet.workers.get(assignment.worker_id)
         if worker is not None:
             worker.remove(lease, now)
-            worker.used_at[lease.session] = now
             self._state.fleet.update_availability(worker, now)
             if lease.session not in worker.sessions:
                 needed = any(each.session == lease.session for each in worker.all_leases())

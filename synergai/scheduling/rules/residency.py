@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from synergai.domain import EngineName, Session, WorkerId
+    from synergai.scheduling.events import SessionDropped
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.records import Lease, WorkerRecord
 
 HALF_LIFE_S: Final = 600.0
 """Time after which an arrival counts half."""
@@ -37,6 +40,8 @@ LEAST_S: Final = 1.0
 """Load time that at least counts: a variant that is missing costs accuracy as well."""
 RECENT_S: Final = 60.0
 """Time after its last use in which a session is not dropped for another one."""
+FULL_S: Final = 120.0
+"""A worker that had no room for a preload counts as full so long, or until it drops one."""
 PLANNED_EVERY_S: Final = 0.1
 _WORKERS: Final = 64
 _SESSIONS: Final = 128
@@ -51,8 +56,28 @@ class _Wish(NamedTuple):
     estimate: Estimate
 
 
+@dataclass(slots=True)
+class _Memory:
+    """What is known of the memory of a worker.
+
+    Attributes:
+        used_at: when the last assignment of a session ended.
+        full_until: until when it counts as full, as it refused to preload.
+        most_sessions: number of sessions that fit, as seen; infinite if unknown.
+    """
+
+    used_at: dict[Session, float] = field(default_factory=dict)
+    full_until: float = -math.inf
+    most_sessions: float = math.inf
+
+
 class Residency:
-    """Plans which sessions are preloaded."""
+    """Plans which sessions are preloaded.
+
+    Attributes:
+        due_at: when to plan next: after a change, when a load is overdue, or for the rest of the
+            fleet. Infinite until something changes.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -60,48 +85,76 @@ class Residency:
         self._counts: dict[EngineName, tuple[float, float]] = {}
         self._first_worker = 0
         self._rounds = 0
-        # Something has changed since the last plan.
-        self._due = False
+        self._memories: defaultdict[int, _Memory] = defaultdict(_Memory)
+        state.forget_worker.append(self._forget_worker)
+        self._has_changed = False
         # No plan is made before, as plans are limited in their rate.
         self._rests_until = -math.inf
-        # When to plan again although nothing has changed: a load is overdue by then, or the last
-        # plan looked at a part of the fleet.
-        self._again_at = math.inf
-
-    @property
-    def is_on(self) -> bool:
-        """Whether any session may be preloaded."""
-        return self._preloads_all or bool(self._state.variants.engines)
+        self.due_at = math.inf
 
     def changed(self) -> None:
         """Plan again, as a worker or its work has changed."""
-        self._due = self.is_on
+        if self._preloads_all or self._state.variants.engines:
+            self._has_changed = True
+            self.due_at = self._rests_until
+
+    # --- observations -------------------------------------------------------------------
+
+    def _forget_worker(self, worker: WorkerRecord) -> None:
+        self._memories.pop(worker.index, None)
+
+    def released(self, lease: Lease) -> None:
+        """Record that an assignment of a session has ended."""
+        if worker := self._state.fleet.workers.get(lease.assignment.worker_id):
+            self._memories[worker.index].used_at[lease.session] = self._state.now
+        self.changed()
+
+    def loaded(self, worker: WorkerRecord) -> None:
+        """Record that a worker has loaded a session."""
+        memory = self._memories[worker.index]
+        memory.most_sessions = max(memory.most_sessions, len(worker.sessions))
+
+    def dropped(self, event: SessionDropped, worker: WorkerRecord, *, was_resident: bool) -> None:
+        """Record what it says of a worker's memory that it dropped a session or did not load it."""
+        state, session, now = self._state, event.session, self._state.now
+        memory = self._memories[worker.index]
+        memory.used_at.pop(session, None)
+        if event.no_room and not was_resident:
+            state.sizes.record(worker, session, event.bytes)
+            if event.bytes <= state.sizes.free(worker):  # something else takes its memory
+                memory.full_until = now + FULL_S
+        elif was_resident:
+            memory.full_until = -math.inf
+        decided = state.loads.dropped(worker.id, session, now, for_memory=event.no_room)
+        if (
+            decided
+            and was_resident
+            and (state.loads.worker_is_loading(worker.id, now) or _is_loading(worker))
+        ):
+            # It made room for another one.
+            memory.most_sessions = max(1, len(worker.sessions))
+
+    # --- plans --------------------------------------------------------------------------
 
     def arrived(self, engine: EngineName) -> None:
         """Count an arrival."""
-        if self.is_on:
+        if self._preloads_all or self._state.variants.engines:
             now = self._state.now
             self._counts[engine] = self._arrivals(engine, now) + 1.0, now
-            self._due = True
-
-    def next_due(self) -> float:
-        """Return when to plan next; infinite if nothing has to change first."""
-        at = -math.inf if self._due else self._again_at
-        return max(at, self._rests_until) if at < math.inf else at
+            self._has_changed = True
+            self.due_at = self._rests_until
 
     def plan(self) -> None:
-        """Command preloads, if a plan is due."""
+        """Command preloads."""
         now = self._state.now
-        if now < self.next_due():
-            return
         weights = self._weights(now)
         each_time = max(1, min(_WORKERS, _SESSIONS // max(1, len(weights))))
-        if self._due:
+        if self._has_changed:
             self._rounds = math.ceil(len(self._state.fleet.workers) / each_time)
         self._rounds -= 1
-        self._due = False
-        self._again_at = now if self._rounds > 0 else math.inf
+        self._has_changed = False
         self._rests_until = now + PLANNED_EVERY_S
+        self.due_at = self._rests_until if self._rounds > 0 else math.inf
         wishes = sorted(
             (
                 wish
@@ -118,7 +171,7 @@ class Residency:
             if self._state.loads.worker_is_loading(worker.id, now):
                 continue
             if not self._state.loads.may_begin(session.engine, worker.id, now):
-                self._again_at = min(self._again_at, self._state.loads.next_change(now))
+                self._plan_again(self._state.loads.next_change(now))
                 continue
             if worker.id not in free_bytes:
                 free_bytes[worker.id] = self._free_bytes(worker, now)
@@ -127,6 +180,9 @@ class Residency:
             elif worker.id not in full:
                 full.add(worker.id)  # for what is worth less, nothing else is dropped
                 self._make_room(wish, weights, now)
+
+    def _plan_again(self, at: float) -> None:
+        self.due_at = min(self.due_at, max(at, self._rests_until))
 
     def _load(self, wish: _Wish, now: float) -> None:
         worker, session = wish.worker, wish.estimate.session
@@ -211,7 +267,8 @@ class Residency:
 
     def _free_bytes(self, worker: WorkerRecord, now: float) -> float:
         """Return the memory that a worker has for another session."""
-        if len(worker.sessions) >= worker.most_sessions or now < worker.full_until:
+        memory = self._memories[worker.index]
+        if len(worker.sessions) >= memory.most_sessions or now < memory.full_until:
             return 0.0
         return self._state.sizes.free(worker)
 
@@ -229,14 +286,12 @@ class Residency:
                 self._state.loads.drop(worker.id, session, now)
                 self._state.commands.append(Unload(worker.id, session))
             # The load follows once the session is dropped.
-            self._again_at = min(self._again_at, self._state.loads.may_drop_at(worker.id, session))
+            self._plan_again(self._state.loads.may_drop_at(worker.id, session))
 
     def _may_drop(self, worker: WorkerRecord, session: Session, now: float) -> bool:
         """Return whether a session is not used, now or lately, nor to be kept loaded always."""
-        if (
-            session in worker.worker.pinned
-            or now < worker.used_at.get(session, -math.inf) + RECENT_S
-        ):
+        used_at = self._memories[worker.index].used_at.get(session, -math.inf)
+        if session in worker.worker.pinned or now < used_at + RECENT_S:
             return False
         if any(lease.session == session for lease in worker.all_leases()):
             return False
@@ -244,3 +299,8 @@ class Residency:
             return True
         fastest = self._state.variants.fastest(session.engine, worker, now)
         return fastest is None or fastest.session != session
+
+
+def _is_loading(worker: WorkerRecord) -> bool:
+    """Return whether the worker loads what its first assignment needs."""
+    return worker.head is not None and worker.head.assignment.setup_s > 0.0

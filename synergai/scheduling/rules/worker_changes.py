@@ -7,7 +7,7 @@ waiting jobs.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import Session
 from synergai.scheduling.state.records import Phase
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.rules.outliers import Outliers
     from synergai.scheduling.rules.probes import Probes
     from synergai.scheduling.rules.profile_changes import ProfileChanges
+    from synergai.scheduling.rules.residency import Residency
     from synergai.scheduling.state.records import WorkerRecord
-
-FULL_S: Final = 120.0
-"""A worker that had no room for a preload counts as full so long, or until it drops one."""
 
 _Variants: TypeAlias = "Mapping[EngineName, tuple[Variant, ...]]"
 
@@ -49,12 +47,14 @@ class WorkerChanges:
         probes: Probes,
         profiles: ProfileChanges,
         outliers: Outliers,
+        residency: Residency,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._probes = probes
         self._profiles = profiles
         self._outliers = outliers
+        self._residency = residency
 
     # --- joining and leaving ------------------------------------------------------------
 
@@ -170,32 +170,18 @@ class WorkerChanges:
         state.loads.loaded(worker.id, session)
         if session not in worker.sessions and worker.worker.keeps_sessions:
             worker.sessions.add(session)
-            worker.most_sessions = max(worker.most_sessions, len(worker.sessions))
+            self._residency.loaded(worker)
             state.estimator.invalidate_engine(worker, session.engine)
             state.waiting.rerank(session.engine)
 
     def session_dropped(self, event: SessionDropped, worker: WorkerRecord) -> None:
-        """Record that a session is not loaded, and what that says of the worker's memory."""
-        state, session, now = self._state, event.session, self._state.now
+        """Record that a session is not loaded."""
+        state, session = self._state, event.session
         was_resident = session in worker.sessions
         worker.sessions.discard(session)
-        worker.used_at.pop(session, None)
-        if event.no_room and not was_resident:
-            state.sizes.record(worker, session, event.bytes)
-            if event.bytes <= state.sizes.free(worker):  # something else takes its memory
-                worker.full_until = now + FULL_S
-        elif was_resident:
-            worker.full_until = -math.inf
-        decided = state.loads.dropped(worker.id, session, now, for_memory=event.no_room)
-        if (
-            decided
-            and was_resident
-            and (state.loads.worker_is_loading(worker.id, now) or _is_loading(worker))
-        ):
-            # It made room for another one.
-            worker.most_sessions = max(1, len(worker.sessions))
+        self._residency.dropped(event, worker, was_resident=was_resident)
         if was_resident and session.configuration.variant and _is_needed(session, worker):
-            state.loads.begin(worker.id, session, math.inf, now)  # by the worker itself
+            state.loads.begin(worker.id, session, math.inf, state.now)  # by the worker itself
         state.estimator.invalidate_engine(worker, session.engine)
         state.waiting.rerank(session.engine)
 
@@ -221,8 +207,3 @@ def _is_needed(session: Session, worker: WorkerRecord) -> bool:
         lease.session == session and lease.phase is not Phase.RUNNING
         for lease in worker.all_leases()
     )
-
-
-def _is_loading(worker: WorkerRecord) -> bool:
-    """Return whether the worker loads what its first assignment needs."""
-    return worker.head is not None and worker.head.assignment.setup_s > 0.0

@@ -62,7 +62,6 @@ class Fleet:
             set(worker.unusable),
             dict(worker.variants),
             dict(worker.file_variants),
-            session_bytes={each.session: each.bytes for each in worker.session_sizes},
             power_mode=worker.power_mode or None,
             prefetch_s=self._settings.prefetch_s,
             idle_since=now,

@@ -193,7 +193,6 @@ class JobRecord:
         planned_at: when the last plan that included it completes it; None if there was none.
         removed: it has left the system; results of its leases are discarded.
         copy_of: the late request that it repeats; see `hedging`.
-        hedged: it is a request of which a copy was sent.
         is_request: it is a single request whose client waits for the answer.
         limit: which variants of its engine it may use; None for all.
     """
@@ -216,7 +215,6 @@ class JobRecord:
     planned_at: float | None = None
     removed: bool = False
     copy_of: JobRecord | None = None
-    hedged: bool = False
     is_request: bool = field(init=False)
     limit: Limit | None = None
 
@@ -267,10 +265,6 @@ class WorkerRecord:
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
         file_variants: the variant of other workers that its single file of an engine is.
-        session_bytes: memory of sessions, as it reported it.
-        used_at: when the last assignment of a session ended.
-        full_until: until when it counts as full, as it refused to preload.
-        most_sessions: number of sessions that fit into its memory, as seen; infinite if unknown.
         paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.
         prefetch_s: see `SchedulingSettings`.
@@ -288,17 +282,11 @@ class WorkerRecord:
         last_job: the job of its latest assignment.
         requests: how many of its `leases` are requests'.
         yielding: how many of its leases were stopped for a request.
-        interruptions: requests that interrupted its jobs since one of these made progress.
-        interrupted_s: expected duration of these requests.
-        lost_s: work on aborted queries that later ones have not made up for.
-        unabortable: engines whose queries went on although they were told to abort.
-        interrupted_at: when a request last interrupted its jobs.
         estimates: cached engine costs.
         fronts: cached variants that are worth using, by engine and who may use them.
         spreads: margin that is kept for deviations from estimates, by engine with variants.
         heard_at: when one of its leases last showed a sign of progress.
         silences_s: longest recent time between two such signs, by engine.
-        lateness: multiple of its estimate after which a request is late here, by engine.
         ejected_until: end of its pause as an outlier; None if it is not ejected.
         on_trial: it was ejected, and has not completed a query since.
         ejections: how often it was ejected since it last completed a query.
@@ -311,10 +299,6 @@ class WorkerRecord:
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
     file_variants: dict[EngineName, str] = field(default_factory=dict)
-    session_bytes: dict[Session, int] = field(default_factory=dict)
-    used_at: dict[Session, float] = field(default_factory=dict)
-    full_until: float = -math.inf
-    most_sessions: float = math.inf
     paused: dict[Session, float] = field(default_factory=dict)
     power_mode: str | None = None
     prefetch_s: float = 0.0
@@ -329,18 +313,12 @@ class WorkerRecord:
     available_at: float = math.inf
     last_job: JobRecord | None = None
     requests: int = 0
-    interruptions: int = 0
-    interrupted_s: float = 0.0
-    lost_s: float = 0.0
-    unabortable: set[EngineName] = field(default_factory=set)
-    interrupted_at: float = -math.inf
     yielding: int = 0
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
     fronts: dict[EngineName, dict[tuple[Limit | None, bool], Front]] = field(default_factory=dict)
     spreads: dict[EngineName, float] = field(default_factory=dict)
     heard_at: float = -math.inf
     silences_s: dict[EngineName, float] = field(default_factory=dict)
-    lateness: dict[EngineName, float] = field(default_factory=dict)
     ejected_until: float | None = None
     on_trial: bool = False
     ejections: int = 0

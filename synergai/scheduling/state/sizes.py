@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from synergai.domain import Session, WorkerClass
+    from synergai.domain import Session, WorkerClass, WorkerId
     from synergai.scheduling.events import Worker
     from synergai.scheduling.state.records import WorkerRecord
 
@@ -26,15 +26,19 @@ class SessionSizes:
         # The largest that any worker of the class has reported.
         self._by_class: dict[WorkerClass, dict[Session, int]] = {}
         self._workers: Counter[WorkerClass] = Counter()
+        # What a worker has reported itself.
+        self._by_worker: dict[WorkerId, dict[Session, int]] = {}
 
     def add_worker(self, worker: Worker) -> None:
         """Add the sizes that a joining worker reports."""
         self._workers[worker.worker_class] += 1
+        self._by_worker[worker.id] = {}
         for each in worker.session_sizes:
             self._record(worker, each.session, each.bytes)
 
     def remove_worker(self, worker: Worker) -> None:
-        """Forget the sizes of a class without workers."""
+        """Forget the sizes on a worker, and those of a class without workers."""
+        del self._by_worker[worker.id]
         self._workers[worker.worker_class] -= 1
         if not self._workers[worker.worker_class]:
             del self._workers[worker.worker_class]
@@ -43,7 +47,6 @@ class SessionSizes:
     def record(self, worker: WorkerRecord, session: Session, size: int) -> None:
         """Record what loading a session takes on a worker, in bytes; 0 if it is not known."""
         if size:
-            _remember(worker.session_bytes, session, size)
             self._record(worker.worker, session, size)
 
     def free(self, worker: WorkerRecord) -> float:
@@ -58,7 +61,7 @@ class SessionSizes:
         Where the worker has not reported it, that of others of its class counts, or else an
         assumption.
         """
-        known = worker.session_bytes.get(session)
+        known = self._by_worker.get(worker.id, {}).get(session)
         if known is None:
             known = self._by_class.get(worker.worker.worker_class, {}).get(session)
         if known is None:
@@ -68,6 +71,7 @@ class SessionSizes:
         return VARIANT_BYTES if session.configuration.variant else SESSION_BYTES
 
     def _record(self, worker: Worker, session: Session, size: int) -> None:
+        _remember(self._by_worker[worker.id], session, size)
         sizes = self._by_class.setdefault(worker.worker_class, {})
         _remember(sizes, session, max(size, sizes.get(session, 0)))
 

@@ -582,7 +582,7 @@ def test_sizes_of_a_class_without_workers_are_forgotten() -> None:
     fleet = Fleet(0)
     size = SessionSize(plain(PLAIN[0]), 7)
     worker = replace(fleet.worker(0), session_bytes={}, session_sizes=(size,))
-    record = WorkerRecord(replace(worker, session_sizes=()), 0, set(), set())
+    record = WorkerRecord(replace(worker, id=WorkerId("other")), 1, set(), set())
     sizes.add_worker(worker)
     assert sizes.of(record, size.session) == 7
     sizes.remove_worker(worker)
@@ -599,7 +599,8 @@ def test_a_worker_that_reports_ever_new_sessions_takes_up_no_more_memory(
     sizes.add_worker(worker)
     for threads in range(1, 6):
         sizes.record(record, Session(FAMILY, Configuration(threads)), 7)
-    assert len(record.session_bytes) == 3
+    known = [sizes.of(record, Session(FAMILY, Configuration(threads))) for threads in range(1, 6)]
+    assert known == [SESSION_BYTES, SESSION_BYTES, 7, 7, 7]
     other = WorkerRecord(replace(worker, id=WorkerId("other")), 1, set(), set())
     known = [sizes.of(other, Session(FAMILY, Configuration(threads))) for threads in range(1, 6)]
     assert known == [SESSION_BYTES, SESSION_BYTES, 7, 7, 7]
