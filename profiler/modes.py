@@ -11,7 +11,6 @@ from worker_agent.power.selection import open_controller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from worker_agent.power.controller import PowerController, PowerMode
     from worker_agent.power.files import MachineFiles
@@ -70,12 +69,7 @@ class ProfiledModes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._restore()
             self._controller.close()

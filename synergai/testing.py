@@ -19,7 +19,6 @@ from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 
 def free_port() -> int:
@@ -89,12 +88,7 @@ class LocalFleet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start_gateway(

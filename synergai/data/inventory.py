@@ -26,7 +26,6 @@ from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from synergai.data.locations import Location
     from synergai.data.manifests import ManifestEntry
@@ -101,12 +100,7 @@ class InputInventory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -12,7 +12,6 @@ from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     from synergai.data.columns import Row
     from synergai.domain import Engine, TensorSpec
@@ -55,12 +54,7 @@ class ParquetRows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._source.close()
 

@@ -17,7 +17,6 @@ from synergai.runtime.atomic_file import write_atomic
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from synergai.data.results import JobResult
 
@@ -78,12 +77,7 @@ class ResultDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_new and self.marker is None:
             # Nothing came of the command: it leaves no directory behind.
             with suppress(OSError):

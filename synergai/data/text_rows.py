@@ -23,7 +23,6 @@ from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
     from synergai.data.columns import Row
     from synergai.domain import Engine, TensorSpec
@@ -96,12 +95,7 @@ class TextRows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def rows(self, start: int = 0) -> Iterator[Row]:

@@ -26,7 +26,6 @@ from synergai.protocol.tls import Identity, channel_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
     from typing import Unpack
 
     from synergai.client.target import Connection
@@ -76,12 +75,7 @@ class SyncStreamClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._requests.put(None)
         self._call.cancel()
         self._channel.close()
