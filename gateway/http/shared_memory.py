@@ -10,8 +10,8 @@ from starlette.routing import Route
 from gateway.access.caller import current_caller
 from gateway.http.errors import json_response
 from gateway.passage.middleware import peer_of
-from gateway.requests.shared_memory import Region, SharedMemoryRegions
-from synergai.protocol.local_peers import check_local
+from gateway.requests.shared_memory import Owner, Region, SharedMemoryRegions
+from synergai.protocol.local_peers import local_user
 from synergai.protocol.oip_rest.requests import decode_json
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ def shared_memory_routes(regions: SharedMemoryRegions, bodies: Bodies) -> list[R
     """Return the routes; `bodies` reads the body of a registration."""
 
     async def status(request: Request) -> Response:
-        found = regions.status(*_tenant_and_name(request))
+        found = regions.status(*_owner_and_name(request))
         return json_response([structs.asdict(each) for each in found])
 
     async def register(request: Request) -> Response:
-        tenant, name = _tenant_and_name(request)
+        owner, name = _owner_and_name(request)
         async with bodies.receive(request) as body:
             asked = decode_json(_decoder, body, "a registration of shared memory")
-        regions.register(tenant, Region(name, asked.key, asked.offset, asked.byte_size))
+        regions.register(owner, Region(name, asked.key, asked.offset, asked.byte_size))
         return json_response({})
 
     async def unregister(request: Request) -> Response:
-        regions.unregister(*_tenant_and_name(request))
+        regions.unregister(*_owner_and_name(request))
         return json_response({})
 
     async def unregister_none(_request: Request) -> Response:
@@ -64,7 +64,7 @@ def shared_memory_routes(regions: SharedMemoryRegions, bodies: Bodies) -> list[R
     ]
 
 
-def _tenant_and_name(request: Request) -> tuple[str, str]:
-    """Return the tenant of a caller on this machine, and the region in the path or nothing."""
-    check_local(peer_of(request.scope))
-    return current_caller().tenant, request.path_params.get("name", "")
+def _owner_and_name(request: Request) -> tuple[Owner, str]:
+    """Return a caller on this machine, and the region in the path or nothing."""
+    owner = Owner(current_caller().tenant, local_user(peer_of(request.scope)))
+    return owner, request.path_params.get("name", "")

@@ -10,10 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from gateway.requests.parameters import int_parameter
-from gateway.requests.shared_memory import Span
+from gateway.requests.shared_memory import Owner, Span
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
-from synergai.protocol.local_peers import check_local
 from synergai.protocol.request_codec import (
     REGION,
     RequestHeader,
@@ -45,17 +44,15 @@ class SharedTensors:
         request: the request with its inputs, and without references to regions.
 
     Raises:
-        PermissionDenied: it comes from another machine.
         InvalidInput: a reference is malformed, or the inputs are too large.
         NotFound, InvalidInput: see `SharedMemoryRegions`.
     """
 
     def __init__(
-        self, regions: SharedMemoryRegions, tenant: str, peer: str, raw: RawRequest[RequestHeader]
+        self, regions: SharedMemoryRegions, owner: Owner, raw: RawRequest[RequestHeader]
     ) -> None:
-        check_local(peer)
         self._regions = regions
-        self._tenant = tenant
+        self._owner = owner
         message = ModelInferRequest()
         message.CopyFrom(raw.parsed.message)  # which must not be modified
         inputs = [_take_span(tensor) for tensor in message.inputs]
@@ -73,9 +70,9 @@ class SharedTensors:
             )
         self._outputs = {name: span for name, span in outputs.items() if span}
         for span in self._outputs.values():
-            regions.check(tenant, span)
+            regions.check(owner, span)
         sent = iter(raw.parsed.raw)
-        contents = [regions.read(tenant, span) if span else next(sent) for span in inputs]
+        contents = [regions.read(owner, span) if span else next(sent) for span in inputs]
         data = serialise_request(message, contents)
         self.request = RawRequest(data, RequestHeader(message, contents))
 
@@ -89,7 +86,7 @@ class SharedTensors:
         contents = list(raw)
         for index, output in enumerate(message.outputs):
             if (span := self._outputs.get(output.name)) is not None:
-                self._regions.write(self._tenant, span, contents[index])
+                self._regions.write(self._owner, span, contents[index])
                 output.parameters[REGION].string_param = span.region
                 output.parameters[_BYTE_SIZE].int64_param = len(contents[index])
                 output.parameters[_OFFSET].int64_param = span.offset

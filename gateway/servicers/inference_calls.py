@@ -12,10 +12,12 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import READERS, visible_engines
 from gateway.access.roles import Role
 from gateway.audit.calls import REFUSALS, record_refusal
+from gateway.requests.shared_memory import Owner
 from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
 from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
+from synergai.protocol.local_peers import local_user
 from synergai.protocol.request_codec import names_regions
 from synergai.versions import (
     parse_version,
@@ -146,7 +148,9 @@ class InferenceCalls:
         request: PendingRequest
         try:
             if names_regions(raw.parsed):
-                tensors = SharedTensors(self._regions, caller.tenant, peer(), raw)
+                tensors = SharedTensors(
+                    self._regions, Owner(caller.tenant, local_user(peer())), raw
+                )
                 raw = tensors.request
             try:
                 request = self._inference.begin(caller, raw, budget_s, tenant)

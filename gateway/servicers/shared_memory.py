@@ -8,11 +8,11 @@ import grpc
 from msgspec.structs import asdict
 
 from gateway.access.caller import current_caller
-from gateway.requests.shared_memory import Region
+from gateway.requests.shared_memory import Owner, Region
 from gateway.servicers.inference import SERVICE
 from synergai.oip import shared_memory_pb2 as pb
 from synergai.protocol import rpc
-from synergai.protocol.local_peers import check_local
+from synergai.protocol.local_peers import local_user
 
 if TYPE_CHECKING:
     from gateway.requests.shared_memory import SharedMemoryRegions
@@ -41,25 +41,25 @@ class SharedMemoryServicer:
     async def status(
         self, request: pb.SystemSharedMemoryStatusRequest, context: Context
     ) -> pb.SystemSharedMemoryStatusResponse:
-        """Return one region of the caller's tenant, or all."""
+        """Return one region of the caller, or all."""
         response = pb.SystemSharedMemoryStatusResponse()
-        for each in self._regions.status(_tenant(context), request.name):
+        for each in self._regions.status(_owner(context), request.name):
             response.regions[each.name].MergeFrom(response.RegionStatus(**asdict(each)))
         return response
 
     async def register(
         self, request: pb.SystemSharedMemoryRegisterRequest, context: Context
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        """Add a region for the caller's tenant."""
+        """Add a region for the caller."""
         region = Region(request.name, request.key, request.offset, request.byte_size)
-        self._regions.register(_tenant(context), region)
+        self._regions.register(_owner(context), region)
         return pb.SystemSharedMemoryRegisterResponse()
 
     async def unregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest, context: Context
     ) -> pb.SystemSharedMemoryUnregisterResponse:
-        """Remove one region of the caller's tenant, or all."""
-        self._regions.unregister(_tenant(context), request.name)
+        """Remove one region of the caller, or all."""
+        self._regions.unregister(_owner(context), request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
 
@@ -69,7 +69,6 @@ async def _unregister_none(
     return pb.SystemSharedMemoryUnregisterResponse()
 
 
-def _tenant(context: Context) -> str:
-    """Return the tenant of a caller on this machine."""
-    check_local(context.peer())
-    return current_caller().tenant
+def _owner(context: Context) -> Owner:
+    """Return a caller on this machine."""
+    return Owner(current_caller().tenant, local_user(context.peer()))

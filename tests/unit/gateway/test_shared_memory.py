@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.requests.shared_memory import MAX_REGIONS, Region, SharedMemoryRegions, Span
+from gateway.requests.shared_memory import MAX_REGIONS, Owner, Region, SharedMemoryRegions, Span
 from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
 from synergai.errors import Conflict, InvalidInput, NotFound, Overloaded, PermissionDenied
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.protocol.local_peers import is_local
+from synergai.protocol import local_peers
+from synergai.protocol.local_peers import is_local, local_user
 from synergai.protocol.request_codec import RequestDecoder, names_regions
 from synergai.protocol.rpc import RawRequest
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     )
 
 MAX_BYTES = 1000
+LAB, OTHER = Owner("lab", os.getuid()), Owner("other", os.getuid())
 REGION = Region("r", "/memory", 8, 16)
 
 
@@ -38,14 +40,10 @@ def directory(tmp_path: Path) -> Path:
     return folder
 
 
-HERE = "ipv4:127.0.0.1:4711"
-"""A client on this machine."""
-
-
 @pytest.fixture
 def regions(directory: Path) -> SharedMemoryRegions:
     regions = SharedMemoryRegions(MAX_BYTES, directory)
-    regions.register("lab", REGION)
+    regions.register(LAB, REGION)
     return regions
 
 
@@ -57,13 +55,13 @@ def regions(directory: Path) -> SharedMemoryRegions:
 )
 def test_key_cannot_leave_the_directory(regions: SharedMemoryRegions, key: str) -> None:
     with pytest.raises(InvalidInput, match="key of shared memory"):
-        regions.register("lab", Region("s", key, 0, 1))
+        regions.register(LAB, Region("s", key, 0, 1))
 
 
 @pytest.mark.parametrize("name", ["", "a/b", " ", "x" * 129])
 def test_name_of_a_region_is_checked(regions: SharedMemoryRegions, name: str) -> None:
     with pytest.raises(InvalidInput, match="region name"):
-        regions.register("lab", Region(name, "memory", 0, 1))
+        regions.register(LAB, Region(name, "memory", 0, 1))
 
 
 def test_link_pipe_folder_and_missing_file_are_refused(
@@ -74,30 +72,30 @@ def test_link_pipe_folder_and_missing_file_are_refused(
     (directory / "folder").mkdir()
     for key in ("link", "pipe", "folder", "absent"):
         with pytest.raises(InvalidInput, match="cannot read and write"):
-            regions.register("lab", Region("s", key, 0, 1))
+            regions.register(LAB, Region("s", key, 0, 1))
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 33), (32, 1), (2**64 - 1, 1), (0, 2**64 - 1)])
 def test_region_lies_within_its_file(regions: SharedMemoryRegions, offset: int, size: int) -> None:
     with pytest.raises(InvalidInput):
-        regions.register("lab", Region("s", "memory", offset, size))
-    assert [each.name for each in regions.status("lab", "")] == ["r"]
+        regions.register(LAB, Region("s", "memory", offset, size))
+    assert [each.name for each in regions.status(LAB, "")] == ["r"]
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 17), (16, 1), (2**64 - 1, 2**64 - 1)])
 def test_part_lies_within_its_region(regions: SharedMemoryRegions, offset: int, size: int) -> None:
     with pytest.raises(InvalidInput, match="exceed region 'r'"):
-        regions.read("lab", Span("r", offset, size))
+        regions.read(LAB, Span("r", offset, size))
     with pytest.raises(InvalidInput, match="exceed region 'r'"):
-        regions.write("lab", Span("r", offset, size), b"")
+        regions.write(LAB, Span("r", offset, size), b"")
 
 
 def test_file_that_has_shrunk_is_an_error(regions: SharedMemoryRegions, directory: Path) -> None:
     os.truncate(directory / "memory", 20)
     with pytest.raises(InvalidInput, match="too short"):
-        regions.read("lab", Span("r", 0, 1))
+        regions.read(LAB, Span("r", 0, 1))
     with pytest.raises(InvalidInput, match="too short"):
-        regions.write("lab", Span("r", 0, 1), b"a")
+        regions.write(LAB, Span("r", 0, 1), b"a")
     assert (directory / "memory").stat().st_size == 20
 
 
@@ -108,52 +106,52 @@ def test_region_whose_file_became_a_link_is_not_followed(
     (directory / "memory").unlink()
     (directory / "memory").symlink_to(tmp_path / "secret")
     with pytest.raises(InvalidInput, match="cannot read and write"):
-        regions.read("lab", Span("r", 0, 1))
+        regions.read(LAB, Span("r", 0, 1))
 
 
 def test_parts_are_read_and_written_in_place(regions: SharedMemoryRegions, directory: Path) -> None:
-    assert regions.read("lab", Span("r", 2, 3)) == bytes((10, 11, 12))
-    regions.write("lab", Span("r", 2, 3), b"ab")
+    assert regions.read(LAB, Span("r", 2, 3)) == bytes((10, 11, 12))
+    regions.write(LAB, Span("r", 2, 3), b"ab")
     expected = bytes(range(10)) + b"ab" + bytes(range(12, 32))
     assert (directory / "memory").read_bytes() == expected
     with pytest.raises(InvalidInput, match="the tensor has 4 bytes"):
-        regions.write("lab", Span("r", 2, 3), b"abcd")
+        regions.write(LAB, Span("r", 2, 3), b"abcd")
     assert (directory / "memory").read_bytes() == expected
 
 
 def test_tenants_do_not_see_the_regions_of_others(regions: SharedMemoryRegions) -> None:
-    assert not regions.status("other", "")
+    assert not regions.status(OTHER, "")
     for use in (
-        lambda: regions.status("other", "r"),
-        lambda: regions.read("other", Span("r", 0, 1)),
-        lambda: regions.write("other", Span("r", 0, 1), b"a"),
+        lambda: regions.status(OTHER, "r"),
+        lambda: regions.read(OTHER, Span("r", 0, 1)),
+        lambda: regions.write(OTHER, Span("r", 0, 1), b"a"),
     ):
         with pytest.raises(NotFound):
             use()
-    regions.unregister("other", "r")
-    regions.unregister("other", "")
-    assert regions.status("lab", "r") == [REGION]
+    regions.unregister(OTHER, "r")
+    regions.unregister(OTHER, "")
+    assert regions.status(LAB, "r") == [REGION]
 
 
 def test_names_are_unique_until_they_are_removed(regions: SharedMemoryRegions) -> None:
     with pytest.raises(Conflict):
-        regions.register("lab", REGION)
-    regions.register("other", REGION)
-    regions.unregister("lab", "absent")
-    regions.unregister("lab", "r")
-    assert not regions.status("lab", "")
-    regions.register("lab", REGION)
-    regions.unregister("lab", "")
-    assert not regions.status("lab", "")
-    assert regions.status("other", "") == [REGION]
+        regions.register(LAB, REGION)
+    regions.register(OTHER, REGION)
+    regions.unregister(LAB, "absent")
+    regions.unregister(LAB, "r")
+    assert not regions.status(LAB, "")
+    regions.register(LAB, REGION)
+    regions.unregister(LAB, "")
+    assert not regions.status(LAB, "")
+    assert regions.status(OTHER, "") == [REGION]
 
 
 def test_regions_of_a_tenant_are_limited(regions: SharedMemoryRegions) -> None:
     for number in range(1, MAX_REGIONS):
-        regions.register("lab", Region(f"r{number}", "memory", 0, 1))
+        regions.register(LAB, Region(f"r{number}", "memory", 0, 1))
     with pytest.raises(Overloaded, match="unregister some"):
-        regions.register("lab", Region("further", "memory", 0, 1))
-    regions.register("other", REGION)
+        regions.register(LAB, Region("further", "memory", 0, 1))
+    regions.register(OTHER, REGION)
 
 
 # --- requests -----------------------------------------------------------------------------
@@ -185,7 +183,7 @@ def received(request: ModelInferRequest) -> RawRequest[RequestHeader]:
 
 def test_inputs_are_copied_and_references_removed(regions: SharedMemoryRegions) -> None:
     raw = received(message())
-    tensors = SharedTensors(regions, "lab", HERE, raw)
+    tensors = SharedTensors(regions, LAB, raw)
     forwarded = ModelInferRequest.FromString(tensors.request.data)
     assert list(forwarded.raw_input_contents) == [bytes(range(8, 16)), b"sent"]
     assert list(tensors.request.parsed.raw) == [bytes(range(8, 16)), b"sent"]
@@ -201,7 +199,7 @@ def test_outputs_are_written_and_replaced_by_references(
     response = ModelInferResponse(raw_output_contents=[b"to y", b"to z"])
     for name in "yz":
         response.outputs.add(name=name, datatype="FP32", shape=[1])
-    tensors = SharedTensors(regions, "lab", HERE, received(message()))
+    tensors = SharedTensors(regions, LAB, received(message()))
     answer = ModelInferResponse.FromString(tensors.take_outputs(response.SerializeToString()))
     assert list(answer.raw_output_contents) == [b"", b"to z"]
     assert (directory / "memory").read_bytes()[16:20] == b"to y"
@@ -217,8 +215,8 @@ def test_output_of_a_region_that_went_is_not_written(
 ) -> None:
     response = ModelInferResponse(raw_output_contents=[b"to y"])
     response.outputs.add(name="y", datatype="FP32", shape=[1])
-    tensors = SharedTensors(regions, "lab", HERE, received(message()))
-    regions.unregister("lab", "r")
+    tensors = SharedTensors(regions, LAB, received(message()))
+    regions.unregister(LAB, "r")
     with pytest.raises(NotFound):
         tensors.take_outputs(response.SerializeToString())
     assert (directory / "memory").read_bytes() == bytes(range(32))
@@ -226,17 +224,43 @@ def test_output_of_a_region_that_went_is_not_written(
 
 def test_requests_of_other_tenants_cannot_use_a_region(regions: SharedMemoryRegions) -> None:
     with pytest.raises(NotFound):
-        SharedTensors(regions, "other", HERE, received(message()))
+        SharedTensors(regions, OTHER, received(message()))
 
 
 @pytest.mark.parametrize(
     "peer", ["", "ipv4:10.0.0.7:1234", "ipv6:[2001:db8::1]:99", "http:1.2.3.4:5"]
 )
-def test_requests_from_other_machines_cannot_use_a_region(
-    regions: SharedMemoryRegions, peer: str
-) -> None:
+def test_clients_on_other_machines_are_no_users_of_this_one(peer: str) -> None:
     with pytest.raises(PermissionDenied, match="loopback"):
-        SharedTensors(regions, "lab", peer, received(message()))
+        local_user(peer)
+
+
+TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid
+   0: 0100007F:1267 0100007F:1F41 01 00000000:00000000 00:00000000 00000000  1000        0 1 2
+   1: 0100007F:1268 0100007F:1F41 06 00000000:00000000 00:00000000 00000000     0        0 1 2
+   2: 0100007F:1269 0100007F:1F41 01 00000000:00000000 00:00000000 00000000  1000        0 1 2
+   3: 0100007F:1269 0100007F:1F42 01 00000000:00000000 00:00000000 00000000  1001        0 1 2
+   4: 0100007F:126A 0100007F:1F41 01 00000000:00000000 00:00000000 00000000 65534        0 1 2
+"""
+
+
+def test_user_of_a_client_is_that_of_its_only_open_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tcp").write_text(TABLE)
+    monkeypatch.setattr(local_peers, "_TABLES", tmp_path)
+    assert local_user("http:127.0.0.1:4711") == 1000
+    for port in (4712, 4713, 4714, 4715):  # closed, ambiguous, unknown, absent
+        with pytest.raises(PermissionDenied, match="which user's"):
+            local_user(f"ipv4:127.0.0.1:{port}")
+
+
+def test_memory_of_another_user_is_refused(regions: SharedMemoryRegions) -> None:
+    other = Owner("lab", os.getuid() + 1)
+    with pytest.raises(InvalidInput, match="belongs to another user"):
+        regions.register(other, REGION)
+    with pytest.raises(NotFound):
+        regions.read(other, Span("r", 0, 1))
 
 
 def test_peers_behind_the_front_are_those_of_its_clients() -> None:
@@ -262,7 +286,7 @@ def test_malformed_references_are_refused(regions: SharedMemoryRegions) -> None:
         (large, InvalidInput, "the limit is 1,000"),
     ):
         with pytest.raises(error, match=text):
-            SharedTensors(regions, "lab", HERE, received(request))
+            SharedTensors(regions, LAB, received(request))
 
 
 def test_requests_that_name_regions_have_no_template() -> None:
@@ -292,7 +316,7 @@ class Begun:
 @pytest.mark.parametrize("started", [False, True])
 async def test_abandoning_cancels_the_request(regions: SharedMemoryRegions, started: bool) -> None:
     begun = Begun()
-    request = SharedMemoryRequest(begun, SharedTensors(regions, "lab", HERE, received(message())))
+    request = SharedMemoryRequest(begun, SharedTensors(regions, LAB, received(message())))
     if started:
         await asyncio.sleep(0)
     request.abandon()
