@@ -29,6 +29,13 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+def test_the_files_that_a_request_passes_exist() -> None:
+    text = (ROOT / "docs" / "maintainers" / "request.md").read_text()
+    folders = [ROOT, *(ROOT / name for name in ("synergai", "gateway", "worker_agent"))]
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        assert any((folder / name).exists() for folder in folders), name
+
+
 def test_the_list_of_decisions_is_complete_and_in_order() -> None:
     folder = ROOT / "docs" / "maintainers" / "decisions"
     numbered = sorted(path.name for path in folder.glob("0*.md"))
