@@ -121,7 +121,6 @@ KINDS: Final[dict[str, Callable[[], Iterator[bytes]]]] = {
     "calls": _calls,
     "begun": _begun_calls,
     "earned": _earned_pings,
-    "connections": lambda: iter(()),
 }
 
 
