@@ -244,11 +244,11 @@ class View:
     def _prefer_loaded(self, job: JobRecord, found: list[Candidate]) -> None:
         """Put the idle worker first that lacks least of the variants that a request may use."""
         first = found[0]
-        if first.worker.leases or not self.variants.lack(job, first.worker, self.now):
+        if first.worker.leases or not self.variants.missing_accuracy(job, first.worker, self.now):
             return
         limit = self.now + SIMILAR * (first.completes_at - self.now)
         similar = [c for c in found if c.completes_at <= limit and not c.worker.leases]
-        best = min(similar, key=lambda c: self.variants.lack(job, c.worker, self.now))
+        best = min(similar, key=lambda c: self.variants.missing_accuracy(job, c.worker, self.now))
         found.remove(best)
         found.insert(0, best)
 

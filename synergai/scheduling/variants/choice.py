@@ -130,7 +130,7 @@ class Variants:
         order = dict.fromkeys((0, at, at + 1, at - 1))
         return [estimates[front.places[n]] for n in order if 0 <= n < len(front.places)]
 
-    def lack(self, job: JobRecord, worker: WorkerRecord, now: float) -> float:
+    def missing_accuracy(self, job: JobRecord, worker: WorkerRecord, now: float) -> float:
         """Return the relative accuracy that a request misses by what a worker has not loaded."""
         front = self._fronts.of(
             job.job.engine, worker, job.limit, now, batched=job.job.with_tensors

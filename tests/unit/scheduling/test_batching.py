@@ -22,20 +22,18 @@ from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
-    Assignment,
     AssignmentEnded,
-    Dispatch,
     JobArrived,
     Worker,
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from synergai.scheduling.events import Command, Event
+    from synergai.scheduling.events import Event
 
 BATCHED, SINGLE = EngineName("batched"), EngineName("single")
 ONE = Configuration(1)
@@ -60,10 +58,8 @@ JOINED = WorkerJoined(
 )
 
 
-def make_core() -> SchedulerCore:
-    core = SchedulerCore(SchedulingSettings(policy="synergai"), ConfigurationDictionary(ENTRIES))
-    core.handle(JOINED, 0.0)
-    return core
+def core_with_worker() -> SchedulerCore:
+    return make_core(ENTRIES, [JOINED.worker], policy="synergai")
 
 
 def make_request(
@@ -81,41 +77,37 @@ def make_request(
     return JobArrived(job, ready=1)
 
 
-def dispatched(commands: Sequence[Command]) -> list[Assignment]:
-    return [command.assignment for command in commands if isinstance(command, Dispatch)]
-
-
 def test_worker_gets_one_batch_ahead() -> None:
-    core = make_core()
+    core = core_with_worker()
     given = [len(dispatched(core.handle(make_request(number), 0.0))) for number in range(12)]
     assert given == [1] * 8 + [0] * 4
 
 
 def test_engine_without_batches_is_not_assigned_ahead() -> None:
-    core = make_core()
+    core = core_with_worker()
     given = [len(dispatched(core.handle(make_request(number, SINGLE), 0.0))) for number in range(3)]
     assert given == [1, 0, 0]
 
 
 def test_assignment_of_another_engine_ends_batching() -> None:
-    core = make_core()
+    core = core_with_worker()
     for number, engine in enumerate((BATCHED, SINGLE)):
         assert dispatched(core.handle(make_request(number, engine), 0.0))
     assert not dispatched(core.handle(make_request(2), 0.0))
 
 
 def test_assignment_carries_batch_times_and_compute_by() -> None:
-    core = make_core()
+    core = core_with_worker()
     [first] = dispatched(core.handle(make_request(0, deadline=9.0), 0.0))
     assert first.batch_times is not None
     assert first.batch_times.by_size == pytest.approx((0.1, 0.125, 0.2))
     assert first.compute_by == 9.0
-    [other] = dispatched(make_core().handle(make_request(1, SINGLE, deadline=9.0), 0.0))
+    [other] = dispatched(core_with_worker().handle(make_request(1, SINGLE, deadline=9.0), 0.0))
     assert (other.batch_times, other.compute_by) == (None, math.inf)
 
 
 def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
-    core = make_core()
+    core = core_with_worker()
     for number in range(4):
         core.handle(make_request(number), 0.0)
     assert core.state.fleet.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
@@ -123,13 +115,13 @@ def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
 
 def test_multi_query_jobs_are_not_batched() -> None:
     job = Job(id=JobId("job"), engine=BATCHED, queries=9, arrival=0.0)
-    [assignment] = dispatched(make_core().handle(JobArrived(job, ready=9), 0.0))
+    [assignment] = dispatched(core_with_worker().handle(JobArrived(job, ready=9), 0.0))
     assert assignment.batch_times is None
 
 
 def test_pace_is_independent_of_batch_size() -> None:
     """At half the profiled speed, a single query is estimated at twice its profiled time."""
-    core = make_core()
+    core = core_with_worker()
     given = [a for number in range(4) for a in dispatched(core.handle(make_request(number), 0.0))]
     for _ in range(300):
         now = core.state.now + 0.4

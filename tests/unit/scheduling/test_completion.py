@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,17 +16,18 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
+from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import (
     Dispatch,
     JobArrived,
     QueriesDone,
     Worker,
-    WorkerJoined,
 )
 from synergai.scheduling.policies.malleable.policy import MAX_JOBS
-from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import make_core
+
+if TYPE_CHECKING:
+    from synergai.scheduling.core import SchedulerCore
 
 DIGITS = EngineName("digits")
 ONE = Configuration(1)
@@ -33,30 +35,24 @@ A, B = JobId("a"), JobId("b")
 QPS = {"fast": 100.0, "slow": 10.0}
 
 
-def make_core(*workers: str, policy: str = "malleable", profiled: bool = True) -> SchedulerCore:
+def core_with(*names: str, policy: str = "malleable", profiled: bool = True) -> SchedulerCore:
     entries = [
         ProfileEntry(
             engine=DIGITS, worker_class=WorkerClass(name), configuration=ONE, qps=QPS[name]
         )
         for name in QPS
     ]
-    core = SchedulerCore(
-        SchedulingSettings(policy=policy), ConfigurationDictionary(entries if profiled else [])
-    )
-    for name in workers:
-        core.handle(
-            WorkerJoined(
-                Worker(
-                    id=WorkerId(name),
-                    worker_class=WorkerClass(name),
-                    engines=frozenset({DIGITS}),
-                    configurations=(ONE,),
-                    sessions=frozenset({Session(DIGITS, ONE)}),
-                )
-            ),
-            0.0,
+    workers = [
+        Worker(
+            id=WorkerId(name),
+            worker_class=WorkerClass(name),
+            engines=frozenset({DIGITS}),
+            configurations=(ONE,),
+            sessions=frozenset({Session(DIGITS, ONE)}),
         )
-    return core
+        for name in names
+    ]
+    return make_core(entries if profiled else [], workers, policy=policy)
 
 
 def arrival(
@@ -79,13 +75,13 @@ def arrival(
 
 
 def test_job_completes_with_its_last_assignment() -> None:
-    core = make_core("fast", "slow")
+    core = core_with("fast", "slow")
     core.handle(arrival(A, 1100), 0.0)
     assert core.expected_completion(A, 0.0) == pytest.approx(10.0, rel=0.01)
 
 
 def test_expectation_follows_the_progress() -> None:
-    core = make_core("fast")
+    core = core_with("fast")
     [dispatch] = core.handle(arrival(A, 1000), 0.0)
     assert isinstance(dispatch, Dispatch)
     core.handle(QueriesDone(dispatch.assignment.id, 400), 8.0)  # half as fast as profiled
@@ -95,13 +91,13 @@ def test_expectation_follows_the_progress() -> None:
 
 
 def test_queries_whose_tensors_have_not_arrived_run_on_the_same_workers() -> None:
-    core = make_core("fast", "slow", policy="synergai")
+    core = core_with("fast", "slow", policy="synergai")
     core.handle(arrival(A, 50, ready=1), 0.0)
     assert core.expected_completion(A, 0.0) == pytest.approx(0.5)
 
 
 def test_waiting_job_is_expected_on_the_worker_that_completes_it_soonest() -> None:
-    core = make_core("fast", "slow", policy="fifo")
+    core = core_with("fast", "slow", policy="fifo")
     core.handle(arrival(A, 500), 0.0)
     core.handle(arrival(B, 500), 0.0)
     core.handle(arrival(JobId("c"), 100), 0.0)
@@ -111,7 +107,7 @@ def test_waiting_job_is_expected_on_the_worker_that_completes_it_soonest() -> No
 
 
 def test_expectation_counts_the_workers_that_the_plan_lets_join_later() -> None:
-    core = make_core("fast", "slow")
+    core = core_with("fast", "slow")
     core.handle(arrival(A, 1100), 0.0)  # both workers for 10 s
     core.handle(arrival(B, 1100), 0.0)
     by_plan = core.expected_completion(B, 0.0)
@@ -119,7 +115,7 @@ def test_expectation_counts_the_workers_that_the_plan_lets_join_later() -> None:
 
 
 def test_job_displaced_from_the_plan_is_not_expected_before_the_work_ahead_of_it() -> None:
-    core = make_core("fast")
+    core = core_with("fast")
     core.handle(arrival(A, 1000), 0.0)
     for number in range(MAX_JOBS - 1):
         core.handle(arrival(JobId(f"ahead-{number}"), 1000), 0.0)
@@ -131,13 +127,13 @@ def test_job_displaced_from_the_plan_is_not_expected_before_the_work_ahead_of_it
 
 
 def test_nothing_is_expected_of_unprofiled_and_unknown_jobs() -> None:
-    core = make_core("fast", profiled=False)
+    core = core_with("fast", profiled=False)
     core.handle(arrival(A, 100), 0.0)
     assert core.expected_completion(A, 0.0) is None
     assert core.expected_completion(B, 0.0) is None
 
 
 def test_nothing_is_expected_without_a_worker() -> None:
-    core = make_core()
+    core = core_with()
     core.handle(arrival(A, 100), 0.0)
     assert core.expected_completion(A, 0.0) is None

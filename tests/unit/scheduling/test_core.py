@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from synergai.domain import (
@@ -48,10 +47,9 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from synergai.scheduling.events import Command
 
 DIGITS = EngineName("digits")
@@ -73,12 +71,10 @@ def make_entry(
     )
 
 
-def make_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
+def empty_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
+    """A core without workers."""
     chosen = entries or (make_entry(FAST, 100.0), make_entry(SLOW, 10.0))
-    return SchedulerCore(
-        msgspec.convert({"policy": "synergai", "preload": False, **settings}, SchedulingSettings),
-        ConfigurationDictionary(chosen),
-    )
+    return make_core(chosen, (), **({"policy": "synergai", "preload": False} | settings))
 
 
 def make_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
@@ -116,12 +112,8 @@ def make_job(
     return JobArrived(job, ready=queries)
 
 
-def dispatched(commands: Sequence[Command]) -> list[Assignment]:
-    return [c.assignment for c in commands if isinstance(c, Dispatch)]
-
-
 def test_job_goes_to_the_fastest_acceptable_worker() -> None:
-    core = make_core()
+    core = empty_core()
     core.handle(make_worker(SLOW), 0.0)
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 50, deadline=10.0), 0.0))
@@ -131,7 +123,7 @@ def test_job_goes_to_the_fastest_acceptable_worker() -> None:
 
 
 def test_worker_reports_the_profile_in_use_and_the_observed_pace() -> None:
-    core = make_core(make_entry(FAST, 100.0), make_entry(FAST, 150.0, TWO))
+    core = empty_core(make_entry(FAST, 100.0), make_entry(FAST, 150.0, TWO))
     core.handle(make_worker(FAST), 0.0)
     [(entry, pace)] = core.profiles(FAST_1)
     assert (entry.configuration, entry.qps, pace) == (TWO, 150.0, None)
@@ -144,7 +136,7 @@ def test_worker_reports_the_profile_in_use_and_the_observed_pace() -> None:
 
 
 def test_occupied_best_worker_yields_to_the_next_best_acceptable_one() -> None:
-    core = make_core()
+    core = empty_core()
     core.handle(make_worker(SLOW), 0.0)
     core.handle(make_worker(FAST), 0.0)
     core.handle(make_job("a", 500, deadline=10.0), 0.0)
@@ -153,7 +145,7 @@ def test_occupied_best_worker_yields_to_the_next_best_acceptable_one() -> None:
 
 
 def test_job_waits_for_an_acceptable_worker_instead_of_missing_its_deadline() -> None:
-    core = make_core()
+    core = empty_core()
     core.handle(make_worker(SLOW), 0.0)
     core.handle(make_worker(FAST), 0.0)
     [first] = dispatched(core.handle(make_job("a", 500, deadline=100.0), 0.0))
@@ -165,7 +157,7 @@ def test_job_waits_for_an_acceptable_worker_instead_of_missing_its_deadline() ->
 
 
 def test_least_slack_goes_first_regardless_of_arrival_order() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(make_job("loose", 100, deadline=20.0), 0.0)
@@ -175,7 +167,7 @@ def test_least_slack_goes_first_regardless_of_arrival_order() -> None:
 
 
 def test_doomed_job_runs_after_all_feasible_jobs() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(make_job("doomed", 300, deadline=0.5), 0.0)
@@ -187,7 +179,7 @@ def test_doomed_job_runs_after_all_feasible_jobs() -> None:
 
 
 def test_job_that_becomes_doomed_while_waiting_takes_any_worker() -> None:
-    core = make_core()
+    core = empty_core()
     core.handle(make_worker(SLOW), 0.0)
     core.handle(make_worker(FAST), 0.0)
     core.handle(make_job("long", 1000, deadline=100.0), 0.0)
@@ -200,7 +192,7 @@ def test_job_that_becomes_doomed_while_waiting_takes_any_worker() -> None:
 
 
 def test_infeasible_job_is_rejected_if_so_configured() -> None:
-    core = make_core(infeasible="reject")
+    core = empty_core(infeasible="reject")
     core.handle(make_worker(FAST), 0.0)
     [command] = core.handle(make_job("late", 100, deadline=0.5), 0.0)
     assert isinstance(command, Reject)
@@ -208,14 +200,14 @@ def test_infeasible_job_is_rejected_if_so_configured() -> None:
 
 
 def test_configuration_with_the_highest_profiled_qps_is_used() -> None:
-    core = make_core(make_entry(FAST, 100.0, ONE), make_entry(FAST, 170.0, TWO))
+    core = empty_core(make_entry(FAST, 100.0, ONE), make_entry(FAST, 170.0, TWO))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
     assert assignment.configuration == TWO
 
 
 def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
-    core = make_core(make_entry(FAST, 100.0, t_pre=3.0))
+    core = empty_core(make_entry(FAST, 100.0, t_pre=3.0))
     core.handle(make_worker(FAST, warm=False), 0.0)
     [cold] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert (cold.setup_s, cold.estimate_s) == (3.0, 4.0)
@@ -226,7 +218,7 @@ def test_load_time_is_charged_only_while_the_session_is_cold() -> None:
 
 
 def test_observed_pace_corrects_the_profile() -> None:
-    core = make_core(make_entry(FAST, 100.0), pace_trust=1.0)
+    core = empty_core(make_entry(FAST, 100.0), pace_trust=1.0)
     core.handle(make_worker(FAST), 0.0)
     [slow] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(slow.id, 0.0), 0.0)
@@ -236,7 +228,7 @@ def test_observed_pace_corrects_the_profile() -> None:
 
 
 def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -> None:
-    core = make_core()
+    core = empty_core()
     core.handle(make_worker(SLOW), 0.0)
     core.handle(make_worker(FAST), 0.0)
     [lost] = dispatched(core.handle(make_job("a", 100), 0.0))
@@ -250,7 +242,7 @@ def test_lost_workers_reported_queries_stay_done_and_the_rest_runs_elsewhere() -
 
 
 def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [running] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(make_job("b", 10), 0.0)
@@ -261,7 +253,7 @@ def test_cancelled_job_is_stopped_and_its_worker_freed_when_it_reports_the_end()
 
 
 def test_perishable_job_expires_at_its_deadline_while_the_worker_is_busy() -> None:
-    core = make_core(make_entry(FAST, 100.0), strict=True)
+    core = empty_core(make_entry(FAST, 100.0), strict=True)
     core.handle(make_worker(FAST), 0.0)
     core.handle(make_job("running", 10_000), 0.0)
     core.handle(make_job("request", 1, deadline=2.0, perishable=True), 0.0)
@@ -270,7 +262,7 @@ def test_perishable_job_expires_at_its_deadline_while_the_worker_is_busy() -> No
 
 
 def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
-    core = make_core(make_entry(SLOW, 10.0), probe_queries=16)
+    core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
     core.handle(make_worker(FAST, warm=False), 0.0)
     [probe] = dispatched(core.handle(make_job("a", 116), 0.0))
     assert probe.probe
@@ -288,7 +280,7 @@ def test_first_queries_of_an_unprofiled_engine_become_its_profile() -> None:
 
 
 def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() -> None:
-    core = make_core(make_entry(SLOW, 10.0), probe_queries=16)
+    core = empty_core(make_entry(SLOW, 10.0), probe_queries=16)
     core.handle(make_worker(FAST, warm=False), 0.0)
     [probe] = dispatched(core.handle(make_job("a", 16), 0.0))
     core.handle(AssignmentStarted(probe.id, 2.0), 2.0)
@@ -304,7 +296,7 @@ def test_longer_assignment_in_service_replaces_the_profile_of_a_short_probe() ->
 
 
 def test_profiler_measurements_are_not_replaced_by_service() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
@@ -313,7 +305,7 @@ def test_profiler_measurements_are_not_replaced_by_service() -> None:
 
 
 def test_requests_leave_nothing_behind() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     for number in range(3):
         arrived = make_job(f"r{number}", 1, deadline=number + 9.0, perishable=True)
@@ -332,7 +324,7 @@ def make_prediction(qps: float, error: float, configuration: Configuration = ONE
 
 
 def test_prediction_is_planned_with_its_error_and_not_probed() -> None:
-    core = make_core(make_prediction(100.0, 0.1))
+    core = empty_core(make_prediction(100.0, 0.1))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert not assignment.probe
@@ -340,14 +332,14 @@ def test_prediction_is_planned_with_its_error_and_not_probed() -> None:
 
 
 def test_measured_configuration_is_preferred_to_a_prediction_within_its_error() -> None:
-    core = make_core(make_entry(FAST, 100.0, ONE), make_prediction(104.0, 0.1, TWO))
+    core = empty_core(make_entry(FAST, 100.0, ONE), make_prediction(104.0, 0.1, TWO))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert assignment.configuration == ONE
 
 
 def test_prediction_is_replaced_by_what_service_shows() -> None:
-    core = make_core(make_prediction(100.0, 0.1), probe_queries=16)
+    core = empty_core(make_prediction(100.0, 0.1), probe_queries=16)
     core.handle(make_worker(FAST), 0.0)
     [short] = dispatched(core.handle(make_job("a", 15), 0.0))
     core.handle(AssignmentStarted(short.id, 0.0), 0.0)
@@ -363,7 +355,7 @@ def test_prediction_is_replaced_by_what_service_shows() -> None:
 
 
 def test_bad_input_fails_the_job_without_retry() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 1), 0.0))
     ended = AssignmentEnded(assignment.id, 0, Outcome.FAILED, Fault.BAD_INPUT, "wrong shape")
@@ -371,7 +363,7 @@ def test_bad_input_fails_the_job_without_retry() -> None:
 
 
 def test_engine_host_that_keeps_dying_fails_the_job_after_three_attempts() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     commands, now = core.handle(make_job("a", 10), 0.0), 0.0
     for _ in range(3):
@@ -382,7 +374,7 @@ def test_engine_host_that_keeps_dying_fails_the_job_after_three_attempts() -> No
 
 
 def test_engine_broken_on_one_worker_runs_on_another() -> None:
-    core = make_core()
+    core = empty_core()
     core.handle(make_worker(SLOW), 0.0)
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 10), 0.0))
@@ -392,14 +384,14 @@ def test_engine_broken_on_one_worker_runs_on_another() -> None:
 
 
 def test_small_assignments_are_prefetched_by_a_nearly_idle_worker() -> None:
-    core = make_core(make_entry(FAST, 1000.0), prefetch_s=0.005)
+    core = empty_core(make_entry(FAST, 1000.0), prefetch_s=0.005)
     core.handle(make_worker(FAST), 0.0)
     sent = [dispatched(core.handle(make_job(str(i), 1), 0.0)) for i in range(10)]
     assert [len(s) for s in sent] == [1] * 6 + [0] * 4
 
 
 def test_higher_priority_goes_first() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
     core.handle(make_job("tight", 100, deadline=3.0), 0.0)
@@ -409,7 +401,7 @@ def test_higher_priority_goes_first() -> None:
 
 
 def test_job_recovered_with_recorded_ranges_runs_only_the_rest() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     job = make_job("a", 100).job
     [assignment] = dispatched(core.handle(JobArrived(job, 100, done=((0, 30), (60, 100))), 0.0))
@@ -417,7 +409,7 @@ def test_job_recovered_with_recorded_ranges_runs_only_the_rest() -> None:
 
 
 def test_second_arrival_of_a_job_changes_nothing() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert core.handle(make_job("a", 100), 0.1) == []
@@ -426,7 +418,7 @@ def test_second_arrival_of_a_job_changes_nothing() -> None:
 
 
 def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id() -> None:
-    core = make_core(make_entry(FAST, 100.0), strict=True)
+    core = empty_core(make_entry(FAST, 100.0), strict=True)
     core.handle(make_worker(FAST), 0.0)
     [first] = dispatched(core.handle(make_job("r", 1, deadline=2.0, perishable=True), 0.0))
     core.handle(AssignmentEnded(first.id, 1, Outcome.COMPLETED), 0.1)
@@ -437,7 +429,7 @@ def test_deadline_of_a_finished_request_does_not_expire_a_later_one_with_its_id(
 
 
 def test_overdue_worker_causes_no_repeated_wakeups() -> None:
-    core = make_core(make_entry(FAST, 100.0), prefetch_s=0.02)
+    core = empty_core(make_entry(FAST, 100.0), prefetch_s=0.02)
     core.handle(make_worker(FAST), 0.0)
     for name in ("head", "behind"):
         core.handle(make_job(name, 2), 0.0)
@@ -450,7 +442,7 @@ def test_overdue_worker_causes_no_repeated_wakeups() -> None:
 
 
 def test_premature_completion_report_counts_as_a_fault() -> None:
-    core = make_core(make_entry(FAST, 100.0), max_faults=2)
+    core = empty_core(make_entry(FAST, 100.0), max_faults=2)
     core.handle(make_worker(FAST), 0.0)
     [first] = dispatched(core.handle(make_job("a", 10), 0.0))
     [second] = dispatched(core.handle(AssignmentEnded(first.id, 4, Outcome.COMPLETED), 0.1))
@@ -467,7 +459,7 @@ def fail_host(core: SchedulerCore, assignment: Assignment, done: int, now: float
 
 
 def test_faults_with_progress_in_between_never_fail_a_job() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
     for number in range(20):
@@ -476,7 +468,7 @@ def test_faults_with_progress_in_between_never_fail_a_job() -> None:
 
 
 def test_progress_of_another_assignment_counts_as_well() -> None:
-    core = make_core(make_entry(FAST, 100.0), max_faults=2, policy="malleable")
+    core = empty_core(make_entry(FAST, 100.0), max_faults=2, policy="malleable")
     core.handle(make_worker(FAST), 0.0)
     core.handle(WorkerJoined(replace(make_worker(FAST).worker, id=WorkerId("fast-2"))), 0.0)
     one, two = dispatched(core.handle(make_job("a", 10_000), 0.0))
@@ -488,7 +480,7 @@ def test_progress_of_another_assignment_counts_as_well() -> None:
 
 
 def test_assignments_that_a_host_takes_with_it_count_as_one_fault() -> None:
-    core = make_core(make_entry(FAST, 10_000.0), max_faults=2)
+    core = empty_core(make_entry(FAST, 10_000.0), max_faults=2)
     core.handle(make_worker(FAST), 0.0)
     arrived = replace(make_job("a", 50), done=((10, 20), (30, 40)))
     lost = dispatched(core.handle(arrived, 0.0))
@@ -501,7 +493,7 @@ def test_assignments_that_a_host_takes_with_it_count_as_one_fault() -> None:
 
 
 def test_retries_without_progress_pause_longer_each_time() -> None:
-    core = make_core(make_entry(FAST, 100.0), max_faults=5)
+    core = empty_core(make_entry(FAST, 100.0), max_faults=5)
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     now, pauses = 0.0, []
@@ -520,7 +512,7 @@ def test_retries_without_progress_pause_longer_each_time() -> None:
 
 
 def test_jobs_that_pause_can_be_cancelled_and_let_others_run() -> None:
-    core = make_core(make_entry(FAST, 100.0), max_faults=5)
+    core = empty_core(make_entry(FAST, 100.0), max_faults=5)
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 100), 0.0))
     [assignment] = dispatched(fail_host(core, assignment, 0, 0.0))
@@ -533,7 +525,7 @@ def test_jobs_that_pause_can_be_cancelled_and_let_others_run() -> None:
 
 
 def test_requests_are_retried_without_a_pause() -> None:
-    core = make_core(make_entry(FAST, 100.0), max_faults=4)
+    core = empty_core(make_entry(FAST, 100.0), max_faults=4)
     core.handle(make_worker(FAST), 0.0)
     job = replace(make_job("a", 1, deadline=60.0).job, perishable=True, with_tensors=True)
     [assignment] = dispatched(core.handle(JobArrived(job, 1), 0.0))
@@ -542,7 +534,7 @@ def test_requests_are_retried_without_a_pause() -> None:
 
 
 def test_remaining_ranges_go_to_one_worker_as_several_assignments() -> None:
-    core = make_core(make_entry(FAST, 100.0, t_pre=3.0))
+    core = empty_core(make_entry(FAST, 100.0, t_pre=3.0))
     core.handle(make_worker(FAST, warm=False), 0.0)
     job = make_job("a", 100).job
     pieces = dispatched(core.handle(JobArrived(job, 100, done=((20, 50),)), 0.0))
@@ -550,7 +542,7 @@ def test_remaining_ranges_go_to_one_worker_as_several_assignments() -> None:
 
 
 def test_late_job_is_rejected_by_timer_regardless_of_queue_order() -> None:
-    core = make_core(make_entry(FAST, 100.0), policy="fifo", infeasible="reject")
+    core = empty_core(make_entry(FAST, 100.0), policy="fifo", infeasible="reject")
     core.handle(make_worker(FAST), 0.0)
     core.handle(make_job("running", 10_000), 0.0)
     core.handle(make_job("late", 100, deadline=5.0), 0.0)
@@ -563,7 +555,7 @@ def test_late_job_is_rejected_by_timer_regardless_of_queue_order() -> None:
 
 
 def test_probing_worker_gets_no_other_assignment() -> None:
-    core = make_core(make_entry(SLOW, 10.0))
+    core = empty_core(make_entry(SLOW, 10.0))
     core.handle(make_worker(FAST, warm=False), 0.0)
     [probe] = dispatched(core.handle(make_job("a", 116), 0.0))
     assert probe.probe
@@ -571,7 +563,7 @@ def test_probing_worker_gets_no_other_assignment() -> None:
 
 
 def test_unprofiled_engine_is_probed_even_under_a_backlog() -> None:
-    core = make_core()
+    core = empty_core()
     new = EngineName("new")
     core.handle(make_worker(FAST), 0.0)
     joined = make_worker(FAST).worker
@@ -585,7 +577,7 @@ def test_unprofiled_engine_is_probed_even_under_a_backlog() -> None:
 
 
 def test_tenant_over_its_share_yields_to_others_of_the_same_priority() -> None:
-    core = make_core(make_entry(FAST, 100.0), fair_burst_s=5.0)
+    core = empty_core(make_entry(FAST, 100.0), fair_burst_s=5.0)
     core.handle(make_worker(FAST), 0.0)
     [greedy] = dispatched(core.handle(make_job("g1", 2000, tenant="greedy"), 0.0))
     core.handle(make_job("g2", 100, deadline=25.0, tenant="greedy"), 0.0)
@@ -596,7 +588,7 @@ def test_tenant_over_its_share_yields_to_others_of_the_same_priority() -> None:
 
 
 def test_single_tenant_gets_all_capacity() -> None:
-    core = make_core(make_entry(FAST, 100.0), fair_burst_s=0.0)
+    core = empty_core(make_entry(FAST, 100.0), fair_burst_s=0.0)
     core.handle(make_worker(FAST), 0.0)
     [running] = dispatched(core.handle(make_job("a", 2000, tenant="greedy"), 0.0))
     core.handle(make_job("b", 100, tenant="greedy"), 0.0)
@@ -607,7 +599,7 @@ def test_single_tenant_gets_all_capacity() -> None:
 def test_energy_objective_uses_the_least_joules_that_meet_the_deadline() -> None:
     minimizes_energy = replace(make_entry(FAST, 50.0, ONE), watts=5.0)
     hungry = replace(make_entry(FAST, 100.0, TWO), watts=30.0)
-    core = make_core(minimizes_energy, hungry, objective="energy")
+    core = empty_core(minimizes_energy, hungry, objective="energy")
     core.handle(make_worker(FAST), 0.0)
     [loose] = dispatched(core.handle(make_job("loose", 100, deadline=2.5), 0.0))
     core.handle(AssignmentEnded(loose.id, 100, Outcome.COMPLETED), 2.0)
@@ -632,7 +624,7 @@ def test_profiles_that_arrive_together_are_scheduled_with_once() -> None:
 
 def test_engine_without_its_profile_is_measured_again() -> None:
     absurd = make_entry(FAST, 0.001)
-    core = make_core(absurd)
+    core = empty_core(absurd)
     core.handle(make_worker(FAST), 0.0)
     core.handle(ProfilesRemoved((absurd,)), 0.1)
     assert core.unprofiled(FAST_1) == [DIGITS]
@@ -642,7 +634,7 @@ def test_engine_without_its_profile_is_measured_again() -> None:
 
 
 def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
@@ -655,7 +647,7 @@ def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
 
 
 def test_assignment_dispatched_with_a_replaced_profile_teaches_no_pace() -> None:
-    core = make_core(make_entry(FAST, 10.0))
+    core = empty_core(make_entry(FAST, 10.0))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
@@ -666,7 +658,7 @@ def test_assignment_dispatched_with_a_replaced_profile_teaches_no_pace() -> None
 
 
 def test_new_profile_replaces_the_pace_that_a_job_has_shown() -> None:
-    core = make_core(make_entry(FAST, 10.0))
+    core = empty_core(make_entry(FAST, 10.0))
     core.handle(make_worker(FAST), 0.0)
     [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
     core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
@@ -680,7 +672,7 @@ def test_new_profile_replaces_the_pace_that_a_job_has_shown() -> None:
 
 
 def test_pace_starts_again_from_the_profile_after_another_configuration_was_measured() -> None:
-    core = make_core(make_entry(FAST, 10.0, ONE), make_entry(FAST, 8.0, TWO), pace_trust=0.01)
+    core = empty_core(make_entry(FAST, 10.0, ONE), make_entry(FAST, 8.0, TWO), pace_trust=0.01)
     core.handle(make_worker(FAST), 0.0)
     now = 0.0
     for name in "abcdefgh":  # twice as slow as profiled
@@ -707,7 +699,7 @@ def run_request(core: SchedulerCore, number: int, now: float, compute_s: float) 
 
 
 def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
-    core = make_core(make_entry(FAST, 1000.0))
+    core = empty_core(make_entry(FAST, 1000.0))
     core.handle(make_worker(FAST), 0.0)
     now = 0.0
     for number in range(20_000):
@@ -719,7 +711,7 @@ def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
 
 
 def test_expected_completion_of_a_job_starts_from_the_pace_of_its_worker() -> None:
-    core = make_core(make_entry(FAST, 100.0))
+    core = empty_core(make_entry(FAST, 100.0))
     core.handle(make_worker(FAST), 0.0)
     now = 0.0
     for name in "abcdefgh":  # twice as slow as profiled

@@ -26,10 +26,10 @@ from synergai.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from tests.cores import dispatched
 from tests.unit.scheduling.test_core import (
     FAST,
-    dispatched,
-    make_core,
+    empty_core,
     make_entry,
     make_job,
     make_worker,
@@ -45,7 +45,7 @@ POLICIES = ["malleable", "synergai", "lru", "edf"]
 def fleet(
     *names: WorkerId, share: float = 1.0, policy: str = "malleable", warm: bool = True
 ) -> SchedulerCore:
-    core = make_core(make_entry(FAST, 100.0, t_pre=1.0), policy=policy, hedge_share=share)
+    core = empty_core(make_entry(FAST, 100.0, t_pre=1.0), policy=policy, hedge_share=share)
     for name in names:
         worker = make_worker(FAST, warm=warm).worker
         core.handle(WorkerJoined(replace(worker, id=name)), 0.0)

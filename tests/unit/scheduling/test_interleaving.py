@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-import msgspec
 import pytest
 
 from synergai.domain import (
@@ -19,8 +18,7 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
+from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
@@ -31,17 +29,17 @@ from synergai.scheduling.events import (
     Stop,
     TimePassed,
     Worker,
-    WorkerJoined,
     WorkerLeft,
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
-from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.records import MAX_REQUESTS
+from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.events import Assignment, Command, Event
 
 BATCH, LIVE = EngineName("batch"), EngineName("live")
@@ -67,7 +65,7 @@ def make_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
     )
 
 
-def make_core(
+def core_with(
     *,
     workers: int = 1,
     profiled: Iterable[EngineName] = (BATCH, LIVE),
@@ -76,25 +74,19 @@ def make_core(
     **settings: object,
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second."""
-    core = SchedulerCore(
-        msgspec.convert({"policy": "synergai", "preload": False, **settings}, SchedulingSettings),
-        ConfigurationDictionary(map(make_entry, profiled)),
-    )
-    for number in range(workers):
-        core.handle(
-            WorkerJoined(
-                Worker(
-                    id=WorkerId(f"box-{number}"),
-                    worker_class=CLASS,
-                    engines=frozenset({BATCH, LIVE}),
-                    configurations=(ONE,),
-                    sessions=frozenset(Session(engine, ONE) for engine in loaded),
-                    cores=cores,
-                )
-            ),
-            0.0,
+    boxes = [
+        Worker(
+            id=WorkerId(f"box-{number}"),
+            worker_class=CLASS,
+            engines=frozenset({BATCH, LIVE}),
+            configurations=(ONE,),
+            sessions=frozenset(Session(engine, ONE) for engine in loaded),
+            cores=cores,
         )
-    return core
+        for number in range(workers)
+    ]
+    usual = {"policy": "synergai", "preload": False}
+    return make_core(map(make_entry, profiled), boxes, **(usual | settings))
 
 
 def make_job(name: str, queries: int = 1000, **fields: Unpack[JobFields]) -> JobArrived:
@@ -114,10 +106,6 @@ def expected_answer_s(core: SchedulerCore, now: float, **fields: Unpack[JobField
     return core.expected_answer_s(make_request("new", now, **fields).job, now)
 
 
-def dispatched(commands: Sequence[Command]) -> list[Assignment]:
-    return [c.assignment for c in commands if isinstance(c, Dispatch)]
-
-
 def stopped(commands: Sequence[Command]) -> list[int]:
     return [c.assignment_id for c in commands if isinstance(c, Stop)]
 
@@ -127,7 +115,7 @@ def stopped(commands: Sequence[Command]) -> list[int]:
 def test_request_runs_after_the_current_query_of_a_job_under_every_policy(
     policy: str, workers: int
 ) -> None:
-    core = make_core(policy=policy, workers=workers)
+    core = core_with(policy=policy, workers=workers)
     running: list[Assignment] = []
     for number in range(workers):
         running += dispatched(core.handle(make_job(f"job-{number}"), 0.0))
@@ -141,7 +129,7 @@ def test_request_runs_after_the_current_query_of_a_job_under_every_policy(
 
 @pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
 def test_requests_spread_over_workers_that_answer_equally_soon(policy: str) -> None:
-    core = make_core(policy=policy, workers=3)
+    core = core_with(policy=policy, workers=3)
     running: dict[WorkerId, Assignment] = {}
     for number in range(3):
         for job in dispatched(core.handle(make_job(f"job-{number}"), 0.0)):
@@ -161,7 +149,7 @@ def test_requests_spread_over_workers_that_answer_equally_soon(policy: str) -> N
 
 @pytest.mark.parametrize("policy", ["rr", "srr"])
 def test_request_does_not_advance_the_rotation_of_jobs(policy: str) -> None:
-    core = make_core(policy=policy, workers=3)
+    core = core_with(policy=policy, workers=3)
     [first] = dispatched(core.handle(make_job("job-0"), 0.0))
     [request] = dispatched(core.handle(make_request("r", 1.0), 1.0))
     core.handle(AssignmentEnded(request.id, 1, Outcome.COMPLETED), 1.1)
@@ -171,7 +159,7 @@ def test_request_does_not_advance_the_rotation_of_jobs(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_interrupted_job_is_resumed_behind_the_request(policy: str) -> None:
-    core = make_core(policy=policy)
+    core = core_with(policy=policy)
     [job] = dispatched(core.handle(make_job("job", queries=100), 0.0))
     [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
     core.handle(AssignmentEnded(job.id, 11, Outcome.STOPPED), 1.1)
@@ -181,13 +169,13 @@ def test_interrupted_job_is_resumed_behind_the_request(policy: str) -> None:
 
 
 def test_strict_core_lets_the_job_finish_first() -> None:
-    core = make_core(strict=True, policy="synergai")
+    core = core_with(strict=True, policy="synergai")
     core.handle(make_job("job"), 0.0)
     assert core.handle(make_request("r", 1.0), 1.0) == []
 
 
 def test_idle_worker_is_preferred_to_an_interruption() -> None:
-    core = make_core(workers=2, policy="synergai")
+    core = core_with(workers=2, policy="synergai")
     [job] = dispatched(core.handle(make_job("job"), 0.0))
     commands = core.handle(make_request("r", 1.0), 1.0)
     [request] = dispatched(commands)
@@ -196,26 +184,26 @@ def test_idle_worker_is_preferred_to_an_interruption() -> None:
 
 
 def test_job_of_higher_priority_does_not_yield() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_job("job", priority=5), 0.0)
     assert core.handle(make_request("r", 1.0, priority=4), 1.0) == []
     assert dispatched(core.handle(make_request("s", 1.0, priority=5), 1.0)) != []
 
 
 def test_job_that_would_miss_its_deadline_does_not_yield() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_job("tight", queries=100, deadline=10.3), 0.0)
     assert core.handle(make_request("r", 0.0), 0.0) == []
 
 
 def test_job_that_is_late_anyway_yields() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_job("late", queries=100, deadline=5.0), 0.0)
     assert dispatched(core.handle(make_request("r", 0.0), 0.0)) != []
 
 
 def test_few_requests_are_in_flight_and_the_others_wait_in_the_queues_order() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_job("job"), 0.0)
     names = [f"r{number}" for number in range(MAX_REQUESTS + 3)]
     sent = [a for name in names for a in dispatched(core.handle(make_request(name, 0.0), 0.0))]
@@ -263,7 +251,7 @@ class Box:
 def test_saturating_requests_do_not_starve_a_job_under_policies_without_deadlines(
     policy: str,
 ) -> None:
-    box = Box(make_core(policy=policy))
+    box = Box(core_with(policy=policy))
     box.handle(make_job("job"), 0.0)
     for number in range(300):
         now = number * 0.1
@@ -276,7 +264,7 @@ def test_saturating_requests_do_not_starve_a_job_under_policies_without_deadline
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_requests_at_half_load_leave_the_other_half_to_the_job(policy: str) -> None:
-    box = Box(make_core(policy=policy))
+    box = Box(core_with(policy=policy))
     box.handle(make_job("job"), 0.0)
     for number in range(200):
         now = number * 0.1
@@ -289,7 +277,7 @@ def test_requests_at_half_load_leave_the_other_half_to_the_job(policy: str) -> N
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_every_query_of_an_interrupted_job_runs_once(policy: str) -> None:
-    box = Box(make_core(policy=policy))
+    box = Box(core_with(policy=policy))
     box.handle(make_job("job", queries=50), 0.0)
     for number in range(100):
         now = number * 0.1
@@ -301,7 +289,7 @@ def test_every_query_of_an_interrupted_job_runs_once(policy: str) -> None:
 
 
 def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> None:
-    core = make_core(policy="synergai", profiled=[BATCH])
+    core = core_with(policy="synergai", profiled=[BATCH])
     core.handle(make_job("job"), 0.0)
     [probe] = dispatched(core.handle(make_request("r", 1.0), 1.0))
     assert (probe.job_id, probe.probe) == ("r", True)
@@ -310,7 +298,7 @@ def test_request_for_an_unprofiled_engine_is_measured_between_two_queries() -> N
 
 @pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
 def test_interrupted_job_resumes_where_it_ran_and_keeps_the_rotation(policy: str) -> None:
-    core = make_core(policy=policy, workers=3)
+    core = core_with(policy=policy, workers=3)
     running: dict[WorkerId, Assignment] = {}
     for number in range(4):
         for job in dispatched(core.handle(make_job(f"job-{number}"), 0.0)):
@@ -328,7 +316,7 @@ def test_interrupted_job_resumes_where_it_ran_and_keeps_the_rotation(policy: str
 def test_waiting_job_of_higher_priority_runs_before_the_rest_of_an_interrupted_one(
     policy: str,
 ) -> None:
-    core = make_core(policy=policy)
+    core = core_with(policy=policy)
     [low] = dispatched(core.handle(make_job("low"), 0.0))
     [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
     urgent = dispatched(core.handle(make_job("urgent", priority=5), 1.06))
@@ -339,7 +327,7 @@ def test_waiting_job_of_higher_priority_runs_before_the_rest_of_an_interrupted_o
 
 @pytest.mark.parametrize("policy", sorted({*POLICIES.names()} - {"malleable"}))
 def test_interrupted_job_whose_worker_has_left_runs_elsewhere(policy: str) -> None:
-    core = make_core(policy=policy, workers=2)
+    core = core_with(policy=policy, workers=2)
     first = dispatched(core.handle(make_job("first"), 0.0))
     first += dispatched(core.handle(make_job("second"), 0.0))
     [request] = dispatched(core.handle(make_request("r", 1.05), 1.05))
@@ -356,7 +344,7 @@ def test_interrupted_job_whose_worker_has_left_runs_elsewhere(policy: str) -> No
 def test_failed_assignment_does_not_return_to_its_worker_because_it_was_interrupted(
     policy: str,
 ) -> None:
-    core = make_core(policy=policy)
+    core = core_with(policy=policy)
     [job] = dispatched(core.handle(make_job("job"), 0.0))
     core.handle(make_request("r", 1.05), 1.05)
     core.handle(AssignmentEnded(job.id, 11, Outcome.FAILED, Fault.HOST_DIED, "died"), 1.1)
@@ -364,7 +352,7 @@ def test_failed_assignment_does_not_return_to_its_worker_because_it_was_interrup
 
 
 def test_many_interruptions_leave_one_job_to_resume() -> None:
-    core = make_core(policy="rr")
+    core = core_with(policy="rr")
     [job] = dispatched(core.handle(make_job("job", queries=10**6), 0.0))
     for number in range(20):
         now = 1.05 + number
@@ -381,7 +369,7 @@ def test_many_interruptions_leave_one_job_to_resume() -> None:
 def test_cancelled_job_is_never_dispatched(policy: str) -> None:
     for seed in range(20):
         rng = random.Random(seed)
-        core = make_core(policy=policy, workers=3)
+        core = core_with(policy=policy, workers=3)
         in_flight: dict[int, Assignment] = {}
         stopping: set[int] = set()
         waiting = [f"job-{number}" for number in range(3)]
@@ -419,7 +407,7 @@ def test_cancelled_job_is_never_dispatched(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["rr", "srr"])
 def test_requests_rotate_among_themselves(policy: str) -> None:
-    core = make_core(policy=policy, workers=3)
+    core = core_with(policy=policy, workers=3)
     workers: list[WorkerId] = []
     for number in range(6):
         [request] = dispatched(core.handle(make_request(f"r-{number}", number), number))
@@ -429,7 +417,7 @@ def test_requests_rotate_among_themselves(policy: str) -> None:
 
 
 def test_idle_worker_that_was_interrupted_before_is_preferred_to_an_interruption() -> None:
-    core = make_core(policy="srr", workers=2)
+    core = core_with(policy="srr", workers=2)
     jobs = dispatched(core.handle(make_job("a", queries=100), 0.0))
     jobs += dispatched(core.handle(make_job("b"), 0.0))
     [request] = dispatched(core.handle(make_request("r-0", 1.05), 1.05))
@@ -444,7 +432,7 @@ def test_idle_worker_that_was_interrupted_before_is_preferred_to_an_interruption
 
 @pytest.mark.parametrize("policy", POLICIES.names())
 def test_interrupted_job_keeps_its_worker(policy: str) -> None:
-    core = make_core(policy=policy, profiled=[BATCH, LIVE])
+    core = core_with(policy=policy, profiled=[BATCH, LIVE])
     core.handle(make_job("first", deadline=200.0), 0.0)
     core.handle(make_job("second", deadline=5000.0), 0.0)
     commands = core.handle(make_request("r", 1.0), 1.0)
@@ -452,14 +440,14 @@ def test_interrupted_job_keeps_its_worker(policy: str) -> None:
 
 
 def test_estimate_of_an_interrupting_request_includes_the_current_query() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_job("job"), 0.0)
     [request] = dispatched(core.handle(make_request("r", 1.0), 1.0))
     assert request.estimate_s == pytest.approx(0.2)
 
 
 def test_requests_in_flight_count_together_against_a_jobs_deadline() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_job("tight", queries=20, deadline=2.35), 0.0)
     answered = [dispatched(core.handle(make_request(f"r{n}", 0.0), 0.0)) for n in range(4)]
     assert [len(each) for each in answered] == [1, 1, 0, 0]
@@ -469,7 +457,7 @@ def test_requests_in_flight_count_together_against_a_jobs_deadline() -> None:
 def test_job_with_a_deadline_yields_to_a_probe_if_it_has_time_for_one(
     slack_s: float, *, yields: bool
 ) -> None:
-    core = make_core(policy="synergai", profiled=[BATCH])
+    core = core_with(policy="synergai", profiled=[BATCH])
     core.handle(make_job("job", queries=100, deadline=10.0 + slack_s), 0.0)
     assert bool(stopped(core.handle(make_request("r", 1.0), 1.0))) is yields
 
@@ -478,19 +466,19 @@ def test_job_with_a_deadline_yields_to_a_probe_if_it_has_time_for_one(
 
 
 def test_expected_answer_is_one_query_of_the_job_and_the_requests_own() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_job("job"), 0.0)
     assert expected_answer_s(core, 1.0) == pytest.approx(0.2)
 
 
 def test_expected_answer_counts_the_remaining_work_of_jobs_that_do_not_yield() -> None:
-    core = make_core(policy="synergai", strict=True)
+    core = core_with(policy="synergai", strict=True)
     core.handle(make_job("job", queries=100), 0.0)
     assert expected_answer_s(core, 1.0) == pytest.approx(9.1)
 
 
 def test_expected_answer_is_soon_while_the_job_has_its_turn_between_requests() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     box = Box(core)
     box.handle(make_job("job"), 0.0)
     for number in range(100):
@@ -503,26 +491,26 @@ def test_expected_answer_is_soon_while_the_job_has_its_turn_between_requests() -
 
 
 def test_expected_answer_of_an_idle_or_unknown_fleet_is_unknown() -> None:
-    core = make_core(policy="synergai", workers=2)
+    core = core_with(policy="synergai", workers=2)
     core.handle(make_job("job"), 0.0)
     assert expected_answer_s(core, 0.0) is None
     assert expected_answer_s(core, 0.0, engine=EngineName("absent")) is None
 
 
 def test_expected_answer_counts_only_the_rest_of_a_running_request() -> None:
-    core = make_core(policy="synergai")
+    core = core_with(policy="synergai")
     core.handle(make_request("running", 0.0), 0.0)
     assert expected_answer_s(core, 0.05) == pytest.approx(0.15)
 
 
 def test_requests_wait_for_the_load_of_a_worker_that_runs_nothing_beside_it() -> None:
-    core = make_core(policy="synergai", loaded=[LIVE])
+    core = core_with(policy="synergai", loaded=[LIVE])
     core.handle(make_job("job"), 0.0)
     assert expected_answer_s(core, 1.0) == pytest.approx(4.2), "with the rest of the load"
 
 
 def test_assignment_that_runs_before_the_end_of_the_one_ahead_is_heard_has_paid_its_setup() -> None:
-    core = make_core(policy="synergai", loaded=[LIVE])
+    core = core_with(policy="synergai", loaded=[LIVE])
     usual: JobFields = {"deadline": 100.0}
     [first] = dispatched(core.handle(make_request("first", 0.0), 0.0))
     core.handle(make_job("job", queries=100, **usual), 0.0)
@@ -533,6 +521,6 @@ def test_assignment_that_runs_before_the_end_of_the_one_ahead_is_heard_has_paid_
 
 
 def test_strict_core_waits_for_loads() -> None:
-    core = make_core(strict=True, policy="synergai", loaded=[LIVE], cores=1)
+    core = core_with(strict=True, policy="synergai", loaded=[LIVE], cores=1)
     core.handle(make_job("job"), 0.0)
     assert core.handle(make_request("r", 1.0), 1.0) == []

@@ -20,11 +20,11 @@ from synergai.scheduling.events import (
     SessionLoaded,
     WorkerJoined,
 )
+from tests.cores import dispatched
 from tests.unit.scheduling.test_core import (
     FAST,
     SLOW,
-    dispatched,
-    make_core,
+    empty_core,
     make_entry,
     make_job,
     make_worker,
@@ -44,7 +44,7 @@ def join(core: SchedulerCore, *names: WorkerId, warm: bool = True) -> None:
 
 def warmed(*names: WorkerId, t_pre: float = 0.0) -> SchedulerCore:
     """Return a core whose workers have completed a query each."""
-    core = make_core(make_entry(FAST, 100.0, t_pre=t_pre), policy="lru")
+    core = empty_core(make_entry(FAST, 100.0, t_pre=t_pre), policy="lru")
     join(core, *names)
     for name in names:
         for assignment in dispatched(core.handle(make_job(f"warm-{name}", 1), 0.0)):
@@ -146,7 +146,7 @@ def test_only_worker_of_an_engine_is_never_ejected() -> None:
 
 
 def test_first_run_on_a_worker_gets_more_time() -> None:
-    core = make_core(make_entry(FAST, 100.0), policy="lru")
+    core = empty_core(make_entry(FAST, 100.0), policy="lru")
     join(core, A, B)
     request(core, "first on this worker", 1.0)
     assert check(core, 50.0) == []
@@ -154,7 +154,7 @@ def test_first_run_on_a_worker_gets_more_time() -> None:
 
 
 def test_load_of_a_session_gets_more_time() -> None:
-    core = make_core(make_entry(FAST, 100.0, t_pre=20.0), policy="lru")
+    core = empty_core(make_entry(FAST, 100.0, t_pre=20.0), policy="lru")
     join(core, A, B, warm=False)
     [assignment] = dispatched(request(core, "cold", 1.0))
     assert check(core, 200.0) == []
@@ -164,7 +164,7 @@ def test_load_of_a_session_gets_more_time() -> None:
 
 
 def test_engine_that_is_being_measured_is_given_all_the_time_it_takes() -> None:
-    core = make_core(make_entry(FAST, 100.0), policy="lru")
+    core = empty_core(make_entry(FAST, 100.0), policy="lru")
     join(core, A)
     core.handle(WorkerJoined(replace(make_worker(SLOW).worker, id=B)), 0.0)
     core.handle(make_job("occupies the profiled worker", 10_000), 1.0)
@@ -174,7 +174,7 @@ def test_engine_that_is_being_measured_is_given_all_the_time_it_takes() -> None:
 
 
 def test_slow_queries_within_their_estimate_are_not_stuck() -> None:
-    core = make_core(make_entry(FAST, 0.05), policy="lru")
+    core = empty_core(make_entry(FAST, 0.05), policy="lru")
     join(core, A, B)
     [first] = dispatched(core.handle(make_job("slow", 5), 0.0))
     core.handle(AssignmentStarted(first.id, 0.0), 0.0)
@@ -182,7 +182,7 @@ def test_slow_queries_within_their_estimate_are_not_stuck() -> None:
 
 
 def test_it_can_be_switched_off() -> None:
-    core = make_core(make_entry(FAST, 100.0), policy="lru", stuck_s=math.inf)
+    core = empty_core(make_entry(FAST, 100.0), policy="lru", stuck_s=math.inf)
     join(core, A, B)
     request(core, "r", 1.0)
     assert check(core, 1e5) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,18 +16,19 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
+from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import (
     AssignmentEnded,
     Dispatch,
     JobArrived,
     Worker,
-    WorkerJoined,
 )
-from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Arrival, Profile, draw
+from tests.cores import make_core
+
+if TYPE_CHECKING:
+    from synergai.scheduling.core import SchedulerCore
 
 SHORT, LONG = EngineName("short"), EngineName("long")
 ONE = Configuration(threads=1)
@@ -80,19 +82,19 @@ def test_malleable_serves_as_many_as_possible_with_estimates_that_are_off() -> N
     assert late_share("malleable", 1.5, seed=2, perishable=True, error=0.15) <= 1 / 3 + 0.06
 
 
-def make_core(policy: str, **paces: float) -> SchedulerCore:
+def core_with(policy: str, **paces: float) -> SchedulerCore:
     """A core with a worker of each class, of which each has a pace."""
     known = [entry for name, pace in paces.items() for entry in entries(name, pace)]
-    core = SchedulerCore(SchedulingSettings(policy=policy), ConfigurationDictionary(known))
-    for name in paces:
-        worker = Worker(
+    workers = [
+        Worker(
             id=WorkerId(name),
             worker_class=WorkerClass(name),
             engines=frozenset(QPS),
             configurations=(ONE,),
         )
-        core.handle(WorkerJoined(worker), 0.0)
-    return core
+        for name in paces
+    ]
+    return make_core(known, workers, policy=policy)
 
 
 def submit(core: SchedulerCore, name: str, deadline: float, engine: EngineName) -> list[Dispatch]:
@@ -102,14 +104,14 @@ def submit(core: SchedulerCore, name: str, deadline: float, engine: EngineName) 
 
 @pytest.mark.parametrize("policy", ["malleable", "edf", "synergai"])
 def test_job_that_only_a_busy_worker_completes_in_time_waits_for_it(policy: str) -> None:
-    core = make_core(policy, fast=1.0, slow=20.0)
+    core = core_with(policy, fast=1.0, slow=20.0)
     [first] = submit(core, "first", 1.0, SHORT)
     assert first.assignment.worker_id == "fast"
     assert submit(core, "second", 1.0, SHORT) == []
 
 
 def test_malleable_leaves_out_the_longest_job_if_not_all_can_be_in_time() -> None:
-    core = make_core("malleable", box=1.0)
+    core = core_with("malleable", box=1.0)
     [running] = submit(core, "running", 1.0, SHORT)
     submit(core, "long", 1.2, LONG)
     for name in ("a", "b", "c"):

@@ -33,9 +33,10 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import dispatched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from synergai.scheduling.events import Command
 
@@ -91,10 +92,6 @@ def make_worker(name: str, *, warm: bool) -> Worker:
         configurations=(ONE, FOUR),
         sessions=frozenset({Session(DIGITS, ONE), Session(DIGITS, FOUR)} if warm else ()),
     )
-
-
-def dispatched(commands: Iterable[Command]) -> list[Assignment]:
-    return [command.assignment for command in commands if isinstance(command, Dispatch)]
 
 
 def worker_ids(assignments: Sequence[Assignment]) -> list[str]:

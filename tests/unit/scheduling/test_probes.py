@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from synergai.domain import (
@@ -19,12 +18,10 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
+from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
-    Dispatch,
     EnginesChanged,
     JobArrived,
     QueriesDone,
@@ -33,10 +30,12 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.events import Assignment, Command
 
 BATCH, OTHER = EngineName("batch"), EngineName("other")
@@ -46,7 +45,7 @@ OLD_1, NEW_1, NEW_2 = WorkerId("old-1"), WorkerId("new-1"), WorkerId("new-2")
 PROBE_QUERIES = SchedulingSettings().probe_queries
 
 
-def make_core(policy: str = "malleable", t_pre: float = 0.0) -> SchedulerCore:
+def core_with_old_worker(policy: str = "malleable", t_pre: float = 0.0) -> SchedulerCore:
     entries = [
         ProfileEntry(
             engine=engine,
@@ -57,10 +56,7 @@ def make_core(policy: str = "malleable", t_pre: float = 0.0) -> SchedulerCore:
         )
         for engine, name in ((BATCH, KNOWN), (OTHER, KNOWN), (OTHER, NEW))
     ]
-    settings = msgspec.convert({"policy": policy}, SchedulingSettings)
-    core = SchedulerCore(settings, ConfigurationDictionary(entries))
-    core.handle(joined(OLD_1, KNOWN), 0.0)
-    return core
+    return make_core(entries, [joined(OLD_1, KNOWN).worker], policy=policy)
 
 
 def joined(
@@ -84,10 +80,6 @@ def arrived(
     return JobArrived(job, ready=queries)
 
 
-def dispatched(commands: Sequence[Command]) -> list[Assignment]:
-    return [command.assignment for command in commands if isinstance(command, Dispatch)]
-
-
 def stopped(commands: Sequence[Command]) -> list[int]:
     return [command.assignment_id for command in commands if isinstance(command, Stop)]
 
@@ -100,7 +92,7 @@ def run(core: SchedulerCore, job: JobArrived, now: float = 0.0) -> Assignment:
 
 
 def test_running_job_probes_a_worker_that_joins_without_a_profile() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     running = run(core, arrived("job", 10_000))
     assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]
     ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
@@ -111,7 +103,7 @@ def test_running_job_probes_a_worker_that_joins_without_a_profile() -> None:
 
 
 def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     running = run(core, arrived("job", 10_000))
     core.handle(joined(NEW_1, NEW), 10.0)
     ended = AssignmentEnded(running.id, 1001, Outcome.STOPPED)
@@ -128,7 +120,7 @@ def test_measured_worker_takes_a_share_of_the_job_at_once() -> None:
 
 
 def test_engine_that_a_worker_adds_later_is_probed_as_well() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     running = run(core, arrived("job", 10_000))
     assert core.handle(joined(NEW_1, NEW, [OTHER]), 1.0) == []
     commands = core.handle(EnginesChanged(NEW_1, frozenset({BATCH, OTHER})), 2.0)
@@ -136,7 +128,7 @@ def test_engine_that_a_worker_adds_later_is_probed_as_well() -> None:
 
 
 def test_new_job_probes_an_idle_worker_before_the_profiled_one_takes_it_whole() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     core.handle(joined(NEW_1, NEW), 0.0)
     assignments = dispatched(core.handle(arrived("job", 10_000), 1.0))
     assert [(each.worker_id, each.probe) for each in assignments] == [
@@ -146,7 +138,7 @@ def test_new_job_probes_an_idle_worker_before_the_profiled_one_takes_it_whole() 
 
 
 def test_one_worker_of_a_class_is_probed_and_then_all_share_the_job() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     running = run(core, arrived("job", 10_000))
     core.handle(joined(NEW_1, NEW), 1.0)
     assert core.handle(joined(NEW_2, NEW), 1.0) == []
@@ -155,14 +147,14 @@ def test_one_worker_of_a_class_is_probed_and_then_all_share_the_job() -> None:
 
 
 def test_job_in_setup_is_stopped_once_it_runs() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     [running] = dispatched(core.handle(arrived("job", 10_000), 0.0))
     assert core.handle(joined(NEW_1, NEW), 1.0) == []
     assert stopped(core.handle(AssignmentStarted(running.id, 2.0), 2.0)) == [running.id]
 
 
 def test_job_is_stopped_once_for_each_worker() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     running = run(core, arrived("job", 100_000))
     core.handle(joined(NEW_1, NEW), 1.0)
     ended = AssignmentEnded(running.id, 101, Outcome.STOPPED)
@@ -177,13 +169,13 @@ def test_job_is_stopped_once_for_each_worker() -> None:
     ("queries", "t_pre"), [(150, 0.0), (1_000, 5.0)], ids=["short", "slow to load"]
 )
 def test_job_that_ends_soon_is_left_alone(queries: int, t_pre: float) -> None:
-    core = make_core(t_pre=t_pre)
+    core = core_with_old_worker(t_pre=t_pre)
     run(core, arrived("job", queries))
     assert core.handle(joined(NEW_1, NEW), 0.1) == []
 
 
 def test_waiting_job_of_a_profiled_engine_precedes_a_probe() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
     core.handle(joined(NEW_1, NEW), 0.0)
     first = run(core, arrived("first", 100, OTHER))
@@ -195,13 +187,13 @@ def test_waiting_job_of_a_profiled_engine_precedes_a_probe() -> None:
 
 
 def test_policy_that_moves_no_running_work_probes_only_with_waiting_jobs() -> None:
-    core = make_core("synergai")
+    core = core_with_old_worker("synergai")
     run(core, arrived("job", 10_000))
     assert core.handle(joined(NEW_1, NEW), 10.0) == []
 
 
 def test_worker_is_probed_when_it_becomes_idle() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     core.handle(EnginesChanged(OLD_1, frozenset({BATCH})), 0.0)
     core.handle(joined(NEW_1, NEW), 0.0)
     other = run(core, arrived("other", 100, OTHER))
@@ -212,6 +204,6 @@ def test_worker_is_probed_when_it_becomes_idle() -> None:
 
 
 def test_job_without_a_deadline_moves_to_a_profiled_worker_that_joins() -> None:
-    core = make_core()
+    core = core_with_old_worker()
     running = run(core, arrived("job", 10_000, OTHER))
     assert stopped(core.handle(joined(NEW_1, NEW), 10.0)) == [running.id]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -18,24 +16,21 @@ from synergai.domain import (
     WorkerId,
     largest_configuration,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
+from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     ConfigurationsUnusable,
-    Dispatch,
     EnginesChanged,
     Fail,
     JobArrived,
     Worker,
     WorkerJoined,
 )
-from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from synergai.scheduling.core import SchedulerCore
     from synergai.scheduling.events import Command
 
 DIGITS = EngineName("digits")
@@ -45,14 +40,12 @@ CPU_1, CPU_2 = Configuration(1), Configuration(2)
 CUDA = Configuration(0, "", "CUDA")
 
 
-def make_core(qps: dict[Configuration, float]) -> SchedulerCore:
-    return SchedulerCore(
-        msgspec.convert({"policy": "synergai"}, SchedulingSettings),
-        ConfigurationDictionary(
-            ProfileEntry(engine=DIGITS, worker_class=CLASS, configuration=configuration, qps=rate)
-            for configuration, rate in qps.items()
-        ),
+def core_with(qps: dict[Configuration, float]) -> SchedulerCore:
+    entries = (
+        ProfileEntry(engine=DIGITS, worker_class=CLASS, configuration=configuration, qps=rate)
+        for configuration, rate in qps.items()
     )
+    return make_core(entries, policy="synergai")
 
 
 def join(
@@ -76,10 +69,6 @@ def arrive(core: SchedulerCore, now: float = 0.0, name: str = "job") -> list[Ass
     return dispatched(core.handle(JobArrived(job, 10), now))
 
 
-def dispatched(commands: Sequence[Command]) -> list[Assignment]:
-    return [command.assignment for command in commands if isinstance(command, Dispatch)]
-
-
 def fail(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command]:
     ended = AssignmentEnded(
         assignment.id, 0, Outcome.FAILED, Fault.CONFIGURATION_UNUSABLE, "no device"
@@ -88,31 +77,31 @@ def fail(core: SchedulerCore, assignment: Assignment, now: float) -> list[Comman
 
 
 def test_faster_provider_is_chosen() -> None:
-    core = make_core({CPU_2: 10.0, CUDA: 100.0})
+    core = core_with({CPU_2: 10.0, CUDA: 100.0})
     join(core, CPU_1, CPU_2, CUDA)
     assert arrive(core)[0].configuration == CUDA
 
 
 def test_slower_provider_is_not_chosen() -> None:
-    core = make_core({CPU_2: 100.0, CUDA: 10.0})
+    core = core_with({CPU_2: 100.0, CUDA: 10.0})
     join(core, CPU_1, CPU_2, CUDA)
     assert arrive(core)[0].configuration == CPU_2
 
 
 def test_unprofiled_engine_is_measured_on_the_cpu() -> None:
-    core = make_core({})
+    core = core_with({})
     join(core, CUDA, Configuration(2, "", "XNNPACK"), CPU_1, CPU_2)
     assert arrive(core)[0].configuration == CPU_2
 
 
 def test_unprofiled_engine_is_measured_with_the_only_provider_of_a_worker() -> None:
-    core = make_core({})
+    core = core_with({})
     join(core, CUDA)
     assert arrive(core)[0].configuration == CUDA
 
 
 def test_configuration_that_cannot_be_used_leaves_the_others_in_service() -> None:
-    core = make_core({CPU_2: 10.0, CUDA: 100.0})
+    core = core_with({CPU_2: 10.0, CUDA: 100.0})
     join(core, CPU_1, CPU_2, CUDA)
     [first] = arrive(core)
     [second] = dispatched(fail(core, first, 1.0))
@@ -121,7 +110,7 @@ def test_configuration_that_cannot_be_used_leaves_the_others_in_service() -> Non
 
 
 def test_engine_is_measured_again_if_all_profiled_configurations_cannot_be_used() -> None:
-    core = make_core({CUDA: 100.0})
+    core = core_with({CUDA: 100.0})
     join(core, CPU_1, CPU_2, CUDA)
     [first] = arrive(core)
     [second] = dispatched(fail(core, first, 1.0))
@@ -130,7 +119,7 @@ def test_engine_is_measured_again_if_all_profiled_configurations_cannot_be_used(
 
 
 def test_job_fails_once_no_configuration_of_any_worker_is_left() -> None:
-    core = make_core({CUDA: 100.0})
+    core = core_with({CUDA: 100.0})
     join(core, CUDA)
     [first] = arrive(core)
     [failed] = fail(core, first, 1.0)
@@ -139,13 +128,13 @@ def test_job_fails_once_no_configuration_of_any_worker_is_left() -> None:
 
 
 def test_configuration_known_to_be_unusable_is_never_assigned() -> None:
-    core = make_core({CPU_1: 10.0, CUDA: 100.0})
+    core = core_with({CPU_1: 10.0, CUDA: 100.0})
     join(core, CPU_1, CUDA, unusable=frozenset({Session(DIGITS, CUDA)}))
     assert arrive(core)[0].configuration == CPU_1
 
 
 def test_engine_without_any_usable_configuration_is_not_served_until_it_has_one() -> None:
-    core = make_core({CUDA: 100.0})
+    core = core_with({CUDA: 100.0})
     join(core, CUDA, unusable=frozenset({Session(DIGITS, CUDA)}))
     assert arrive(core) == []
     core.handle(ConfigurationsUnusable(BOARD, DIGITS, frozenset()), 1.0)
@@ -154,7 +143,7 @@ def test_engine_without_any_usable_configuration_is_not_served_until_it_has_one(
 
 
 def test_report_of_unusable_configurations_replaces_the_one_before() -> None:
-    core = make_core({CPU_1: 10.0, CPU_2: 20.0, CUDA: 100.0})
+    core = core_with({CPU_1: 10.0, CPU_2: 20.0, CUDA: 100.0})
     join(core, CPU_1, CPU_2, CUDA)
     core.handle(ConfigurationsUnusable(BOARD, DIGITS, frozenset({CUDA})), 0.0)
     core.handle(ConfigurationsUnusable(BOARD, DIGITS, frozenset({CPU_2})), 0.0)
@@ -162,7 +151,7 @@ def test_report_of_unusable_configurations_replaces_the_one_before() -> None:
 
 
 def test_devices_of_a_machine_run_in_parallel_as_workers_of_one_class() -> None:
-    core = make_core({CPU_2: 10.0, CUDA: 100.0})
+    core = core_with({CPU_2: 10.0, CUDA: 100.0})
     join(core, CPU_1, CPU_2)
     join(core, CUDA, name=WorkerId("board.cuda0"))
     join(core, CUDA, name=WorkerId("board.cuda1"))

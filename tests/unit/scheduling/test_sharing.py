@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -18,15 +17,12 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
+from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     AssignmentsRevoked,
     AssignmentStarted,
-    Command,
-    Dispatch,
     Eject,
     JobArrived,
     Learned,
@@ -37,11 +33,13 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.records import MAX_REQUESTS
+from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
+
+    from synergai.scheduling.core import SchedulerCore
 
 LONG, SHORT, OTHER, THIRD = map(EngineName, ("long", "short", "other", "third"))
 CLASS = WorkerClass("box")
@@ -49,7 +47,7 @@ BOX = WorkerId("box-0")
 QUERY_S = {LONG: 0.1, SHORT: 0.0002, OTHER: 0.05, THIRD: 0.05}
 
 
-def make_core(
+def core_with_box(
     *,
     cores: int = 2,
     threads: int = 2,
@@ -60,18 +58,15 @@ def make_core(
 ) -> SchedulerCore:
     """A core with a worker whose engines use `threads` of its cores."""
     configuration = Configuration(threads)
-    core = SchedulerCore(
-        msgspec.convert({"policy": policy, **settings}, SchedulingSettings),
-        ConfigurationDictionary(
-            ProfileEntry(
-                engine=engine,
-                worker_class=CLASS,
-                configuration=configuration,
-                qps=1.0 / QUERY_S[engine],
-                backend_start_s=1.0,
-            )
-            for engine in profiled
-        ),
+    entries = (
+        ProfileEntry(
+            engine=engine,
+            worker_class=CLASS,
+            configuration=configuration,
+            qps=1.0 / QUERY_S[engine],
+            backend_start_s=1.0,
+        )
+        for engine in profiled
     )
     worker = Worker(
         id=BOX,
@@ -81,8 +76,7 @@ def make_core(
         sessions=frozenset(Session(engine, configuration) for engine in loaded),
         cores=cores,
     )
-    core.handle(WorkerJoined(worker), 0.0)
-    return core
+    return make_core(entries, [worker], policy=policy, **settings)
 
 
 def send(core: SchedulerCore, name: str, engine: EngineName, now: float) -> list[Assignment]:
@@ -98,10 +92,6 @@ def expected_answer_s(core: SchedulerCore, engine: EngineName, now: float) -> fl
     return core.expected_answer_s(job, now)
 
 
-def dispatched(commands: Sequence[Command]) -> list[Assignment]:
-    return [command.assignment for command in commands if isinstance(command, Dispatch)]
-
-
 def complete(core: SchedulerCore, assignment: Assignment, now: float) -> list[Assignment]:
     return dispatched(core.handle(AssignmentEnded(assignment.id, 1, Outcome.COMPLETED), now))
 
@@ -111,7 +101,7 @@ every_policy = pytest.mark.parametrize("policy", POLICIES.names())
 
 @every_policy
 def test_brief_request_does_not_wait_for_long_ones(policy: str) -> None:
-    core = make_core(policy=policy)
+    core = core_with_box(policy=policy)
     [long] = send(core, "long-0", LONG, 0.0)
     send(core, "long-1", LONG, 0.001)
     [short] = send(core, "short", SHORT, 0.002)
@@ -120,13 +110,13 @@ def test_brief_request_does_not_wait_for_long_ones(policy: str) -> None:
 
 
 def test_request_that_is_not_brief_waits_if_the_threads_exceed_the_cores() -> None:
-    core = make_core()
+    core = core_with_box()
     send(core, "long", LONG, 0.0)
     assert send(core, "other", OTHER, 0.001) == []
 
 
 def test_requests_run_side_by_side_if_the_cores_suffice_for_their_threads() -> None:
-    core = make_core(cores=4)
+    core = core_with_box(cores=4)
     send(core, "long", LONG, 0.0)
     [other] = send(core, "other", OTHER, 0.001)
     assert other.concurrent
@@ -135,7 +125,7 @@ def test_requests_run_side_by_side_if_the_cores_suffice_for_their_threads() -> N
 def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_behind_a_job() -> (
     None
 ):
-    core = make_core(cores=4, prefetch_s=0.06)
+    core = core_with_box(cores=4, prefetch_s=0.06)
     job = Job(id=JobId("job"), engine=LONG, queries=10**9, arrival=0.0)
     [running] = dispatched(core.handle(JobArrived(job, ready=10**9), 0.0))
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
@@ -161,7 +151,7 @@ def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_b
 
 @every_policy
 def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
-    core = make_core(policy=policy)
+    core = core_with_box(policy=policy)
     job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
     [running] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
@@ -184,7 +174,7 @@ def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
 
 @every_policy
 def test_requests_run_during_the_load_for_other_work(policy: str) -> None:
-    core = make_core(policy=policy, loaded=[OTHER])
+    core = core_with_box(policy=policy, loaded=[OTHER])
     job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
     [loading] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
     assert expected_answer_s(core, OTHER, 0.1) == pytest.approx(QUERY_S[OTHER])
@@ -196,7 +186,7 @@ def test_requests_run_during_the_load_for_other_work(policy: str) -> None:
 
 
 def test_concurrent_requests_in_one_session_are_limited() -> None:
-    core = make_core()
+    core = core_with_box()
     send(core, "long", LONG, 0.0)
     found = [send(core, f"short-{number}", SHORT, 0.001) for number in range(2 * MAX_REQUESTS)]
     assert sum(map(len, found)) == MAX_REQUESTS
@@ -205,7 +195,7 @@ def test_concurrent_requests_in_one_session_are_limited() -> None:
 
 
 def test_brief_requests_leave_half_of_the_time_to_what_they_run_with() -> None:
-    core = make_core()
+    core = core_with_box()
     [long] = send(core, "long-0", LONG, 0.0)
     send(core, "long-1", LONG, 0.0)
     number = 0
@@ -218,7 +208,7 @@ def test_brief_requests_leave_half_of_the_time_to_what_they_run_with() -> None:
 
 
 def test_request_that_waits_for_cores_is_not_overtaken() -> None:
-    core = make_core(cores=4)
+    core = core_with_box(cores=4)
     send(core, "long", LONG, 0.0)
     [other] = send(core, "other", OTHER, 0.001)
     assert send(core, "third", THIRD, 0.002) == []
@@ -230,26 +220,26 @@ def test_request_that_waits_for_cores_is_not_overtaken() -> None:
 
 
 def test_request_in_the_session_of_the_running_one_queues_behind_it() -> None:
-    core = make_core(cores=8)
+    core = core_with_box(cores=8)
     send(core, "first", SHORT, 0.0)
     [second] = send(core, "second", SHORT, 0.0001)
     assert not second.concurrent
 
 
 def test_nothing_runs_during_a_measurement() -> None:
-    core = make_core(cores=8, profiled=[SHORT])
+    core = core_with_box(cores=8, profiled=[SHORT])
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
 
 
 def test_cold_request_runs_alone() -> None:
-    core = make_core(cores=8, loaded=[LONG])
+    core = core_with_box(cores=8, loaded=[LONG])
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
 
 
 def test_concurrent_requests_are_taken_back_with_them() -> None:
-    core = make_core()
+    core = core_with_box()
     send(core, "long", LONG, 0.0)
     send(core, "short", SHORT, 0.001)
     commands = core.handle(AssignmentsRevoked(BOX), 0.002)
@@ -258,7 +248,7 @@ def test_concurrent_requests_are_taken_back_with_them() -> None:
 
 
 def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
-    core = make_core()
+    core = core_with_box()
     worker = core.state.fleet.workers[BOX].worker
     core.handle(WorkerJoined(replace(worker, id=WorkerId("box-1"), engines=frozenset({LONG}))), 0.0)
     send(core, "hung", LONG, 0.0)
@@ -272,19 +262,19 @@ def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
 
 
 def test_worker_that_reports_no_cores_runs_one_assignment_after_another() -> None:
-    core = make_core(cores=0)
+    core = core_with_box(cores=0)
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
 
 
 def test_strict_core_runs_nothing_concurrently() -> None:
-    core = make_core(strict=True)
+    core = core_with_box(strict=True)
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
 
 
 def test_profile_of_one_cold_request_is_corrected_by_the_requests_that_follow() -> None:
-    core = make_core(profiled=[], probe_queries=16)
+    core = core_with_box(profiled=[], probe_queries=16)
     learned: list[float] = []
     for number in range(20):
         [assignment] = send(core, f"r-{number}", LONG, 2.0 * number)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from msgspec.structs import replace
 
@@ -22,7 +20,6 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentStarted,
-    Dispatch,
     EnginesChanged,
     JobArrived,
     ProfilesAdded,
@@ -32,11 +29,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from synergai.scheduling.events import Command
+from tests.cores import dispatched, make_core
 
 FAMILY, PLAIN = EngineName("fashion"), EngineName("digits")
 CLASS = WorkerClass("server")
@@ -53,7 +46,7 @@ def make_entry(variant: str, qps: float = 10.0) -> ProfileEntry:
     )
 
 
-def make_core(
+def core_with(
     *profiled: str, workers: int = 1, hedge_share: float = 0.0, other: bool = False
 ) -> SchedulerCore:
     """Return a core with workers that have the family loaded, of which some variants are profiled.
@@ -69,11 +62,9 @@ def make_core(
     entries = [make_entry(name, 10.0 * (1 + number)) for number, name in enumerate(profiled)]
     if other:
         entries.append(replace(make_entry(""), engine=PLAIN))
-    settings = SchedulingSettings(hedge_share=hedge_share)
-    core = SchedulerCore(settings, ConfigurationDictionary(entries))
     variants = tuple(Variant(name=name, accuracy=value) for name, value in DECLARED.items())
-    for number in range(workers):
-        worker = Worker(
+    described = [
+        Worker(
             id=WorkerId(f"worker-{number}"),
             worker_class=CLASS,
             engines=frozenset({FAMILY, PLAIN} if other else {FAMILY}),
@@ -83,8 +74,9 @@ def make_core(
             ),
             variants={FAMILY: variants},
         )
-        core.handle(WorkerJoined(worker), 0.0)
-    return core
+        for number in range(workers)
+    ]
+    return make_core(entries, described, hedge_share=hedge_share)
 
 
 def submit(
@@ -109,10 +101,6 @@ def submit(
     return dispatched(core.handle(JobArrived(job, 1), 0.0))
 
 
-def dispatched(commands: Sequence[Command]) -> list[Assignment]:
-    return [command.assignment for command in commands if isinstance(command, Dispatch)]
-
-
 @pytest.mark.parametrize(
     ("variant", "floor", "expected"),
     [("", 0.0, "large"), ("small", 0.0, "small"), ("", 0.87, "large"), ("medium", 0.8, "medium")],
@@ -120,7 +108,7 @@ def dispatched(commands: Sequence[Command]) -> list[Assignment]:
 def test_engine_is_measured_in_a_variant_that_the_request_may_use(
     variant: str, floor: float, expected: str
 ) -> None:
-    [probe] = submit(make_core(), variant, floor)
+    [probe] = submit(core_with(), variant, floor)
     assert probe.probe
     assert probe.configuration == Configuration(2, variant=expected)
 
@@ -129,7 +117,7 @@ def test_engine_is_measured_in_a_variant_that_the_request_may_use(
 def test_engine_is_not_measured_by_a_request_that_may_use_no_variant(
     variant: str, floor: float
 ) -> None:
-    core = make_core()
+    core = core_with()
     assert submit(core, variant, floor) == []
     [probe] = submit(core)
     assert probe.job_id == "-0.0-0"
@@ -139,7 +127,7 @@ def test_engine_is_not_measured_by_a_request_that_may_use_no_variant(
 def test_variant_without_a_profile_is_measured_when_it_is_needed(
     variant: str, floor: float
 ) -> None:
-    core = make_core("small")
+    core = core_with("small")
     [probe] = submit(core, variant, floor)
     assert probe.probe
     assert probe.configuration.variant == "large"
@@ -167,14 +155,14 @@ def test_single_file_that_is_a_variant_answers_requests_that_name_it(*, profiled
 
 
 def test_request_that_may_use_a_profiled_variant_measures_no_other() -> None:
-    [assignment] = submit(make_core("medium", "small"), floor=0.8)
+    [assignment] = submit(core_with("medium", "small"), floor=0.8)
     assert not assignment.probe
     assert assignment.configuration.variant == "medium"
 
 
 @pytest.mark.parametrize(("variant", "floor"), [("large", 0.0), ("", 0.87)])
 def test_copy_of_a_late_request_keeps_to_what_it_may_use(variant: str, floor: float) -> None:
-    core = make_core("large", "medium", "small", workers=2, hedge_share=1.0)
+    core = core_with("large", "medium", "small", workers=2, hedge_share=1.0)
     [first] = submit(core, variant, floor)
     copies: list[Assignment] = []
     while not copies:  # it also wakes up to plan what is loaded
@@ -187,7 +175,7 @@ def test_copy_of_a_late_request_keeps_to_what_it_may_use(variant: str, floor: fl
 
 
 def test_request_that_may_measure_nothing_interrupts_no_job() -> None:
-    core = make_core(other=True)
+    core = core_with(other=True)
     job = Job(id=JobId("job"), engine=PLAIN, queries=10_000, arrival=0.0)
     [running] = dispatched(core.handle(JobArrived(job, 10_000), 0.0))
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
