@@ -25,6 +25,7 @@ from synergai.cli.jobs import (
 from synergai.cli.output import print_json, to_jsonable
 from synergai.cli.progress import count_progress
 from synergai.cli.result_files import FailureList, fetch_results, has_all
+from synergai.client.requests import with_version
 from synergai.data.inventory import InputInventory
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.domain import JobState
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from synergai.client.client import Client
     from synergai.client.jobs import JobHandle
+    from synergai.client.requests import JobOptions
     from synergai.client.uploads import UploadProgress
     from synergai.data.shards import Format
     from synergai.domain import Engine
@@ -55,6 +57,7 @@ class OwnDataJob:
 
     client: Client
     engine: str
+    options: JobOptions
     _: KW_ONLY
     patterns: tuple[str, ...]
     output: Path | None
@@ -62,12 +65,7 @@ class OwnDataJob:
     outputs: tuple[str, ...]
     by_reference: bool
     max_failures: int | None
-    qos_s: float | None
     by: str | None
-    priority: int
-    tenant: str
-    version: str
-    min_accuracy: float
     key: str
     unusable: FailureList = field(default_factory=FailureList)
     failed: FailureList = field(default_factory=FailureList)
@@ -81,8 +79,8 @@ class OwnDataJob:
             OSError: a file cannot be read or written.
             Exit: it missed its QoS, and `fail_on_violation` is set.
         """
-        described = f"{self.engine}/{self.version}" if self.version else self.engine
-        description = await self.client.engine(described)
+        version = self.options.get("version", "")
+        description = await self.client.engine(with_version(self.engine, version))
         check_output_names(self.outputs, description)
         with ExitStack() as stack:
             directory = stack.enter_context(ResultDirectory(self.output)) if self.output else None
@@ -136,17 +134,13 @@ class OwnDataJob:
         """
         return _digest_of(
             self.engine,
-            self.version,
+            self.options,
             inventory.digest,
             self.outputs,
             self.by_reference,
             self.max_failures,
-            self.qos_s,
             self.by,
-            self.priority,
-            self.tenant,
             self.key,
-            self.min_accuracy,
         )
 
     async def _submit(
@@ -173,16 +167,12 @@ class OwnDataJob:
         job = await self.client.submit(
             self.engine,
             inputs=inventory,
-            qos=self.qos_s,
             by=None if self.by is None else parse_instant(self.by, "--by", datetime.now(UTC)),
-            priority=self.priority,
-            tenant=self.tenant,
-            version=self.version,
-            min_accuracy=self.min_accuracy,
             idempotency_key=key,
             outputs=self.outputs,
             max_failures=self.max_failures,
             on_progress=report,
+            **self.options,
         )
         progress.remove_task(task)
         return job

@@ -28,6 +28,7 @@ from synergai.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from synergai.client.client import Client
+    from synergai.client.requests import JobOptions
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 
@@ -137,40 +138,37 @@ def submit(
     elif detach and (watch or fail_on_violation):
         raise InvalidSettings("--detach does not wait for the job: leave --watch out")
 
-    async def run(client: Client) -> None:
-        if inputs:
-            # Imported here to keep NumPy out of jobs on samples.
-            from synergai.cli.own_data import OwnDataJob
+    options: JobOptions = {
+        "qos": qos_s,
+        "priority": priority,
+        "tenant": tenant,
+        "version": version,
+        "min_accuracy": min_accuracy,
+    }
 
-            await OwnDataJob(
-                client,
-                engine,
-                patterns=tuple(inputs),
-                output=output,
-                shard_format=chosen_format,
-                outputs=tuple(only or ()),
-                by_reference=by_reference,
-                max_failures=max_failures,
-                qos_s=qos_s,
-                by=by,
-                priority=priority,
-                tenant=tenant,
-                version=version,
-                min_accuracy=min_accuracy,
-                key=key,
-            ).run(detach=detach, fail_on_violation=fail_on_violation, as_json=as_json)
-            return
+    async def run_over_inputs(client: Client) -> None:
+        # Imported here to keep NumPy out of jobs on samples.
+        from synergai.cli.own_data import OwnDataJob
+
+        job = OwnDataJob(
+            client,
+            engine,
+            options,
+            patterns=tuple(inputs or ()),
+            output=output,
+            shard_format=chosen_format,
+            outputs=tuple(only or ()),
+            by_reference=by_reference,
+            max_failures=max_failures,
+            by=by,
+            key=key,
+        )
+        await job.run(detach=detach, fail_on_violation=fail_on_violation, as_json=as_json)
+
+    async def run_on_samples(client: Client) -> None:
         instant = None if by is None else parse_instant(by, "--by", datetime.now(UTC))
         job = await client.submit(
-            engine,
-            queries=queries,
-            qos=qos_s,
-            by=instant,
-            priority=priority,
-            tenant=tenant,
-            version=version,
-            min_accuracy=min_accuracy,
-            idempotency_key=key,
+            engine, queries=queries, by=instant, idempotency_key=key, **options
         )
         if (watch or fail_on_violation) and not detach:
             typer.echo(f"job {job.id}", err=True)
@@ -180,7 +178,7 @@ def submit(
         if status.state is JobState.REJECTED:
             status.raise_unless_succeeded()
 
-    gateway.call(run)
+    gateway.call(run_over_inputs if inputs else run_on_samples)
 
 
 def _check_without_inputs(options: dict[str, object]) -> None:

@@ -26,12 +26,8 @@ def a_command(**options: Any) -> OwnDataJob:
         "outputs": (),
         "by_reference": False,
         "max_failures": None,
-        "qos_s": None,
+        "options": {},
         "by": None,
-        "priority": 0,
-        "tenant": "",
-        "version": "",
-        "min_accuracy": 0.0,
         "key": "",
     }
     return OwnDataJob(cast("Client", None), "texts", **(usual | options))
