@@ -97,8 +97,6 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         suggests=lambda engine: is_visible(current_caller(), engine),
         stored=store.files_of,
     )
-    policies = PolicyFile(config.state)
-    versions = Versions(catalogue, policies.read())
     data = DataStore(config.state / DIRECTORY, lambda: clock.to_unix(clock.now()))
     await data.load()
     stack.push_async_callback(data.close)
@@ -121,7 +119,11 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     )
     own_inputs = OwnInputs(data, input_uploads, journal)
     variants = FleetVariants(profiles.dictionary, dispatcher.workers)
-    versions.check_floor = variants.check_floor
+    policies = PolicyFile(config.state)
+    versions = Versions(
+        catalogue, policies.read(), stored=store.versions_of, check_floor=variants.check_floor
+    )
+    store.follow(versions.on_stored_changed)
     jobs = SubmittedJobs(
         dispatcher,
         versions,
@@ -151,8 +153,6 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     stack.push_async_callback(rollouts.close)
     rules = WorkerRules(config.state)
     stack.push_async_callback(rules.close)
-    versions.stored = store.versions_of
-    store.follow(versions.on_stored_changed)
     pacer = Pacer(config.store_rate, BUSY_BYTES_PER_S, lambda: dispatcher.busy, clock.now)
     placements = Placements(store, connections, rules, pacer)
     intake = ReportIntake(dispatcher, clock, [metrics])

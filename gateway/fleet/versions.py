@@ -35,6 +35,10 @@ class Versions:
     Args:
         catalogue: the engines of all versions.
         policies: policies by name of the engine, from earlier runs.
+        stored: returns the versions of an engine that are in the store; none by default. Call
+            `on_stored_changed` whenever they may have changed.
+        check_floor: checks that a version, or one variant of it, reaches an accuracy, see
+            `FleetVariants.check_floor`; every floor passes by default.
 
     Attributes:
         catalogue: as given.
@@ -43,22 +47,24 @@ class Versions:
             once it is. Every version counts as prepared by default.
         on_unusable: called with a version that has a fault on every worker that has it.
         hold: called with the name of an engine and a rollout that waits for an operator.
-        check_floor: checks that a version, or one variant of it, reaches an accuracy, see
-            `FleetVariants.check_floor`; every floor passes by default.
-        stored: returns the versions of an engine that are in the store; none by default. Call
-            `on_stored_changed` whenever they may have changed.
+        check_floor: as given.
     """
 
     def __init__(
-        self, catalogue: Catalogue, policies: Mapping[str, VersionPolicy] | None = None
+        self,
+        catalogue: Catalogue,
+        policies: Mapping[str, VersionPolicy] | None = None,
+        *,
+        stored: Callable[[str], Collection[int]] = lambda _: (),
+        check_floor: Callable[[EngineName, float, str], object] = lambda *_: None,
     ) -> None:
         self.catalogue = catalogue
         self.policies: dict[str, VersionPolicy] = dict(policies or {})
         self.prepare: Callable[[EngineName], object] = self.set_prepared
         self.on_unusable: Callable[[EngineName], object] = lambda _: None
         self.hold: Callable[[str, VersionPolicy], object] = self.set_policy
-        self.check_floor: Callable[[EngineName, float, str], object] = lambda *_: None
-        self.stored: Callable[[str], Collection[int]] = lambda _: ()
+        self.check_floor = check_floor
+        self._stored = stored
         self._prepared: set[EngineName] = set()
         # Of engines whose requests all get the same version, which is in service.
         self._defaults: dict[str, EngineName] = {}
@@ -195,7 +201,7 @@ class Versions:
         those above all of them do not count.
         """
         name, version = split_version(engine)
-        stored = self.stored(name)
+        stored = self._stored(name)
         return not stored or int(version) <= max(stored)
 
     def on_stored_changed(self) -> None:
@@ -243,7 +249,7 @@ class Versions:
                 f"no worker has a version of engine {name!r} that is in the store; of the others "
                 f"({offered}), ask for one by its number, or pin it"
             )
-        stored = self.stored(name)
+        stored = self._stored(name)
         highest = max(counting, key=partial(self._usability, stored))
         if not self.catalogue.serves(highest):
             return highest

@@ -31,13 +31,11 @@ class OrderCollector:
 
     Args:
         worker: knows its assignments in flight.
-        orders: its send queue.
         clock: a monotonic clock.
     """
 
-    def __init__(self, worker: ConnectedWorker, orders: SendQueue[Order], clock: Clock) -> None:
+    def __init__(self, worker: ConnectedWorker, clock: Clock) -> None:
         self._worker = worker
-        self._orders = orders
         self._clock = clock
         self._expects_more_until = -math.inf
 
@@ -53,8 +51,8 @@ class OrderCollector:
             return True
         return now < self._expects_more_until
 
-    async def collect(self, batch: list[Order]) -> list[Order]:
-        """Return the orders of `batch` with those to send in one message with them.
+    async def collect(self, orders: SendQueue[Order], batch: list[Order]) -> list[Order]:
+        """Return the orders of `batch` with those of the queue to send in one message with them.
 
         They wait until half of the worker's other assignments in flight have ended, and then as
         long as the gateway has further requests to dispatch. A slow worker gets them earlier, while
@@ -67,11 +65,11 @@ class OrderCollector:
         held = len(batch)
         busy_with = len(in_flight) - held
         end = asyncio.get_running_loop().time() + COLLECT_S
-        batch += await self._orders.collect_until(
+        batch += await orders.collect_until(
             lambda count: 2 * (len(in_flight) - held - count) <= busy_with, COLLECT_S
         )
         timeout_s = end - asyncio.get_running_loop().time()
-        return batch + await self._orders.collect_until_idle(_IDLE_TURNS, timeout_s)
+        return batch + await orders.collect_until_idle(_IDLE_TURNS, timeout_s)
 
 
 def _is_range(order: Order) -> bool:

@@ -75,25 +75,21 @@ class WorkStreams:
         Raises:
             Unavailable: the connection id is unknown.
         """
-        connection, worker, orders = self._open(connection_id)
+        connection, worker = self._connections.authenticate(connection_id)
+        collector = OrderCollector(worker, self._clock)
+        orders: SendQueue[Order] = SendQueue(
+            _ORDERS_LIMIT,
+            on_error=transport.close,
+            send_at_once=partial(self._send_at_once, collector, transport),
+        )
+        worker.orders.close(Unavailable("replaced by a newer work stream"))
+        self._dispatcher.remove_worker(worker)
+        worker.orders = orders
         transport.listen(_decode, partial(self._on_reports, worker))
         transport.max_bytes = self._max_message_bytes
         transport.closed.add_done_callback(orders.close_with)
-        orders.on_error = transport.close
-        collector = OrderCollector(worker, orders, self._clock)
-        orders.send_at_once = partial(self._send_at_once, collector, transport)
         self._senders.start(self._send_orders(connection, worker, orders, collector, transport))
         self._dispatcher.add_worker(worker)
-
-    def _open(
-        self, connection_id: str
-    ) -> tuple[AgentConnection, ConnectedWorker, SendQueue[Order]]:
-        """Close the worker's current stream, if any, and give it a new send queue."""
-        connection, worker = self._connections.authenticate(connection_id)
-        worker.orders.close(Unavailable("replaced by a newer work stream"))
-        self._dispatcher.remove_worker(worker)
-        worker.orders = SendQueue(_ORDERS_LIMIT)
-        return connection, worker, worker.orders
 
     def _close(self, worker: ConnectedWorker, orders: SendQueue[Order]) -> None:
         orders.close()
@@ -112,7 +108,7 @@ class WorkStreams:
     ) -> None:
         try:
             while batch := await orders.get_batch():
-                self._send(await collector.collect(batch), transport)
+                self._send(await collector.collect(orders, batch), transport)
                 await transport.drain()
         except SynergaiError as error:
             self._connections.refuse(connection, error)

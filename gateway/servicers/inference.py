@@ -158,16 +158,18 @@ class InferenceServicer:
     ) -> None:
         """Run a stream of independent requests; write responses as they complete."""
         metadata = context.invocation_metadata() or ()
+        budget_s = context.time_remaining()
+        tenant, window = tenant_from_metadata(metadata), window_from_metadata(metadata)
         stream = InferenceStream(
             self._calls,
-            context.time_remaining(),
-            tenant_from_metadata(metadata),
+            budget_s,
+            tenant,
             context.peer,
-            window=window_from_metadata(metadata),
+            window=window,
             end_on_error=STREAM_ERROR_METADATA in metadata,
             unread=self._unread,
+            on_disconnected=await self._slow_calls.ending(context),
         )
-        stream.on_disconnected = await self._slow_calls.ending(context)
         self._streams.add(stream)
         reader = asyncio.create_task(stream.read(requests))
         reader.add_done_callback(stream.on_reader_done)

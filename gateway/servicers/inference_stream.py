@@ -45,11 +45,11 @@ class InferenceStream:
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
         unread: counts the responses that clients have not read yet.
+        on_disconnected: called if the stream has been ended because its client reads too slowly.
 
     Attributes:
         responses: serialised ``ModelStreamInferResponse``s to send.
         failure: the error that ended the stream, if any.
-        on_disconnected: called if the stream has been ended because its client reads too slowly.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class InferenceStream:
         window: int,
         end_on_error: bool,
         unread: UnreadResponses,
+        on_disconnected: Callable[[SynergaiError], object],
     ) -> None:
         self._calls = calls
         self._unread = unread.open(self._disconnect)
@@ -79,7 +80,7 @@ class InferenceStream:
         self._sending: list[bytes] = []
         self.responses: SendQueue[bytes] = SendQueue(2 * window)
         self.failure: SynergaiError | None = None
-        self.on_disconnected: Callable[[SynergaiError], object] = _ignore
+        self._on_disconnected = on_disconnected
 
     async def read(self, requests: AsyncIterator[RawRequest[RequestHeader] | Malformed]) -> None:
         """Start requests as they arrive; pause while the window or the buffer is full."""
@@ -200,7 +201,7 @@ class InferenceStream:
         self.abandon()
         self.responses.get_batch_nowait()
         self._sending.clear()
-        self.on_disconnected(error)
+        self._on_disconnected(error)
 
     def stop(self) -> None:
         """End the stream once the buffered responses are sent, because the server is stopping."""
@@ -216,7 +217,3 @@ class InferenceStream:
         if self._budget_s is None:
             return None
         return self._budget_s - (asyncio.get_running_loop().time() - self._started_at)
-
-
-def _ignore(_error: SynergaiError) -> None:
-    pass

@@ -22,31 +22,37 @@ class SendQueue(Generic[T]):
     Args:
         limit: maximum number of queued items. Beyond it the peer is considered stuck, and the
             queue is closed with `Overloaded`.
-
-    Attributes:
-        closed: whether the queue refuses further items.
         on_error: called when the queue is closed with an error, because a handler that waits for
             its peer would not notice.
         send_at_once: called with an item that is put while the handler waits for one; returns
             whether it has sent the item, which spares the handler a turn of the event loop. None
             leaves all items to the handler.
+
+    Attributes:
+        closed: whether the queue refuses further items.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        *,
+        on_error: Callable[[], object] | None = None,
+        send_at_once: Callable[[T], bool] | None = None,
+    ) -> None:
         self._limit = limit
         self._items: list[T] = []
         self._waiter: asyncio.Future[None] | None = None
         self._enough: Callable[[int], bool] | None = None
         self._error: BaseException | None = None
         self.closed = False
-        self.on_error: Callable[[], object] = _no_op
-        self.send_at_once: Callable[[T], bool] | None = None
+        self._on_error = on_error
+        self._send_at_once = send_at_once
 
     def put(self, item: T) -> None:
         """Enqueue `item`; do nothing if the queue is closed."""
         if self.closed:
             return
-        if self.send_at_once is not None and self._is_awaited and self.send_at_once(item):
+        if self._send_at_once is not None and self._is_awaited and self._send_at_once(item):
             return
         if len(self._items) >= self._limit:
             self.close(Overloaded(f"{self._limit} messages are queued for a peer that reads none"))
@@ -63,7 +69,8 @@ class SendQueue(Generic[T]):
         self._error = error
         if error is not None:
             self._items.clear()
-            self.on_error()
+            if self._on_error is not None:
+                self._on_error()
         self._wake()
 
     def close_with(self, reader: asyncio.Future[None]) -> None:
@@ -142,7 +149,3 @@ class SendQueue(Generic[T]):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():  # done if the handler was cancelled
             waiter.set_result(None)
-
-
-def _no_op() -> None:
-    pass

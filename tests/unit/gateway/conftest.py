@@ -87,7 +87,6 @@ class GatewayHarness:
     catalogue: Catalogue = field(default_factory=Catalogue)
 
     def __post_init__(self) -> None:
-        self.versions = Versions(self.catalogue)
         self.quotas = TenantQuotas(self.clock)
         profile = ProfileEntry(
             engine=ECHO,
@@ -102,7 +101,7 @@ class GatewayHarness:
         self.dispatcher = Dispatcher(core, self.journal, self.clock, on_learned=lambda _: None)
         self.intake = ReportIntake(self.dispatcher, self.clock, [self.metrics])
         variants = FleetVariants(self.dictionary, self.dispatcher.workers)
-        self.versions.check_floor = variants.check_floor
+        self.versions = Versions(self.catalogue, check_floor=variants.check_floor)
         self.inference = Inference(
             self.dispatcher,
             self.versions,

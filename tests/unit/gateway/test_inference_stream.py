@@ -85,6 +85,7 @@ class Streaming:
             window=window,
             end_on_error=False,
             unread=UnreadResponses(),
+            on_disconnected=lambda _: None,
         )
 
     @asynccontextmanager

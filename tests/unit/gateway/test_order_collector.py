@@ -34,7 +34,10 @@ class Setup:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.worker: ConnectedWorker = make_worker()
-        self.collector = OrderCollector(self.worker, self.worker.orders, cast("Any", self.clock))
+        self.collector = OrderCollector(self.worker, cast("Any", self.clock))
+
+    async def collect(self, batch: list[Order]) -> list[Order]:
+        return await self.collector.collect(self.worker.orders, batch)
 
     def start(self, number: int) -> Order:
         """Return an order whose assignment is in flight from now on."""
@@ -73,7 +76,7 @@ def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 async def collect(setup: Setup, first: Order, later: Order) -> list[Order]:
     """Collect `first`, and `later` if it waits for an order that comes some turns later."""
     putting = asyncio.create_task(setup.put_after_turns(later))
-    collected = await setup.collector.collect([first])
+    collected = await setup.collect([first])
     await putting
     return collected
 
@@ -89,7 +92,7 @@ async def test_orders_wait_until_half_of_the_other_assignments_have_ended() -> N
     for number in (1, 2, 3, 4):
         setup.start(number)
     first = setup.start(5)
-    collecting = asyncio.create_task(setup.collector.collect([first]))
+    collecting = asyncio.create_task(setup.collect([first]))
     await asyncio.sleep(0)
     setup.end(1)
     for _ in range(100):
@@ -108,7 +111,7 @@ async def test_a_range_of_queries_is_sent_at_once_behind_a_request() -> None:
 
 async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:
     setup = Setup()
-    await setup.collector.collect([setup.start(1), setup.start(2)])
+    await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)
     setup.clock.time += 0.5 * CONCURRENT_S
@@ -118,7 +121,7 @@ async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately
 
 async def test_the_first_order_is_sent_at_once_some_time_after_several_were_in_flight() -> None:
     setup = Setup()
-    await setup.collector.collect([setup.start(1), setup.start(2)])
+    await setup.collect([setup.start(1), setup.start(2)])
     for number in (1, 2):
         setup.end(number)
     setup.clock.time += CONCURRENT_S

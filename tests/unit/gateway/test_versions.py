@@ -39,7 +39,8 @@ class Fleet:
 
     def __init__(self, *versions: str) -> None:
         self.catalogue = Catalogue()
-        self.versions = Versions(self.catalogue)
+        self.stored: set[int] = set()
+        self.versions = Versions(self.catalogue, stored=lambda _: self.stored)
         for version in versions:
             self.catalogue.update(W1, of(version))
 
@@ -140,7 +141,7 @@ def test_operation_on_a_name_is_on_all_versions() -> None:
 def test_version_above_those_of_the_store_is_not_chosen() -> None:
     fleet = Fleet("1", "2", "999")
     assert fleet.chosen() == "999"
-    fleet.versions.stored = lambda _: {2}
+    fleet.stored = {2}
     fleet.versions.on_stored_changed()
     assert fleet.chosen() == "2"
     assert fleet.chosen("999") == "999"
@@ -154,7 +155,7 @@ def test_version_above_those_of_the_store_is_not_chosen() -> None:
 
 def test_versions_of_the_store_go_before_others() -> None:
     fleet = Fleet("1", "2", "3")
-    fleet.versions.stored = lambda _: {1, 3}
+    fleet.stored = {1, 3}
     assert fleet.chosen() == "3"
     fleet.catalogue.unload("echo/3")
     assert fleet.chosen() == "1"
@@ -162,7 +163,7 @@ def test_versions_of_the_store_go_before_others() -> None:
 
 def test_engine_of_which_no_version_counts_says_what_to_do() -> None:
     fleet = Fleet("998", "999")
-    fleet.versions.stored = lambda _: {1}
+    fleet.stored = {1}
     with pytest.raises(Unavailable, match=r"\(998, 999\), ask for one by its number, or pin it"):
         fleet.chosen()
     assert list(fleet.versions.selected(ECHO)) == ["echo/998", "echo/999"]

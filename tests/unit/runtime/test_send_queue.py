@@ -123,7 +123,6 @@ async def test_collecting_until_idle_times_out() -> None:
 
 
 async def test_an_item_for_a_waiting_handler_can_be_sent_at_once() -> None:
-    queue: SendQueue[int] = SendQueue(10)
     sent: list[int] = []
 
     def send(item: int) -> bool:
@@ -131,7 +130,7 @@ async def test_an_item_for_a_waiting_handler_can_be_sent_at_once() -> None:
             sent.append(item)
         return bool(item % 2)
 
-    queue.send_at_once = send
+    queue: SendQueue[int] = SendQueue(10, send_at_once=send)
     waiting = asyncio.create_task(queue.get_batch())
     await turns()
     for item in (1, 3, 4):
@@ -141,15 +140,14 @@ async def test_an_item_for_a_waiting_handler_can_be_sent_at_once() -> None:
 
 
 async def test_no_item_overtakes_those_that_the_handler_has_not_got_yet() -> None:
-    queue: SendQueue[int] = SendQueue(10)
     sent: list[int] = []
 
     def send(item: int) -> bool:
         sent.append(item)
         return True
 
+    queue: SendQueue[int] = SendQueue(10, send_at_once=send)
     queue.put(0)
-    queue.send_at_once = send
     queue.put(1)
     assert await queue.get_batch() == [0, 1]
     collecting = asyncio.create_task(queue.collect_until(lambda count: count >= 2, LONG_S))
