@@ -6,18 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gateway.access.authenticator import Authenticator
     from gateway.access.live_table import LiveTable
-    from gateway.access.worker_rules import WorkerRules
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas
-    from gateway.audit.log import AuditLog
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.versions import Versions
     from gateway.hub.hub import Hub
-    from gateway.hub.model_control import ModelControl
     from gateway.hub.placements import Placements
     from gateway.hub.rollouts import Rollouts
     from gateway.hub.work_streams import WorkStreams
@@ -28,10 +24,11 @@ if TYPE_CHECKING:
     from gateway.jobs.uploads import InputUploads
     from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
+    from gateway.passage.passage import Passage
     from gateway.records.store import DataStore
     from gateway.requests.held import HeldRequests
-    from gateway.requests.inference import Inference
     from gateway.requests.shared_memory import SharedMemoryRegions
+    from gateway.servicers.inference_calls import InferenceCalls
     from gateway.store.pacer import Pacer
     from gateway.store.store import EngineStore
     from synergai.profiles.service import ProfileService
@@ -45,16 +42,16 @@ class App:
 
     Attributes:
         access: the access table; None allows every caller everything.
-        authenticator: finds the callers; None without an access table.
-        audit: the audit log; None without one.
+        passage: what the calls of clients pass.
+        agent_passage: what the calls of agents pass.
         restored: number of unfinished jobs restored from the journal.
     """
 
     clock: Clock
     metrics: Metrics
     access: LiveTable | None
-    authenticator: Authenticator | None
-    audit: AuditLog | None
+    passage: Passage
+    agent_passage: Passage
     admission: Admission
     quotas: TenantQuotas
     journal: Journal
@@ -70,13 +67,11 @@ class App:
     own_inputs: OwnInputs
     data: DataStore
     results: JobResults
-    inference: Inference
+    calls: InferenceCalls
     unread: UnreadResponses
     held: HeldRequests
     regions: SharedMemoryRegions
-    model_control: ModelControl
     work_streams: WorkStreams
-    worker_rules: WorkerRules
     store: EngineStore
     placements: Placements
     pacer: Pacer

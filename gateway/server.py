@@ -25,11 +25,9 @@ from gateway.http.shared_memory import shared_memory_routes
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.passage.interceptor import PassageInterceptor
 from gateway.passage.middleware import guard
-from gateway.passage.passage import Passage
 from gateway.servicers.fleet import FleetServicer
 from gateway.servicers.health import HealthServicer
 from gateway.servicers.inference import InferenceServicer
-from gateway.servicers.inference_calls import InferenceCalls
 from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.shared_memory import SharedMemoryServicer
 from gateway.servicers.store import StoreServicer
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from gateway.app import App
     from gateway.gateway_settings import GatewaySettings
     from gateway.hub.work_streams import WorkStreams
+    from gateway.passage.passage import Passage
     from synergai.errors import InternalError
 
 _log = logging.getLogger(__name__)
@@ -137,14 +136,13 @@ class Gateway:
         listed = app.access is not None and app.access.content.workers is not None
         check_exposure(config, workers_are_listed=listed)
         connections = current_connection_limits()
-        passage = Passage(app.authenticator, app.quotas, app.audit)
         hub_server = self._make_server(
-            Passage(None, app.quotas, app.audit),
+            app.agent_passage,
             rpc.server_options(config.max_message_bytes, max_connections=connections.agents),
             connections.agents,
         )
         client_server = self._make_server(
-            passage,
+            app.passage,
             rpc.server_options(
                 config.max_client_bytes,
                 max_connections=connections.clients,
@@ -173,23 +171,13 @@ class Gateway:
                 f"this port is for agents; {_port_hint(self.address, 'clients')}",
             ),
         )
-        calls = InferenceCalls(
-            app.inference,
-            app.held,
-            app.versions,
-            app.admission,
-            app.metrics,
-            app.model_control,
-            app.regions,
-            app.clock,
-        )
-        inference = InferenceServicer(calls, app.unread)
+        inference = InferenceServicer(app.calls, app.unread)
         client_handlers = (
             inference.handler(),
             SharedMemoryServicer(app.regions).handler(),
             *self._client_handlers(),
         )
-        http = HttpServer(self._http_app(calls, passage), app.unread, self._http_tls())
+        http = HttpServer(self._http_app(), app.unread, self._http_tls())
         self.http_address = await http.start(config.http)
         stack.push_async_callback(http.close)
         for server, handlers in ((hub_server, hub_handlers), (client_server, client_handlers)):
@@ -256,24 +244,24 @@ class Gateway:
         stack.push_async_callback(work_sockets.close)
         return port
 
-    def _http_app(self, calls: InferenceCalls, passage: Passage) -> HttpApp:
+    def _http_app(self) -> HttpApp:
         """Return the application of the HTTP port."""
         app, config = self.app, self._config
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
-            *RestCalls(calls, bodies).routes(),
+            *RestCalls(app.calls, bodies).routes(),
             *shared_memory_routes(app.regions, bodies),
             *monitoring_routes(
                 app.metrics.render,
-                calls.is_ready,
+                app.calls.is_ready,
                 lambda: app.journal.accepting,
                 lambda: app.store.fault,
                 lambda: (each.difference for each in app.catalogue.conflicts),
             ),
-            *page_routes(calls),
+            *page_routes(app.calls),
         ]
-        if passage.is_needed:
-            guard(routes, passage)
+        if app.passage.is_needed:
+            guard(routes, app.passage)
         return HttpApp(routes)
 
     def _http_tls(self) -> ssl.SSLContext | None:

@@ -38,10 +38,12 @@ from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
+from gateway.passage.passage import Passage
 from gateway.records.store import DIRECTORY, DataStore
 from gateway.requests.held import HeldRequests
 from gateway.requests.inference import Inference
 from gateway.requests.shared_memory import SharedMemoryRegions
+from gateway.servicers.inference_calls import InferenceCalls
 from gateway.store.files import open_files
 from gateway.store.pacer import BUSY_BYTES_PER_S, Pacer
 from gateway.store.store import EngineStore
@@ -185,12 +187,14 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     inference = Inference(
         dispatcher, versions, variants, admission, quotas, metrics, clock, journal.epoch
     )
+    held = HeldRequests(inference, versions, admission, quotas)
+    regions = SharedMemoryRegions(config.max_client_bytes)
     app = App(
         clock=clock,
         metrics=metrics,
         access=access,
-        authenticator=authenticator,
-        audit=audit,
+        passage=Passage(authenticator, quotas, audit),
+        agent_passage=Passage(None, quotas, audit),
         admission=admission,
         quotas=quotas,
         journal=journal,
@@ -215,13 +219,13 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         own_inputs=own_inputs,
         data=data,
         results=JobResults(jobs, data),
-        inference=inference,
+        calls=InferenceCalls(
+            inference, held, versions, admission, metrics, model_control, regions, clock
+        ),
         unread=unread,
-        held=HeldRequests(inference, versions, admission, quotas),
-        regions=SharedMemoryRegions(config.max_client_bytes),
-        model_control=model_control,
+        held=held,
+        regions=regions,
         work_streams=work_streams,
-        worker_rules=rules,
         store=store,
         placements=placements,
         pacer=pacer,

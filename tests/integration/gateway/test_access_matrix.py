@@ -22,9 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import Route
 
 from gateway.access.caller import UNRESTRICTED
-from gateway.passage.passage import Passage
 from gateway.server import SERVICES, Gateway
-from gateway.servicers.inference_calls import InferenceCalls
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.domain import EngineName, JobSpec
 from synergai.models.manifest import Manifest, ManifestFile
@@ -303,20 +301,9 @@ _INFER = (
 
 def served_routes(gateway: Gateway) -> set[str]:
     """Return method and path of all routes of the HTTP port."""
-    app = gateway.app
-    calls = InferenceCalls(
-        app.inference,
-        app.held,
-        app.versions,
-        app.admission,
-        app.metrics,
-        app.model_control,
-        app.regions,
-        app.clock,
-    )
     return {
         f"{method} {route.path}"
-        for route in gateway._http_app(calls, Passage(None, app.quotas, None))._router.routes
+        for route in gateway._http_app()._router.routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }
