@@ -41,9 +41,8 @@ class WorkerPower:
     _metered_at: float = 0.0
 
     def add_compute(self, engine: EngineName, seconds: float) -> None:
-        """Record compute time of an engine, to be charged at the next heartbeat."""
-        if self.meter:
-            self._computed[engine] = self._computed.get(engine, 0.0) + seconds
+        """Record compute time of an engine, which a meter charges at the next heartbeat."""
+        self._computed[engine] = self._computed.get(engine, 0.0) + seconds
 
     def update(self, draw: hub_pb2.Draw, now: float) -> None:
         """Record the power draw of a heartbeat, and charge the engines that computed since.

@@ -266,7 +266,8 @@ class ConnectedWorker:
         busy_s = completed.compute_s / completed.batch
         self.queries_done += completed.queries
         self.busy_s += busy_s
-        self.power.add_compute(completed.engine, busy_s)
+        if self.power.meter:
+            self.power.add_compute(completed.engine, busy_s)
 
     def record_run(self, estimate_s: float, run_s: float) -> None:
         """Compare the time that a completed assignment took with its estimate, if it had one."""
