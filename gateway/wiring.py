@@ -157,7 +157,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     stack.push_async_callback(rules.close)
     pacer = Pacer(config.store_rate, BUSY_BYTES_PER_S, lambda: dispatcher.busy, clock.now)
     placements = Placements(store, connections, rules, pacer)
-    intake = ReportIntake(dispatcher, clock, [metrics])
+    intake = ReportIntake(dispatcher, clock, metrics)
     work_streams = WorkStreams(
         connections, dispatcher, intake, clock, max_message_bytes=config.max_message_bytes
     )

@@ -13,7 +13,7 @@ import logging
 import math
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.dispatch.preloads import Preloads
 from gateway.fleet.worker import AssignmentProgress, RunAssignment, StopAssignment
@@ -50,10 +50,12 @@ if TYPE_CHECKING:
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.journal.journal import Journal
     from synergai.domain import AssignmentId, EngineName, Job, JobId, WorkerId
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
     from synergai.scheduling.core import SchedulerCore
+    from synergai.scheduling.event_log import EventLog
     from synergai.scheduling.events import Assignment, Command, Event
 
 _log = logging.getLogger(__name__)
@@ -61,20 +63,6 @@ _log = logging.getLogger(__name__)
 _TIMER_RESOLUTION_S = 0.001
 _CHECKS_OF_STUCK_S = 0.25
 """Interval of the checks for workers without progress, relative to the time they may take."""
-
-
-class Journal(Protocol):
-    """Orders the core's events behind the writes they depend on."""
-
-    def after_pending(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once all pending writes are durable; at once if there are none."""
-
-
-class EventRecorder(Protocol):
-    """Recorder of the core's events and commands."""
-
-    def record(self, event: Event, now: float, commands: list[Command]) -> None:
-        """Record an event and the commands that the core returned for it."""
 
 
 class Dispatcher:
@@ -101,7 +89,7 @@ class Dispatcher:
         clock: Clock,
         *,
         on_learned: Callable[[ProfileEntry], None],
-        recorder: EventRecorder | None = None,
+        recorder: EventLog | None = None,
     ) -> None:
         self._core = core
         self._journal = journal

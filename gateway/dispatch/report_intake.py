@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from google.protobuf.message import DecodeError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
+    from gateway.monitoring.metrics import Metrics
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Reports
     from synergai.runtime.clock import Clock
@@ -35,31 +36,19 @@ if TYPE_CHECKING:
 _NONE: Final[Mapping[int, str]] = MappingProxyType({})
 
 
-class ReportListener(Protocol):
-    """Subscriber to the workers' reports."""
-
-    def on_completed(self, completed: CompletedQueries) -> None:
-        """Handle newly completed queries."""
-
-    def on_stale_report(self) -> None:
-        """Handle a report on an assignment that is not in flight; it was ignored."""
-
-
 class ReportIntake:
     """Intake of the workers' reports.
 
     Args:
         dispatcher: knows the jobs' handlers, and receives the events.
         clock: source of receive times.
-        listeners: subscribers, called before the job's handler.
+        metrics: counts the queries, before the job's handler.
     """
 
-    def __init__(
-        self, dispatcher: Dispatcher, clock: Clock, listeners: Sequence[ReportListener] = ()
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, clock: Clock, metrics: Metrics) -> None:
         self._dispatcher = dispatcher
         self._clock = clock
-        self._listeners = listeners
+        self._metrics = metrics
 
     def apply(self, worker: ConnectedWorker, reports: Reports) -> None:
         """Apply a message of reports, in order.
@@ -154,8 +143,7 @@ class ReportIntake:
     def _in_flight(self, worker: ConnectedWorker, assignment_id: int) -> AssignmentProgress | None:
         progress = worker.in_flight.get(AssignmentId(assignment_id))
         if progress is None:
-            for listener in self._listeners:
-                listener.on_stale_report()
+            self._metrics.stale_reports += 1
         return progress
 
     def _record(
@@ -185,8 +173,7 @@ class ReportIntake:
             variant=progress.assignment.configuration.variant,
         )
         worker.record_completed(completed)
-        for listener in self._listeners:
-            listener.on_completed(completed)
+        self._metrics.on_completed(completed)
         if handler is not None:
             handler.on_progress(worker, progress, responses, now)
 

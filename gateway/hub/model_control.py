@@ -11,7 +11,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from synergai.domain import EngineName, Session
 from synergai.errors import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.worker import ConnectedWorker
+    from gateway.journal.journal import Journal
     from synergai.domain import Configuration, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary
 
@@ -37,13 +38,6 @@ _log = logging.getLogger(__name__)
 
 LOAD_WITHIN_S: Final = 300.0
 """Timeout of calls without a deadline, in seconds; equal to the agents' timeout for a host."""
-
-
-class UnloadedEngines(Protocol):
-    """Durable record of the unloaded engines."""
-
-    def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
-        """Record whether an engine is unloaded; the future is done once that is durable."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +71,7 @@ class ModelControl:
         dispatcher: Dispatcher,
         catalogue: Catalogue,
         dictionary: ConfigurationDictionary,
-        journal: UnloadedEngines,
+        journal: Journal,
     ) -> None:
         self._dispatcher = dispatcher
         dispatcher.unloaded = catalogue.unloaded

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
-    from gateway.jobs.executions import RecordedExecution
+    from gateway.journal.executions import RecordedExecution
     from gateway.records.log import RecordLog
     from gateway.records.results import ResultLog
     from gateway.records.store import OpenLog

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gateway.jobs.input_feed import JobData
-from gateway.jobs.store import StoreFull
+from gateway.journal.errors import StoreFull
 from gateway.records.log import DamagedLog, is_out_of_space
 from gateway.records.results import ResultLog
 from gateway.records.store import DataKey
 from synergai.errors import InvalidInput, Unavailable, UploadUsed
 
 if TYPE_CHECKING:
-    from gateway.jobs.record import JobRecord
-    from gateway.jobs.uploads import InputUploads, Journal
+    from gateway.jobs.uploads import InputUploads
+    from gateway.journal.job_record import JobRecord
+    from gateway.journal.journal import Journal
     from gateway.records.store import DataStore, OpenLog
     from synergai.domain import JobSpec
 

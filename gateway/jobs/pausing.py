@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.dispatch.dispatcher import Dispatcher
-    from gateway.jobs.store import JobStore
     from gateway.jobs.submitted_job import SubmittedJob
+    from gateway.journal.journal import Journal
     from synergai.domain import JobId
 
 _BATCH: Final = 64
@@ -36,7 +36,7 @@ class Pauses:
     """
 
     def __init__(
-        self, store: JobStore, dispatcher: Dispatcher, jobs: Mapping[JobId, SubmittedJob]
+        self, store: Journal, dispatcher: Dispatcher, jobs: Mapping[JobId, SubmittedJob]
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted_job import Phase
+from gateway.journal.errors import StoreFull
 from gateway.records.log import DamagedLog
 from synergai.domain import Fault, JobState
 from synergai.errors import UploadNotFound

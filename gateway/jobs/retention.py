@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from gateway.records.store import DataKey
 from synergai.errors import SynergaiError
@@ -12,19 +12,13 @@ from synergai.errors import SynergaiError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gateway.jobs.record import UploadUse
+    from gateway.journal.job_record import UploadUse
+    from gateway.journal.journal import Journal
     from gateway.records.store import DataStore, Stored
 
 _INTERVAL_S: Final = 60.0
 
 _log = logging.getLogger(__name__)
-
-
-class Journal(Protocol):
-    """The part of the journal that retention needs."""
-
-    def jobs_over_uploads(self) -> asyncio.Future[list[UploadUse]]:
-        """Return all jobs over uploads; those that ended come first, in order of their ends."""
 
 
 UPLOADS_KEPT_S: Final = 86_400.0

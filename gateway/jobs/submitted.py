@@ -16,9 +16,10 @@ from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
 from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
-from gateway.jobs.store import NO_TERMS, StoreFull
 from gateway.jobs.submitted_job import Phase, SubmittedJob, new_job_record, record_job_end
 from gateway.jobs.tracker import JobTracker
+from gateway.journal.errors import StoreFull
+from gateway.journal.job_record import NO_TERMS
 from synergai.domain import JobId, JobState
 from synergai.errors import (
     InvalidInput,
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from gateway.fleet.versions import Versions
     from gateway.jobs.input_feed import JobData
     from gateway.jobs.own_inputs import OwnInputs
-    from gateway.jobs.record import JobRecord
-    from gateway.jobs.store import JobStore, SubmissionTerms
+    from gateway.journal.job_record import JobRecord, SubmissionTerms
+    from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
     from synergai.jobs import JobStatus
@@ -76,7 +77,7 @@ class SubmittedJobs:
         self,
         dispatcher: Dispatcher,
         versions: Versions,
-        journal: JobStore,
+        journal: Journal,
         admission: Admission,
         quotas: TenantQuotas,
         metrics: Metrics,

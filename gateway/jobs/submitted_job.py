@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.jobs.executions import RecordedExecution
-from gateway.jobs.record import JobRecord
-from gateway.jobs.store import StoreFull
+from gateway.journal.errors import StoreFull
+from gateway.journal.executions import RecordedExecution
+from gateway.journal.job_record import JobRecord
 from gateway.monitoring.outcomes import job_outcome
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.runtime.text import counted
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.worker import AssignmentProgress, ConnectedWorker
     from gateway.jobs.input_feed import InputFeed
-    from gateway.jobs.store import JobStore
     from gateway.jobs.tracker import JobTracker
+    from gateway.journal.journal import Journal
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import JobSpec
     from synergai.protocol.request_codec import Buffer
@@ -159,7 +159,7 @@ class SubmittedJob:
         tracker: JobTracker,
         usage: TenantUsage | None,
         dispatcher: Dispatcher,
-        journal: JobStore,
+        journal: Journal,
         on_phase: Callable[[SubmittedJob], None],
     ) -> None:
         self._dispatcher = dispatcher

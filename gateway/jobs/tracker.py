@@ -7,16 +7,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.jobs.executions import Executions
+from gateway.journal.executions import Executions
 from synergai.domain import JobState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator
 
     from gateway.jobs.estimate_errors import EstimateErrors
-    from gateway.jobs.executions import RecordedExecution
     from gateway.jobs.progress_rate import ProgressRate
-    from gateway.jobs.record import JobRecord
+    from gateway.journal.executions import RecordedExecution
+    from gateway.journal.job_record import JobRecord
     from synergai.domain import JobId
     from synergai.jobs import JobStatus
     from synergai.runtime.clock import Clock

@@ -10,14 +10,14 @@ import errno
 import os
 from collections import Counter
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from gateway.audit.calls import current_call
 from gateway.jobs.read_ahead import AHEAD_BYTES, ReadAhead
-from gateway.jobs.store import StoreFull
+from gateway.journal.errors import StoreFull
 from gateway.records.log import Record, is_out_of_space
 from gateway.records.store import DataKey
 from synergai.domain import MAX_QUERIES
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from gateway.admission.limits import Admission
     from gateway.admission.quotas import TenantQuotas
-    from gateway.jobs.record import JobRecord
+    from gateway.journal.job_record import JobRecord
+    from gateway.journal.journal import Journal
     from gateway.records.store import DataStore, OpenLog
 
 MEMORY_BYTES: Final = 512 * 1024 * 1024
@@ -58,20 +59,6 @@ _NO_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE))
 _MAX_INPUTS: Final = 65_536
 """Inputs of one message."""
 _INPUTS: Final = UploadRequest.INPUTS_FIELD_NUMBER
-
-
-class Journal(Protocol):
-    """The part of the journal that uploads need."""
-
-    @property
-    def accepting(self) -> bool:
-        """Whether there is room for new jobs."""
-
-    def upload_user(self, tenant: str, upload_id: str) -> asyncio.Future[JobRecord | None]:
-        """Return the job over an upload, if there is one."""
-
-    def fail(self, error: OSError) -> None:
-        """Break the journal: the disk has failed."""
 
 
 class Receipt(NamedTuple):

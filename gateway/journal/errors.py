@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from synergai.errors import InternalError
+from synergai.errors import InternalError, Overloaded
 
 
 class JournalBroken(InternalError):
@@ -24,3 +24,10 @@ class JournalDamaged(JournalBroken):
             "docs/guide/operate.md has the other ways out"
         )
         self.fault = fault
+
+
+class StoreFull(Overloaded):
+    """The disk is full, so that nothing can be recorded; it may have room again later."""
+
+    def __init__(self) -> None:
+        super().__init__("the gateway's disk is full, so jobs cannot be recorded; try later")

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import apsw
 
-from gateway.jobs.store import NO_TERMS, StoreFull
 from gateway.journal import operations, schema
-from gateway.journal.errors import JournalBroken
+from gateway.journal.errors import JournalBroken, StoreFull
 from gateway.journal.files import RESERVE, lock
+from gateway.journal.job_record import NO_TERMS
 from gateway.journal.opening import open_journal
 from gateway.journal.reserve import Reserve, Space
 from gateway.journal.space import is_disk_full
@@ -40,10 +40,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.fleet.descriptions import Established
-    from gateway.jobs.executions import RecordedExecution
-    from gateway.jobs.record import JobRecord, UploadUse
-    from gateway.jobs.store import ResultSink, SubmissionTerms
-    from gateway.records.results import InputResult
+    from gateway.journal.executions import RecordedExecution
+    from gateway.journal.job_record import JobRecord, SubmissionTerms, UploadUse
+    from gateway.records.results import InputResult, ResultLog
     from synergai.domain import AssignmentId, EngineName, JobId, JobSpec, JobState
 
     Operation: TypeAlias = Callable[[apsw.Connection], object]
@@ -62,7 +61,7 @@ _PROBE_S: Final = 1.0
 class _Results(NamedTuple):
     """Results to be made durable before an operation records them."""
 
-    sink: ResultSink
+    sink: ResultLog
     results: Sequence[InputResult]
 
 
@@ -133,7 +132,14 @@ class Journal:
         asked: JobSpec | None = None,
         terms: SubmissionTerms = NO_TERMS,
     ) -> asyncio.Future[JobId]:
-        """Record a new job; see `JobStore.accept`.
+        """Record a new job; return its id, or that of the earlier job with the same key.
+
+        Args:
+            record: the job.
+            key: idempotency key; empty for none.
+            asked: the specification before the gateway chose what it leaves open, which jobs under
+                the same key have to repeat; that of the record by default.
+            terms: what else they have to repeat.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
@@ -179,7 +185,7 @@ class Journal:
         job_id: JobId,
         assignment_id: AssignmentId,
         execution: RecordedExecution,
-        sink: ResultSink,
+        sink: ResultLog,
         results: Sequence[InputResult],
     ) -> asyncio.Future[RecordedExecution]:
         """Record the completed queries of an assignment, after their results are durable.
@@ -276,7 +282,13 @@ class Journal:
         limit: int,
         wanted: Callable[[str, str], bool] = lambda _engine, _tenant: True,
     ) -> asyncio.Future[list[JobRecord]]:
-        """Return the newest jobs that ended in one of `states`; see `JobStore.ended_jobs`."""
+        """Return the newest jobs that ended in one of `states`, newest first.
+
+        Args:
+            states: the states.
+            limit: maximum number of jobs.
+            wanted: whether to include jobs of an engine and tenant; called from another thread.
+        """
         return self._enqueue(
             partial(operations.ended_jobs, states=tuple(states), limit=limit, wanted=wanted)
         )

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import apsw
 
-from gateway.jobs.store import StoreFull
 from gateway.journal import schema
-from gateway.journal.errors import JournalBroken, JournalDamaged
+from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull
 from gateway.journal.files import DATABASE, LOG, MARKER, is_empty
 from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
 from gateway.journal.space import is_disk_full

@@ -13,9 +13,8 @@ import apsw
 import msgspec
 
 from gateway.fleet.descriptions import Established
-from gateway.jobs.executions import RecordedExecution
-from gateway.jobs.record import JobRecord, UploadUse
-from gateway.jobs.store import NO_TERMS
+from gateway.journal.executions import RecordedExecution
+from gateway.journal.job_record import NO_TERMS, JobRecord, UploadUse
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import IdempotencyConflict, InternalError, UploadUsed
 from synergai.versions import split_version
@@ -23,7 +22,7 @@ from synergai.versions import split_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gateway.jobs.store import SubmissionTerms
+    from gateway.journal.job_record import SubmissionTerms
     from synergai.domain import AssignmentId
 
 Row: TypeAlias = tuple[Any, ...]

@@ -94,10 +94,6 @@ class Metrics:
         if completed.variant:
             metrics.variant(completed.variant).record(completed)
 
-    def on_stale_report(self) -> None:
-        """Count a report on an assignment that is not in flight."""
-        self.stale_reports += 1
-
     def snapshot(self) -> None:
         """Take a snapshot of all metrics; call on the event loop."""
         for collector in self._collectors:

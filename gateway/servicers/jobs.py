@@ -10,8 +10,8 @@ import grpc
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
-from gateway.jobs.store import SubmissionTerms
 from gateway.jobs.streamed import Query, Result
+from gateway.journal.job_record import SubmissionTerms
 from synergai.domain import JobState
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc

@@ -24,9 +24,9 @@ from unittest import mock
 
 import apsw
 
-from gateway.jobs.executions import RecordedExecution
-from gateway.jobs.record import JobRecord
 from gateway.journal.errors import JournalBroken
+from gateway.journal.executions import RecordedExecution
+from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from synergai.domain import (
     AssignmentId,

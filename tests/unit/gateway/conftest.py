@@ -99,7 +99,7 @@ class GatewayHarness:
             SchedulingSettings(policy="synergai"), self.dictionary, self.journal.epoch
         )
         self.dispatcher = Dispatcher(core, self.journal, self.clock, on_learned=lambda _: None)
-        self.intake = ReportIntake(self.dispatcher, self.clock, [self.metrics])
+        self.intake = ReportIntake(self.dispatcher, self.clock, self.metrics)
         variants = FleetVariants(self.dictionary, self.dispatcher.workers)
         self.versions = Versions(self.catalogue, check_floor=variants.check_floor)
         self.inference = Inference(

@@ -17,8 +17,7 @@ from gateway.admission.limits import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import StopAssignment
-from gateway.jobs.store import StoreFull
-from gateway.journal.errors import JournalBroken
+from gateway.journal.errors import JournalBroken, StoreFull
 from gateway.journal.journal import Journal
 from gateway.journal.reserve import Reserve, Space
 from gateway.journal.space import is_disk_full

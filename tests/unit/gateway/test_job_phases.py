@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gateway.jobs.store import StoreFull
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
 from gateway.jobs.tracker import JobTracker
+from gateway.journal.errors import StoreFull
 from synergai.domain import EngineName, Fault, JobSpec, JobState
 from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.jobs.store import JobStore
     from synergai.errors import SynergaiError
 
 REACHED_BY: dict[Phase, str] = {
@@ -80,7 +79,7 @@ class Phases:
             tracker,
             None,
             cast("Any", self.dispatcher),
-            cast("JobStore", self.journal),
+            cast("Any", self.journal),
             lambda job: self.seen.append(job.phase),
         )
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.jobs.estimate_errors import PRIOR, PRIOR_FIXED_S, EstimateErrors
-from gateway.jobs.executions import RecordedExecution
 from gateway.jobs.progress_rate import ProgressRate
-from gateway.jobs.record import JobRecord
 from gateway.jobs.tracker import JobTracker
+from gateway.journal.executions import RecordedExecution
+from gateway.journal.job_record import JobRecord
 from synergai.domain import (
     AssignmentId,
     Configuration,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.jobs.executions import Executions, RecordedExecution, merge_adjacent
-from gateway.jobs.record import JobRecord
 from gateway.jobs.tracker import JobTracker
+from gateway.journal.executions import Executions, RecordedExecution, merge_adjacent
+from gateway.journal.job_record import JobRecord
 from synergai.domain import (
     AssignmentId,
     Configuration,

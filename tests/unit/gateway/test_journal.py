@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.fleet.descriptions import Description, Established
-from gateway.jobs.executions import RecordedExecution
-from gateway.jobs.record import JobRecord
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken
+from gateway.journal.executions import RecordedExecution
+from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.journal.opening import open_journal
 from synergai.domain import (

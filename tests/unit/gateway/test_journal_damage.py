@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.jobs.record import JobRecord
 from gateway.journal import archive
 from gateway.journal.errors import JournalDamaged
+from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.journal.marker import Mark, read_marker, write_marker
 from synergai.domain import EngineName, JobId, JobSpec, JobState

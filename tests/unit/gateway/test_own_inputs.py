@@ -22,8 +22,8 @@ from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.read_ahead import AHEAD_BYTES
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
-from gateway.jobs.store import StoreFull
 from gateway.jobs.uploads import InputUploads, Receipt
+from gateway.journal.errors import StoreFull
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, RecordLog
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import ConnectedWorker
     from gateway.jobs.input_feed import JobData
-    from gateway.jobs.record import JobRecord
+    from gateway.journal.job_record import JobRecord
     from gateway.records.log import Record
     from gateway.records.store import OpenLog
     from synergai.scheduling.events import Assignment

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.jobs.executions import merge_adjacent
+from gateway.journal.executions import merge_adjacent
 from synergai.domain import JobState
 from synergai.jobs import JobStatus
 
 if TYPE_CHECKING:
-    from gateway.jobs.executions import RecordedExecution
+    from gateway.journal.executions import RecordedExecution
     from synergai.domain import JobId, JobSpec
 
 
@@ -118,3 +118,18 @@ class UploadUse(NamedTuple):
     tenant: str
     upload_id: str
     finished_at: float | None
+
+
+class SubmissionTerms(NamedTuple):
+    """What a submission has to repeat under its key, apart from the specification.
+
+    Attributes:
+        by: seconds and nanoseconds of the instant that stands for the QoS time; None without one.
+        inputs: digest of the inputs of the upload; None if unknown.
+    """
+
+    by: tuple[int, int] | None = None
+    inputs: int | None = None
+
+
+NO_TERMS: Final = SubmissionTerms()
