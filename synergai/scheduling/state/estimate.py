@@ -1,4 +1,4 @@
-"""Expected cost of running an engine on a worker."""
+"""Expected cost of running an engine on a worker, and what a job may run in."""
 
 from __future__ import annotations
 
@@ -71,3 +71,24 @@ class Estimate(NamedTuple):
             and self.per_query_s <= other.per_query_s
             and self.per_query_s + self.transfer_s <= other.per_query_s + other.transfer_s
         )
+
+
+class Limit(NamedTuple):
+    """Limits on the variants that a job may use.
+
+    Attributes:
+        variant: the only one; empty for any.
+        min_accuracy: lowest accuracy.
+    """
+
+    variant: str
+    min_accuracy: float
+
+    def allows(self, estimate: Estimate) -> bool:
+        """Return whether the job may use the variant of an estimate."""
+        variant = estimate.configuration.variant or estimate.file_variant
+        return self.admits(variant, estimate.accuracy)
+
+    def admits(self, variant: str, accuracy: float) -> bool:
+        """Return whether the job may use a variant with an accuracy."""
+        return self.variant in ("", variant) and accuracy >= self.min_accuracy

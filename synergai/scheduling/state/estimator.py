@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName, WorkerId
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.settings import SchedulingSettings
+    from synergai.scheduling.state.estimate import Limit
     from synergai.scheduling.state.loads import Loads
     from synergai.scheduling.state.observation import Observation
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
-    from synergai.scheduling.variants.fronts import Limit
 
 _MAX_LIMITS: Final = 64
 """Floors and pinned variants of an engine whose fastest workers are remembered."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from synergai.domain import Session
-from synergai.scheduling.variants.fronts import Limit
+from synergai.scheduling.state.estimate import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,9 +8,10 @@ from synergai.scheduling.variants.fronts import build_front
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName
+    from synergai.scheduling.state.estimate import Limit
     from synergai.scheduling.state.estimator import Estimator
     from synergai.scheduling.state.records import WorkerRecord
-    from synergai.scheduling.variants.fronts import Front, Limit
+    from synergai.scheduling.variants.fronts import Front
 
 _REBUILT_EVERY_S: Final = 1.0
 """Age at which a front is built again, as transfer times drift."""

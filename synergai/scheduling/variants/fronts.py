@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -12,28 +12,7 @@ from synergai.scheduling.variants.allowance import concave_hull
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.scheduling.state.estimate import Estimate
-
-
-class Limit(NamedTuple):
-    """Limits on the variants that a job may use.
-
-    Attributes:
-        variant: the only one; empty for any.
-        min_accuracy: lowest accuracy.
-    """
-
-    variant: str
-    min_accuracy: float
-
-    def allows(self, estimate: Estimate) -> bool:
-        """Return whether the job may use the variant of an estimate."""
-        variant = estimate.configuration.variant or estimate.file_variant
-        return self.admits(variant, estimate.accuracy)
-
-    def admits(self, variant: str, accuracy: float) -> bool:
-        """Return whether the job may use a variant with an accuracy."""
-        return self.variant in ("", variant) and accuracy >= self.min_accuracy
+    from synergai.scheduling.state.estimate import Estimate, Limit
 
 
 class Front(Struct):

@@ -18,8 +18,9 @@ from tests.unit.scheduling.test_variants import FAMILY, Fleet
 
 if TYPE_CHECKING:
     from synergai.scheduling.core import SchedulerCore
+    from synergai.scheduling.state.estimate import Limit
     from synergai.scheduling.state.records import WorkerRecord
-    from synergai.scheduling.variants.fronts import Front, Limit
+    from synergai.scheduling.variants.fronts import Front
     from synergai.scheduling.variants.margins import Query
 
 FRESH_FOR_S = 0.02
