@@ -188,7 +188,7 @@ def test_a_file_that_is_not_the_declared_one_is_named_by_stale(
         with pytest.raises(NotFound, match="is stale"):
             profile(dry_run(tmp_path, search=search, stale=True))
         err = capsys.readouterr().err
-        assert "it is not known whether entries are stale: engine 'family': full.onnx has" in err
+        assert "it is not known whether entries are stale: engine 'family': full.onnx is not" in err
 
 
 def dry_run(tmp_path: Path, *, search: bool = False, stale: bool = False) -> ProfilerSettings:
