@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.admission.tenant_usage import TenantUsage
 from gateway.monitoring.counts import TenantLabels
@@ -16,27 +16,14 @@ from synergai.errors import Overloaded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.access.table import Quota
+    from gateway.access.table import AccessTable, Quota
     from synergai.errors import QuotaExceeded
+    from synergai.runtime.clock import Clock
 
 MAX_TENANTS: Final = 10_000
 """Tenants whose usage is tracked at a time. Clients may be allowed to choose the names."""
 _SWEEP_FROM: Final = 64
 _SWEEP_EVERY_S: Final = 1.0
-
-
-class QuotaTable(Protocol):
-    """The quotas of all tenants; the access table is one."""
-
-    def quota_of(self, tenant: str) -> Quota:
-        """Return the quota of a tenant; empty is the default tenant."""
-
-
-class Clock(Protocol):
-    """Source of time."""
-
-    def now(self) -> float:
-        """Return monotonic seconds."""
 
 
 class TenantQuotas:
@@ -55,7 +42,7 @@ class TenantQuotas:
     """
 
     def __init__(
-        self, clock: Clock, table: QuotaTable | None = None, *, max_tenants: int = MAX_TENANTS
+        self, clock: Clock, table: AccessTable | None = None, *, max_tenants: int = MAX_TENANTS
     ) -> None:
         self._clock = clock
         self._table = table
@@ -71,7 +58,7 @@ class TenantQuotas:
         """Whether there is a table, so that callers can be of different tenants."""
         return self._table is not None
 
-    def use_table(self, table: QuotaTable) -> None:
+    def use_table(self, table: AccessTable) -> None:
         """Apply the quotas of another table at once; current usage is kept."""
         self._table = table
         now = self._clock.now()

@@ -14,6 +14,7 @@ from gateway.admission.quota_metrics import QuotaCollector
 from gateway.admission.quotas import TenantQuotas
 from gateway.admission.token_bucket import TokenBucket
 from synergai.errors import Overloaded, QuotaExceeded
+from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from gateway.admission.tenant_usage import TenantUsage
 
 
-class FakeClock:
+class FakeClock(Clock):
     """A clock that the test sets."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.time = 1000.0
 
     def now(self) -> float:
