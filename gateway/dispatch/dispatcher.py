@@ -255,10 +255,7 @@ class Dispatcher:
         return self._core.queued
 
     def expected_answer_s(self, job: Job) -> float | None:
-        """Return the seconds until a new request would be answered at the earliest, if known.
-
-        None if a worker is idle.
-        """
+        """Return the seconds until a new request would be answered at the earliest, if known."""
         return self._core.expected_answer_s(job, self._clock.now())
 
     def expected_completion(self, job_id: JobId, now: float) -> float | None:

@@ -311,16 +311,16 @@ class Inference:
         self._metrics.tenants.count_request(tenant, outcome)
 
     def _check_feasible(self, job: Job, budget_s: float) -> None:
-        """Refuse a request that other work leaves no time for.
+        """Refuse a request that no worker is expected to complete in time.
 
         Raises:
-            Overloaded: no worker can complete it before its deadline.
+            Overloaded: other work leaves no time for it, or the engine takes longer anyway.
         """
         expected_s = self._dispatcher.expected_answer_s(job)
         if expected_s is not None and expected_s > budget_s:
             raise Overloaded(
-                f"every worker that serves engine {job.engine!r} is busy: a response would take "
-                f"about {expected_s:.2g} s, but the deadline is in {budget_s:.2g} s; try later"
+                f"a response of engine {job.engine!r} would take about {expected_s:.2g} s now, but "
+                f"the deadline is in {budget_s:.2g} s: allow more time, or try later"
             )
 
     def cancel(self, job_id: JobId) -> None:

@@ -163,7 +163,7 @@ class SchedulerCore:
     def expected_answer_s(self, job: Job, now: float) -> float | None:
         """Return the seconds until a new request would be answered at the earliest.
 
-        None if a worker is idle, or nothing is known. See `Interleaver.expected_answer_s`.
+        None if nothing is known. See `Interleaver.expected_answer_s`.
         """
         self.state.now = now
         request = JobRecord(job, self.state.queue.newest + 1, Ranges.complement((), 1), 1)

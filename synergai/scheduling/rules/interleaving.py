@@ -228,19 +228,24 @@ class Interleaver:
 
         Returns:
             The least of all workers' remaining work and query time, behind the requests that wait
-            ahead of it. None if a worker is idle, or its work or the engine's speed is unknown.
+            ahead of it. On an idle worker, it is the profiled time if that is less: an attempt
+            corrects what was observed under a disturbance. None if a worker's remaining work or the
+            engine's speed is unknown.
         """
         now = self._state.now
-        soonest_s, overtakes = math.inf, False
+        idle_s, soonest_s, overtakes = math.inf, math.inf, False
         workers: list[WorkerRecord] = []
         for worker in self._state.serving(request.job.engine):
             if worker.withdrawn:
                 continue
             estimate = self._state.estimator.estimate(request.job.engine, worker)
-            if estimate is None or not worker.leases:
+            if estimate is None:
                 return None
-            workers.append(worker)
             cost_s = estimate.per_query_s + estimate.transfer_s
+            if not worker.leases:
+                idle_s = min(idle_s, cost_s, 1.0 / estimate.entry.qps)
+                continue
+            workers.append(worker)
             yields = interruptible and len(worker.leases) > worker.requests
             concurrent = worker.may_run_concurrently(estimate.session, cost_s)
             waits = False
@@ -260,13 +265,12 @@ class Interleaver:
                 waits = False
             if wait_s + cost_s < soonest_s:
                 soonest_s, overtakes = wait_s + cost_s, not waits
-        if not workers:
-            return None
-        if self._state.queue.requests:
+        if workers and self._state.queue.requests:
             # A request that interrupts other work overtakes what waits for other engines.
             engines = {request.job.engine} if overtakes else engines_of(workers)
             soonest_s += self._queued_s(request, engines, workers) / QUEUED_SHARE
-        return soonest_s
+        expected_s = min(idle_s, soonest_s)
+        return expected_s if math.isfinite(expected_s) else None
 
     def _queued_s(
         self,

@@ -490,10 +490,23 @@ def test_expected_answer_is_soon_while_the_job_has_its_turn_between_requests() -
         box.tick(now + 0.05)
 
 
-def test_expected_answer_of_an_idle_or_unknown_fleet_is_unknown() -> None:
-    core = core_with(policy="synergai", workers=2)
+def test_expected_answer_of_an_idle_worker_is_its_query_time_although_others_are_busy() -> None:
+    core = core_with(policy="synergai", workers=2, strict=True)
     core.handle(make_job("job"), 0.0)
-    assert expected_answer_s(core, 0.0) is None
+    assert expected_answer_s(core, 0.0) == pytest.approx(0.1)
+
+
+def test_expected_answer_of_an_idle_worker_is_no_longer_than_profiled() -> None:
+    core = core_with(policy="synergai")
+    [slow] = dispatched(core.handle(make_job("slow", queries=10, engine=LIVE), 0.0))
+    core.handle(QueriesDone(slow.id, 9, 9.0), 9.0)
+    core.handle(AssignmentEnded(slow.id, 10, Outcome.COMPLETED), 10.0)
+    assert core.paces[WorkerId("box-0"), LIVE] > 2.0
+    assert expected_answer_s(core, 11.0) == pytest.approx(0.1)
+
+
+def test_expected_answer_of_an_unknown_engine_is_unknown() -> None:
+    core = core_with(policy="synergai")
     assert expected_answer_s(core, 0.0, engine=EngineName("absent")) is None
 
 
