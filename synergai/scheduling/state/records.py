@@ -143,6 +143,11 @@ class Lease:
             return query_s
         return query_s - self.query_spent_s(now)
 
+    def runs_long_query(self) -> bool:
+        """Return whether it runs a long query, which ends before a stop unless it is aborted."""
+        loads = self.phase is Phase.SETUP and self.assignment.setup_s > 0.0
+        return self.assignment.query_s >= LONG_S and self.aborted_at is None and not loads
+
     def query_spent_s(self, now: float) -> float:
         """Return for how long it has run its current query, as far as is known."""
         began = self.reported_at
@@ -516,14 +521,14 @@ class WorkerRecord:
         self.leases[lease.assignment.id] = lease
 
     def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
-        """Count no more work for `lease`, but its current query if it yields to a request."""
+        """Count no more work for `lease` but a long query, or any if it yields to a request."""
         lease.stop()
         if lease.assignment.concurrent:
             return
         self.yielding += for_request and not lease.yielding
         lease.yielding |= for_request
         if lease.is_head:
-            left_s = lease.query_left_s(now) if for_request else 0.0
+            left_s = lease.query_left_s(now) if for_request or lease.runs_long_query() else 0.0
             if lease.aborted_at is not None:
                 left_s = min(left_s, ABORT_S)
             self.head_ends_at = min(self.head_ends_at, now + left_s)

@@ -276,3 +276,13 @@ def test_malleable_meets_as_many_deadlines_as_edf(
     edf = Trial("edf", long_s, as_requests=as_requests).met(1.0, burst=burst)
     assert malleable >= edf
     assert malleable == 20
+
+
+def test_job_is_expected_to_begin_after_the_long_query_that_is_stopped_for_it() -> None:
+    box = Box("malleable", 4.4)
+    box.run_long(as_requests=False)
+    box.wait_until(0.5)
+    job = Job(id=JobId("urgent"), engine=SHORT, queries=100, arrival=0.5, deadline=3.5)
+    commands = box.core.handle(JobArrived(job, ready=100), 0.5)
+    assert [type(command) for command in commands] == [Stop, Dispatch]
+    assert box.core.expected_completion(job.id, 0.5) == pytest.approx(4.4 + 100 * SHORT_S)

@@ -97,8 +97,10 @@ class Replanner:
         return min(worker.free_at(self._view.now) - self._view.now, _UNKNOWN_BUSY_S)
 
     def _ready_s(self, worker: WorkerRecord) -> float:
-        if all(lease.stopping or lease in self._preemptible for lease in worker.leases.values()):
-            return 0.0
+        """Return the seconds until a worker can begin with the plan, after a long query it runs."""
+        if any(lease in self._preemptible for lease in worker.leases.values()):
+            head = worker.head
+            return head.query_left_s(self._view.now) if head and head.runs_long_query() else 0.0
         return self._busy_s(worker)
 
     def _fixed_cost(self, fixed: Sequence[tuple[int, float]], weights: Weights) -> float:
