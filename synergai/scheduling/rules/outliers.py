@@ -1,9 +1,10 @@
 """Workers that do not answer: ejection, pauses that double, and trials.
 
 A worker may send heartbeats and still hold what it was sent, because its engine host is stopped or
-hangs. If its first assignment shows no sign of progress for much longer than expected, the worker
-is ejected: its assignments are revoked and run elsewhere. After a pause it gets a single assignment
-on trial, and is readmitted with the first query that it completes.
+hangs. If its first assignment, or the first of the concurrent ones in a session, shows no sign of
+progress for much longer than expected, the worker is ejected: its assignments are revoked and run
+elsewhere. After a pause it gets a single assignment on trial, and is readmitted with the first
+query that it completes.
 
 A worker is never ejected if another one could not take over its assignments.
 """
@@ -69,14 +70,23 @@ class Outliers:
 
     def _is_stuck(self, worker: WorkerRecord) -> bool:
         """Return whether the worker has been silent for too long and others can take over."""
-        head = worker.head
-        if head is None or head.head_at is None or worker.ejected_until is not None:
+        if worker.ejected_until is not None or not self._is_silent(worker):
             return False
-        silent_s = self._state.now - max(worker.heard_at, head.head_at)
-        return silent_s > self._limit_s(worker, head) and all(
-            self._has_other(engine, worker)
-            for engine in {lease.assignment.engine for lease in worker.all_leases()}
+        engines = {lease.assignment.engine for lease in worker.all_leases()}
+        return all(self._has_other(engine, worker) for engine in engines)
+
+    def _is_silent(self, worker: WorkerRecord) -> bool:
+        """Return whether its head, or the first of concurrent requests, is over its limit."""
+        now = self._state.now
+        firsts = [next(iter(leases.values())) for leases in worker.concurrent.values()]
+        silent = any(
+            first.head_at is not None and now - first.head_at > self._limit_s(worker, first)
+            for first in firsts
         )
+        head = worker.head
+        if silent or head is None or head.head_at is None:
+            return silent
+        return now - max(worker.heard_at, head.head_at) > self._limit_s(worker, head)
 
     def _eject(self, worker: WorkerRecord) -> None:
         """Take all assignments of a worker back, and give it no others for a while."""

@@ -261,6 +261,21 @@ def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
     pytest.fail("it was not ejected")
 
 
+@pytest.mark.parametrize("others", [1, 2])
+def test_worker_is_ejected_if_only_a_concurrent_request_hangs(others: int) -> None:
+    core = make_core()
+    [long] = send(core, "long-0", LONG, 0.0)
+    [hung] = send(core, "hung", SHORT, 0.0)
+    for number in range(1, others):
+        send(core, f"long-{number}", LONG, 0.0)
+    complete(core, long, 100.0)
+    other = replace(core.state.fleet.workers[BOX].worker, id=WorkerId("box-1"))
+    core.handle(WorkerJoined(other), 100.0)
+    commands = core.handle(ProgressChecked(), 100.2)
+    assert Revoke(hung.id, BOX) in commands
+    assert any(isinstance(each, Eject) and each.worker_id == BOX for each in commands)
+
+
 def test_worker_that_reports_no_cores_runs_one_assignment_after_another() -> None:
     core = core_with_box(cores=0)
     send(core, "long", LONG, 0.0)
