@@ -247,11 +247,11 @@ class Interleaver:
                 continue
             workers.append(worker)
             yields = interruptible and len(worker.leases) > worker.requests
-            concurrent = worker.may_run_concurrently(estimate.session, cost_s)
+            concurrent = worker.may_run_concurrently(estimate)
             waits = False
             if concurrent:
                 yields = False
-                wait_s = worker.ahead_s(estimate.session, cost_s, now)
+                wait_s = worker.ahead_s(estimate, now)
             elif yields and self._jobs_may_yield(worker, request.job.priority, cost_s):
                 wait_s = self._delay_s(worker)
             else:

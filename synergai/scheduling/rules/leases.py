@@ -192,17 +192,11 @@ class Leases:
         """Create the assignment of a range of queries, register its lease and send it."""
         first, stop = queries
         now = self._state.now
-        session = Session(job.job.engine, configuration)
-        concurrent = (
-            job.is_request
-            and cost.estimate is not None
-            and worker.runs_concurrently(session, cost.per_query_s)
-        )
-        ahead_s = (
-            worker.ahead_s(session, cost.per_query_s, now)
-            if concurrent
-            else worker.free_at(now) - now
-        )
+        ahead_s, concurrent = worker.free_at(now) - now, False
+        if cost.estimate is not None and job.is_request:
+            concurrent = worker.runs_concurrently(cost.estimate)
+            if concurrent:
+                ahead_s = worker.ahead_s(cost.estimate, now)
         estimate_s = ahead_s + cost.total_s
         assignment = Assignment(
             id=AssignmentId(self._next_id),
@@ -276,8 +270,6 @@ class Leases:
                 self._state.variants.margins.answered(lease, worker, now)
             lease.compute_s = max(lease.compute_s, compute_s)
             self._state.waiting.mark_drifted(lease.assignment.engine)
-            if not lease.job.is_request:
-                worker.brief_s = 0.0
             if not final and lease.is_head and not lease.stopping:
                 per_query_s = self._state.lease_query_s(lease, worker, lease.estimate)
                 self._set_expected_end(lease, now + lease.remaining * per_query_s)

@@ -2,7 +2,7 @@
 
 Engines are small or large. If all of a worker's took turns, a query of a tenth of a millisecond
 would wait for every long one ahead of it. So a request runs at once if the cores suffice for its
-threads too, if it is too brief to matter, or if the worker is busy loading another session.
+threads too, if it is brief, or if the worker is busy loading another session.
 """
 
 from __future__ import annotations
@@ -47,15 +47,13 @@ class CoreSharing:
                 estimate = next(iter(self._state.estimator.for_job(request, worker)), None)
                 if estimate is None or (head := worker.head) is None:
                     continue
-                session = estimate.session
-                query_s = self._state.per_query_s(request, worker, estimate)
-                place = worker.index, is_brief(query_s, head)
+                place = worker.index, is_brief(estimate, head)
                 if place in awaited:
                     continue
-                if worker.runs_concurrently(session, query_s):
-                    ahead_s = worker.ahead_s(session, query_s, self._state.now)
-                    found.append((ahead_s + query_s, worker.index, worker, estimate))
-                elif worker.may_run_concurrently(session, query_s):
+                if worker.runs_concurrently(estimate):
+                    answer_s = worker.ahead_s(estimate, self._state.now) + estimate.per_query_s
+                    found.append((answer_s, worker.index, worker, estimate))
+                elif worker.may_run_concurrently(estimate):
                     awaited.add(place)
             if found:
                 _, _, worker, estimate = min(found, key=lambda each: each[:2])

@@ -18,6 +18,8 @@ class Estimate(NamedTuple):
         configuration: how the worker runs the engine.
         setup_s: seconds still to be paid before the first query.
         per_query_s: seconds per query at the worker's observed pace.
+        typical_s: half of the single queries take longer. Other work on the same cores lengthens
+            a few of them much, and so the mean, but not this.
         transfer_s: additional seconds per query if tensors travel with it.
         joules: energy per query; infinite if not profiled.
         entry: the underlying profile entry.
@@ -29,6 +31,7 @@ class Estimate(NamedTuple):
     configuration: Configuration
     setup_s: float
     per_query_s: float
+    typical_s: float
     transfer_s: float
     joules: float
     entry: ProfileEntry
@@ -36,12 +39,13 @@ class Estimate(NamedTuple):
     accuracy: float = 0.0
     file_variant: str = ""
 
-    def with_pace(self, pace: float, transfer_s: float) -> Estimate:
-        """Return the estimate at another worker pace and transfer time."""
+    def with_pace(self, pace: float, typical_pace: float, transfer_s: float) -> Estimate:
+        """Return the estimate at another worker pace, its median, and transfer time."""
         return Estimate(
             self.configuration,
             self.setup_s,
             pace / self.entry.planned_qps,
+            typical_pace / self.entry.planned_qps,
             transfer_s,
             self.joules,
             self.entry,

@@ -33,6 +33,8 @@ _MAX_LIMITS: Final = 64
 """Floors and pinned variants of an engine whose fastest workers are remembered."""
 _NEAR: Final = 0.003
 """Share of the time of a query by which estimates of variants may be out of date."""
+_TYPICAL_STEP: Final = 1.2
+"""Factor by which a single query moves the median of paces, up or down."""
 _TRANSFER_WEIGHT: Final = 0.08
 """Weight of one observed transfer time in the exponential average."""
 
@@ -52,6 +54,8 @@ class Estimator:
         self._loads = loads
         self._settings = settings
         self._pace: dict[tuple[WorkerId, EngineName], float] = {}
+        # The median of single queries' paces, roughly.
+        self._typical: dict[tuple[WorkerId, EngineName], float] = {}
         # Requests behind the paces of engines that were measured with a single one.
         self._requests: Counter[tuple[WorkerId, EngineName]] = Counter()
         # Also by whether the session was added to a host that had others of its engine.
@@ -178,7 +182,7 @@ class Estimator:
         row = self._dictionary.row(engine, worker.worker.worker_class)
         entries = [row[c] for c in worker.configurations(engine) if c in row]
         entries.sort(key=lambda entry: -entry.planned_qps)
-        pace, transfer_s = self._pace_and_transfer_s(engine, worker)
+        pace, typical, transfer_s = self._observed(engine, worker)
         declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
         samples = self._dictionary.samples(engine, worker.worker.worker_class)
         found: list[Estimate] = []
@@ -191,6 +195,7 @@ class Estimator:
                     entry.configuration,
                     self._setup_s(entry, session, worker),
                     pace / entry.planned_qps,
+                    typical / entry.planned_qps,
                     transfer_s,
                     entry.watts / entry.qps if entry.watts > 0 else math.inf,
                     entry,
@@ -201,10 +206,10 @@ class Estimator:
             )
         return tuple(found)
 
-    def _pace_and_transfer_s(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float]:
-        """Return the observed pace and the transfer seconds per query."""
+    def _observed(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float]:
+        """Return the observed pace, its median, and the transfer seconds per query."""
         key = worker.id, engine
-        return self._pace.get(key, 1.0), self._transfer.get(key, 0.0)
+        return self._pace.get(key, 1.0), self._typical.get(key, 1.0), self._transfer.get(key, 0.0)
 
     def _setup_s(self, entry: ProfileEntry, session: Session, worker: WorkerRecord) -> float:
         """Return load time if the session is cold, plus switch time if the power mode changes."""
@@ -264,6 +269,10 @@ class Estimator:
                 self._requests[key] += 1
             seen = engine_s / profiled_s
             self._pace[key] = _blend(lease.prior_pace, seen, weight)
+            if lease.assignment.count == 1:
+                typical = self._typical.get(key, 1.0)
+                step = _TYPICAL_STEP if seen > typical else 1.0 / _TYPICAL_STEP
+                self._typical[key] = typical * step
         if transfer_s is not None:
             seen = max(0.0, transfer_s)
             self._transfer[key] = _blend(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
@@ -303,6 +312,7 @@ class Estimator:
         """
         for worker in workers:
             self._pace.pop((worker.id, engine), None)
+            self._typical.pop((worker.id, engine), None)
             del self._requests[worker.id, engine]
             for lease in worker.all_leases():
                 if lease.assignment.engine == engine:
@@ -345,10 +355,12 @@ class Estimator:
         """
         before = worker.estimates.get(engine)
         if before is not None:
-            pace, transfer_s = self._pace_and_transfer_s(engine, worker)
+            pace, typical, transfer_s = self._observed(engine, worker)
             if engine in worker.variants and before and _is_near(before[0], pace, transfer_s):
                 return  # there is an estimate for each variant, and most reports change little
-            worker.estimates[engine] = tuple([e.with_pace(pace, transfer_s) for e in before])
+            worker.estimates[engine] = tuple(
+                [e.with_pace(pace, typical, transfer_s) for e in before]
+            )
         self._invalidate_fastest(worker, engine, before)
 
     def _invalidate_fastest(

@@ -45,12 +45,12 @@ the queue, in its order."""
 BRIEF_S: Final = 0.002
 BRIEF_SHARE: Final = 0.25
 """A query is brief up to this time, or up to this share of the time of the query that runs at the
-head: even if both need all cores, that one hardly notices. All brief queries that run concurrently
-with another query take no longer than that query, or than this time."""
-JOB_REPORT_S: Final = 0.05
-"""Time between reports on a job, in which more than one query may run."""
+head. It does not wait: the operating system shares the cores among the engine hosts fairly, so that
+brief queries are answered early, and what runs at the head keeps its share."""
 MAX_BRIEF: Final = 4
 """Sessions per core that run brief queries concurrently with other work."""
+MAX_BRIEF_REQUESTS: Final = 32
+"""Concurrent brief requests in one session; together they also take no more than `prefetch_s`."""
 LONG_S: Final = 0.2
 """Duration from which on queries count as long: what is left of them matters to requests."""
 ABORT_S: Final = 0.05
@@ -276,8 +276,6 @@ class WorkerRecord:
         draining: it accepts no new assignments.
         leases: its assignments in execution order, without the concurrent ones.
         concurrent: its assignments that run concurrently, in execution order by session.
-        brief_s: expected duration of the brief requests that ran concurrently with its head since
-            this began or last reported progress.
         head_ends_at: expected end of the first lease.
         behind_head_s: expected duration of all other leases.
         idle_since: when it last became idle.
@@ -310,7 +308,6 @@ class WorkerRecord:
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)
     concurrent: dict[Session, dict[AssignmentId, Lease]] = field(default_factory=dict)
-    brief_s: float = 0.0
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
     idle_since: float = 0.0
@@ -396,19 +393,20 @@ class WorkerRecord:
         """Whether it is busy, and further requests may run concurrently with that."""
         return bool(self.leases and self.worker.cores and not self.withdrawn and not self.on_trial)
 
-    def may_run_concurrently(self, session: Session, query_s: float) -> bool:
-        """Return whether requests in `session` may run concurrently with its `leases` at all.
+    def may_run_concurrently(self, estimate: Estimate) -> bool:
+        """Return whether requests of this cost may run concurrently with its `leases` at all.
 
         The session is loaded. Nothing is computed while the head's is being loaded, or the cores
         suffice for the threads of both, or the request is brief. A switch of the power mode comes
         with a load, so sessions of another mode have to wait. So do engines with variants: a
         request would get the one that fits next to the head, not the one that its time pays for.
+        A request in the session of the last of the `leases` follows that one.
         """
-        head = self.head
+        session, head = estimate.session, self.head
         if head is None or not self.is_shared or session not in self.sessions:
             return False
         ours, theirs = session.configuration, head.session.configuration
-        if session == head.session or ours.power_mode != theirs.power_mode:
+        if ours.power_mode != theirs.power_mode:
             return False
         if head.phase is Phase.SETUP and head.session not in self.sessions:
             return True
@@ -416,34 +414,39 @@ class WorkerRecord:
             return False
         if ours.execution_provider and ours.execution_provider == theirs.execution_provider:
             return False
-        return is_brief(query_s, head) or ours.threads + theirs.threads <= self.worker.cores
+        if session == head.session:
+            last = next(reversed(self.leases.values()))
+            return last.session != session and is_brief(estimate, head)
+        return is_brief(estimate, head) or ours.threads + theirs.threads <= self.worker.cores
 
-    def runs_concurrently(self, session: Session, query_s: float) -> bool:
-        """Return whether a further request in `session` runs concurrently with its `leases` now."""
-        if not self.may_run_concurrently(session, query_s):
+    def runs_concurrently(self, estimate: Estimate) -> bool:
+        """Return whether a further request of this cost runs concurrently with its `leases` now."""
+        if not self.may_run_concurrently(estimate):
             return False
-        head = self.head
-        if head is not None and head.session in self.sessions and is_brief(query_s, head):
-            least_s = BRIEF_S if head.job.is_request else JOB_REPORT_S
-            if self.brief_s >= max(least_s, head.assignment.query_s):
-                return False
+        session, head = estimate.session, self.head
+        brief = head is None or is_brief(estimate, head)
         if (others := self.concurrent.get(session)) is not None:
-            return len(others) < MAX_REQUESTS and len(others) * query_s <= self.prefetch_s
-        if head is None or is_brief(query_s, head):
+            if brief:
+                most, query_s = MAX_BRIEF_REQUESTS, estimate.typical_s
+            else:
+                most, query_s = MAX_REQUESTS, estimate.seconds(1, with_tensors=True)
+            return len(others) < most and len(others) * query_s <= self.prefetch_s
+        if head is None or brief:
             return len(self.concurrent) < MAX_BRIEF * self.worker.cores
         long = [
             each.configuration.threads
             for each, leases in self.concurrent.items()
-            if not is_brief(next(iter(leases.values())).assignment.query_s, head)
+            if not is_brief(next(iter(leases.values())).estimate, head)
         ]
         threads = session.configuration.threads + head.session.configuration.threads
         return not long or threads + sum(long) <= self.worker.cores
 
-    def ahead_s(self, session: Session, query_s: float, now: float) -> float:
-        """Return the expected seconds until it turns to a further request in `session`."""
-        if not self.may_run_concurrently(session, query_s):
+    def ahead_s(self, estimate: Estimate, now: float) -> float:
+        """Return the expected seconds until it turns to a further request of this cost."""
+        if not self.may_run_concurrently(estimate):
             return self.free_at(now) - now
-        return sum(lease.expected_s for lease in self.concurrent.get(session, {}).values())
+        others = self.concurrent.get(estimate.session, {})
+        return sum(lease.expected_s for lease in others.values())
 
     def free_at(self, now: float) -> float:
         """Return when all of its assignments are expected to be over.
@@ -503,8 +506,6 @@ class WorkerRecord:
             if not others:
                 lease.become_head(now)
             others[lease.assignment.id] = lease
-            if self.head is not None and is_brief(lease.assignment.query_s, self.head):
-                self.brief_s += lease.expected_s
             return
         times = lease.assignment.batch_times
         if self.leases:
@@ -513,7 +514,6 @@ class WorkerRecord:
                 self.max_batch = 1
         else:
             self.max_batch = 1 if times is None else times.max_rows
-            self.brief_s = 0.0
             lease.become_head(now)
             self.head_ends_at = now + lease.expected_s
         self.last_job = lease.job
@@ -552,7 +552,6 @@ class WorkerRecord:
             self.idle_since = now
             self.max_batch = 1
         elif lease.is_head and (head := self.head) is not None:
-            self.brief_s = 0.0
             head.become_head(now)
             self.head_ends_at = now + head.expected_s
             if head.first_query_at is not None:  # which was reported before the end of this one
@@ -569,6 +568,10 @@ class WorkerRecord:
         self.behind_head_s = sum(seconds[1:])
 
 
-def is_brief(query_s: float, head: Lease) -> bool:
-    """Return whether a query is too short to matter to what runs at the head of a worker."""
-    return query_s <= max(BRIEF_S, BRIEF_SHARE * head.assignment.query_s)
+def is_brief(estimate: Estimate | None, head: Lease) -> bool:
+    """Return whether queries of this cost are brief next to what runs at the head of a worker.
+
+    Their mean may be long just because they share the cores, so the median decides.
+    """
+    longest_s = max(BRIEF_S, BRIEF_SHARE * head.assignment.query_s)
+    return estimate is not None and estimate.typical_s <= longest_s

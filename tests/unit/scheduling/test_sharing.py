@@ -33,7 +33,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.state.records import MAX_REQUESTS
+from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS
 from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
@@ -188,23 +188,52 @@ def test_requests_run_during_the_load_for_other_work(policy: str) -> None:
 def test_concurrent_requests_in_one_session_are_limited() -> None:
     core = core_with_box()
     send(core, "long", LONG, 0.0)
-    found = [send(core, f"short-{number}", SHORT, 0.001) for number in range(2 * MAX_REQUESTS)]
-    assert sum(map(len, found)) == MAX_REQUESTS
+    requests = range(2 * MAX_BRIEF_REQUESTS)
+    found = [send(core, f"short-{number}", SHORT, 0.001) for number in requests]
+    assert sum(map(len, found)) == MAX_BRIEF_REQUESTS
     [next_one] = complete(core, found[0][0], 0.002)
     assert next_one.concurrent
 
 
-def test_brief_requests_leave_half_of_the_time_to_what_they_run_with() -> None:
+def test_brief_requests_do_not_wait_however_many_there_were_before() -> None:
     core = core_with_box()
-    [long] = send(core, "long-0", LONG, 0.0)
-    send(core, "long-1", LONG, 0.0)
-    number = 0
-    while brief := send(core, f"short-{number}", SHORT, 0.0001 * number):
-        assert complete(core, brief[0], 0.0001 * number) == []
-        number += 1
-    assert number * QUERY_S[SHORT] == pytest.approx(QUERY_S[LONG], rel=0.01)
-    following = {each.engine: each.concurrent for each in complete(core, long, 0.2)}
-    assert following[SHORT], "with the next one"
+    send(core, "long", LONG, 0.0)
+    for number in range(2 * int(QUERY_S[LONG] / QUERY_S[SHORT])):
+        [short] = send(core, f"short-{number}", SHORT, 0.0001 * number)
+        assert short.concurrent
+        complete(core, short, 0.0001 * number)
+
+
+def test_brief_request_does_not_wait_for_long_ones_behind_its_own_engine() -> None:
+    core = core_with_box()
+    send(core, "short-0", SHORT, 0.0)
+    send(core, "long", LONG, 0.0)
+    [short] = send(core, "short-1", SHORT, 0.0)
+    assert short.concurrent
+
+
+def test_request_stays_brief_although_shared_cores_lengthen_a_few_of_its_queries() -> None:
+    core = core_with_box(pace_half_life_s=0.001)
+    send(core, "long", LONG, 0.0)
+    now = 0.0
+    for number in range(60):
+        [short] = send(core, f"short-{number}", SHORT, now)
+        assert short.concurrent
+        compute_s = QUERY_S[SHORT] if number % 3 else 0.1
+        now += compute_s
+        ended = AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=compute_s)
+        core.handle(ended, now)
+    assert short.query_s > BRIEF_SHARE * QUERY_S[LONG], "its mean is long"
+
+
+def test_request_that_has_become_long_waits() -> None:
+    core = core_with_box()
+    send(core, "long", LONG, 0.0)
+    for number in range(40):
+        [short] = send(core, f"short-{number}", SHORT, 0.05 * number)
+        ended = AssignmentEnded(short.id, 1, Outcome.COMPLETED, compute_s=0.05)
+        core.handle(ended, 0.05 * (number + 1))
+    assert not short.concurrent
 
 
 def test_request_that_waits_for_cores_is_not_overtaken() -> None:
@@ -263,7 +292,7 @@ def test_hung_worker_is_ejected_though_concurrent_requests_complete() -> None:
 
 @pytest.mark.parametrize("others", [1, 2])
 def test_worker_is_ejected_if_only_a_concurrent_request_hangs(others: int) -> None:
-    core = make_core()
+    core = core_with_box()
     [long] = send(core, "long-0", LONG, 0.0)
     [hung] = send(core, "hung", SHORT, 0.0)
     for number in range(1, others):
