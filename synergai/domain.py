@@ -233,6 +233,8 @@ class Engine(Struct, frozen=True, kw_only=True):
         samples_digest: sha256 of its file, labels included, hexadecimal; empty if there is
             none.
         other_samples: how the sample set differs from that of other workers; empty if it does not.
+        query_s: seconds of its fastest query, with one thread, when the worker inspected it; 0 if
+            none was computed.
         digest: sha256 of the model file, hexadecimal.
         fault: reason why the engine cannot be used; empty if it can.
         unverified: reason why the engine is served although no input is known that it accepts;
@@ -269,6 +271,7 @@ class Engine(Struct, frozen=True, kw_only=True):
     left_out: tuple[UnusedVariant, ...] = ()
     samples_digest: str = ""
     other_samples: str = ""
+    query_s: float = 0.0
     file_variant: str = ""
 
     @property

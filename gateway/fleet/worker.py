@@ -227,6 +227,11 @@ class ConnectedWorker:
             if engine.file_variant and not engine.fault
         }
 
+    @property
+    def query_s(self) -> dict[EngineName, float]:
+        """Seconds of the fastest query with one thread, by engine, as far as they are known."""
+        return {name: engine.query_s for name, engine in self.engines.items() if engine.query_s}
+
     def usable(self, engine: EngineName) -> list[Configuration]:
         """Return the configurations that it can run `engine` in, with each of its variants."""
         every: Iterable[Configuration] = self.configurations
@@ -251,6 +256,7 @@ class ConnectedWorker:
             unusable=frozenset(self.unusable),
             variants=self.variants,
             file_variants=self.file_variants,
+            query_s=self.query_s,
             memory_bytes=self.session_budget_bytes,
             session_sizes=tuple(SessionSize(*item) for item in sorted(self.session_bytes.items())),
             pinned=self.pinned,
@@ -259,7 +265,9 @@ class ConnectedWorker:
 
     def engines_changed(self) -> EnginesChanged:
         """Return the event that its engines changed."""
-        return EnginesChanged(self.id, self.usable_engines, self.variants, self.file_variants)
+        return EnginesChanged(
+            self.id, self.usable_engines, self.variants, self.file_variants, self.query_s
+        )
 
     def record_completed(self, completed: CompletedQueries) -> None:
         """Count newly completed queries, and charge their engine at the next heartbeat."""

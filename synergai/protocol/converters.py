@@ -156,6 +156,7 @@ def engine_to_proto(engine: Engine) -> common_pb2.Engine:
         ],
         samples_digest=engine.samples_digest,
         other_samples=engine.other_samples[:_MAX_TEXT],
+        query_s=engine.query_s,
     )
 
 
@@ -241,6 +242,7 @@ def engine_from_proto(message: common_pb2.Engine) -> Engine:
         ),
         samples_digest=_validate_text(message.samples_digest, f"the samples_digest of {where}"),
         other_samples=_validate_text(message.other_samples, f"the other_samples of {where}"),
+        query_s=message.query_s if 0.0 < message.query_s < math.inf else 0.0,
     )
 
 

@@ -39,7 +39,7 @@ def check_engine(models: Path, name: str) -> EngineDescription:
     except Unavailable as error:
         raise EngineUnusable(f"engine {name!r} cannot be loaded: {error}") from None
     return EngineDescription(
-        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified)
+        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified), ready.query_s
     )
 
 

@@ -191,6 +191,7 @@ class ModelLoader:
             samples=engine.samples,
             max_batch=engine.max_batch,
             unverified=engine.unverified,
+            query_s=checked.query_s,
             elsewhere=backend.elsewhere if isinstance(backend, Placed) else None,
             backend_start_s=started - since,
             model_load_s=loaded - started + checked.run_s,

@@ -6,6 +6,7 @@ less than it requires, and the engine is served unverified: a loaded model is no
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -38,11 +39,13 @@ class Checked:
         samples: The engine's samples; without any if it is unverified and has no sample set.
         unverified: Why it is not known to work; empty if it is.
         run_s: Seconds that the model computed.
+        query_s: Seconds of the fastest query; 0 if it is unverified.
     """
 
     samples: Samples
     unverified: str
     run_s: float
+    query_s: float
 
 
 class SelfCheck:
@@ -58,6 +61,7 @@ class SelfCheck:
         self._clock = clock
         self._outputs = [spec.name for spec in backend.outputs]
         self._run_s = 0.0
+        self._query_s = math.inf
 
     def run(self, definition: EngineDefinition) -> Checked:
         """Check and warm up the model with its sample set, or with synthetic inputs.
@@ -73,7 +77,8 @@ class SelfCheck:
             unverified = error and f"the model fails on its {SAMPLES_FILE}: {error}"
         if not unverified:
             self._warm_up(samples.inputs[0])
-        return Checked(samples, unverified, self._run_s)
+        query_s = 0.0 if unverified else self._query_s
+        return Checked(samples, unverified, self._run_s, query_s)
 
     def _search(self, definition: EngineDefinition) -> tuple[Samples, str]:
         """Return samples that the model accepts; none, and the reason, if there are no such."""
@@ -104,7 +109,9 @@ class SelfCheck:
         except Exception as error:  # noqa: BLE001 - a model may fail in any way
             return f"{type(error).__name__} in the backend"
         finally:
-            self._run_s += self._clock() - begin
+            seconds = self._clock() - begin
+            self._run_s += seconds
+        self._query_s = min(self._query_s, seconds)
         return ""
 
     def _warm_up(self, sample: Mapping[str, Array]) -> None:

@@ -235,5 +235,5 @@ async def inspect_in_host(
     await host.close()
     ready = host.ready
     return EngineDescription(
-        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified)
+        ready.inputs, ready.outputs, ready.samples, printable(ready.unverified), ready.query_s
     )

@@ -73,6 +73,7 @@ def described_engine(
         ),
         left_out=tuple(left_out),
         samples_digest=first.samples_digest,
+        query_s=first.description.query_s,
     )
 
 

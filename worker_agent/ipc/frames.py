@@ -151,6 +151,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
         data_preparation_s: seconds to load the sample set.
         max_batch: maximum batch size.
         unverified: why the model is not known to work; empty if it is.
+        query_s: seconds of its fastest query so far; 0 if it is unverified.
         elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
             None if it is not known, or runs on the CPU anyway.
         variant: the variant; empty for an engine without variants.
@@ -164,6 +165,7 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     data_preparation_s: float
     max_batch: int = 1
     unverified: str = ""
+    query_s: float = 0.0
     elsewhere: float | None = None
     variant: str = ""
 

@@ -111,6 +111,7 @@ class WorkerChanges:
             each for each in worker.unusable if not _is_replaced(each, before, variants)
         }
         worker.variants, worker.file_variants = dict(variants), dict(file_variants)
+        worker.query_s = dict(event.query_s)
         self.set_engines(worker, event.engines)
         changed = before.keys() | variants.keys() if before != variants else set()
         if files_before != file_variants:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import BatchTimes
 
 if TYPE_CHECKING:
     from synergai.domain import Configuration, Session
     from synergai.profiles.dictionary import ProfileEntry
+
+BRIEF_S: Final = 0.002
+"""Queries up to this time are brief: they gain little from several threads, and need not wait."""
 
 
 class Estimate(NamedTuple):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Session, largest_configuration
 from synergai.profiles.dictionary import OBSERVED
-from synergai.scheduling.state.estimate import Estimate
+from synergai.scheduling.state.estimate import BRIEF_S, Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,6 +33,8 @@ _MAX_LIMITS: Final = 64
 """Floors and pinned variants of an engine whose fastest workers are remembered."""
 _NEAR: Final = 0.003
 """Share of the time of a query by which estimates of variants may be out of date."""
+_AS_FAST: Final = 0.9
+"""Share of the QPS at which a brief engine is about as fast with fewer threads."""
 _TYPICAL_STEP: Final = 1.2
 """Factor by which a single query moves the median of paces, up or down."""
 _TRANSFER_WEIGHT: Final = 0.08
@@ -82,7 +84,7 @@ class Estimator:
         return found[0] if found else None
 
     def estimates(self, engine: EngineName, worker: WorkerRecord) -> tuple[Estimate, ...]:
-        """Return the cost of `engine` on `worker` per profiled configuration, highest QPS first."""
+        """Return the cost of `engine` on `worker` per profiled configuration, fastest first."""
         try:
             return worker.estimates[engine]
         except KeyError:
@@ -119,16 +121,22 @@ class Estimator:
     def to_measure(self, job: JobRecord, worker: WorkerRecord) -> Configuration | None:
         """Return the configuration in which a job's queries would measure its engine on `worker`.
 
-        The largest one; with variants, the first that the job may use and that is not profiled, by
-        the accuracy that the engine's folder declares. None if there is none, or if it would have
-        to be loaded while another one is being loaded.
+        The largest one, or the one with fewest threads for an engine whose queries are brief; with
+        variants, the first that the job may use and that is not profiled, by the accuracy that the
+        engine's folder declares. None if there is none, or if it would have to be loaded while
+        another one is being loaded.
         """
         engine, limit = job.job.engine, job.limit
         usable = worker.configurations(engine)
         variants = worker.variants.get(engine)
         if not variants:
             may_use = limit is None or limit.admits(worker.file_variants.get(engine, ""), 0.0)
-            return largest_configuration(usable) if usable and may_use else None
+            if not usable or not may_use:
+                return None
+            largest = largest_configuration(usable)
+            if not 0.0 < worker.query_s.get(engine, 0.0) <= BRIEF_S:
+                return largest
+            return min(_alike(usable, largest), key=_threads)
         profiled = {each.configuration.variant for each in self.estimates(engine, worker)}
         for variant in variants:
             if variant.name in profiled:
@@ -182,6 +190,10 @@ class Estimator:
         row = self._dictionary.row(engine, worker.worker.worker_class)
         entries = [row[c] for c in worker.configurations(engine) if c in row]
         entries.sort(key=lambda entry: -entry.planned_qps)
+        if entries and entries[0].planned_qps * BRIEF_S >= 1.0:
+            lean = _leanest(entries)
+            entries.remove(lean)
+            entries.insert(0, lean)
         pace, typical, transfer_s = self._observed(engine, worker)
         declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
         samples = self._dictionary.samples(engine, worker.worker.worker_class)
@@ -421,6 +433,27 @@ def _pareto_front(found: list[Estimate]) -> list[Estimate]:
             compute_s = min(compute_s, e.per_query_s)
             total_s = min(total_s, e.per_query_s + e.transfer_s)
     return kept
+
+
+def _alike(configurations: Iterable[Configuration], one: Configuration) -> list[Configuration]:
+    """Return those that differ from `one` by no more than the number of threads."""
+    return [each for each in configurations if replace(each, threads=one.threads) == one]
+
+
+def _threads(configuration: Configuration) -> float:
+    return configuration.threads or math.inf
+
+
+def _leanest(entries: Sequence[ProfileEntry]) -> ProfileEntry:
+    """Return the entry with fewest threads that is about as fast as the first, which is fastest."""
+    best = entries[0]
+    alike = _alike([each.configuration for each in entries], best.configuration)
+    as_fast = [
+        each
+        for each in entries
+        if each.configuration in alike and each.planned_qps >= _AS_FAST * best.planned_qps
+    ]
+    return min(as_fast, key=lambda each: _threads(each.configuration))
 
 
 def _load_s(entry: ProfileEntry, *, started: bool) -> float:

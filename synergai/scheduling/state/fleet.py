@@ -62,6 +62,7 @@ class Fleet:
             set(worker.unusable),
             dict(worker.variants),
             dict(worker.file_variants),
+            dict(worker.query_s),
             power_mode=worker.power_mode or None,
             prefetch_s=self._settings.prefetch_s,
             idle_since=now,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from synergai.domain import Session
-from synergai.scheduling.state.estimate import Limit
+from synergai.scheduling.state.estimate import BRIEF_S, Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,11 +42,8 @@ class HasLevel(Protocol):
 MAX_REQUESTS: Final = 4
 """Requests in flight on an interrupted worker, or concurrent ones in one session; others wait in
 the queue, in its order."""
-BRIEF_S: Final = 0.002
 BRIEF_SHARE: Final = 0.25
-"""A query is brief up to this time, or up to this share of the time of the query that runs at the
-head. It does not wait: the operating system shares the cores among the engine hosts fairly, so that
-brief queries are answered early, and what runs at the head keeps its share."""
+"""A query is brief up to `BRIEF_S`, or this share of the time of the query at a worker's head."""
 MAX_BRIEF: Final = 4
 """Sessions per core that run brief queries concurrently with other work."""
 MAX_BRIEF_REQUESTS: Final = 32
@@ -270,6 +267,7 @@ class WorkerRecord:
         unusable: engines with the configurations that it cannot run them in.
         variants: the variants that it has of each engine with variants.
         file_variants: the variant of other workers that its single file of an engine is.
+        query_s: seconds of a query of an engine with one thread, as far as they are known.
         paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.
         prefetch_s: see `SchedulingSettings`.
@@ -302,6 +300,7 @@ class WorkerRecord:
     unusable: set[Session] = field(default_factory=set)
     variants: dict[EngineName, tuple[Variant, ...]] = field(default_factory=dict)
     file_variants: dict[EngineName, str] = field(default_factory=dict)
+    query_s: dict[EngineName, float] = field(default_factory=dict)
     paused: dict[Session, float] = field(default_factory=dict)
     power_mode: str | None = None
     prefetch_s: float = 0.0
@@ -570,6 +569,9 @@ class WorkerRecord:
 
 def is_brief(estimate: Estimate | None, head: Lease) -> bool:
     """Return whether queries of this cost are brief next to what runs at the head of a worker.
+
+    They do not wait: the operating system shares the cores among the engine hosts fairly, so that
+    brief queries are answered early, and what runs at the head keeps its share.
 
     Their mean may be long just because they share the cores, so the median decides.
     """

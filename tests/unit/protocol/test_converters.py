@@ -208,6 +208,12 @@ def test_long_fault_is_truncated_to_the_accepted_length() -> None:
     assert set(converters.engine_from_proto(converters.engine_to_proto(faulty)).fault) == {"x"}
 
 
+@pytest.mark.parametrize("query_s", [math.nan, math.inf, -1.0])
+def test_implausible_query_times_are_unknown(query_s: float) -> None:
+    message = common_pb2.Engine(name="e", fault="broken", query_s=query_s)
+    assert converters.engine_from_proto(message).query_s == 0.0
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [

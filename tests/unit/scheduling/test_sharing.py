@@ -330,3 +330,49 @@ def test_profile_of_one_cold_request_is_corrected_by_the_requests_that_follow() 
         commands = core.handle(ended, 2.0 * number + compute_s)
         learned += [1 / each.entry.qps for each in commands if isinstance(each, Learned)]
     assert learned == pytest.approx([1.6, 0.03]), "and stored once it rests on enough of them"
+
+
+THREADS = tuple(Configuration(count) for count in (1, 2, 4))
+
+
+def core_of(
+    *entries: ProfileEntry, query_s: dict[EngineName, float] | None = None
+) -> SchedulerCore:
+    """A core with a worker of four cores and the thread counts 1, 2 and 4."""
+    worker = Worker(
+        id=BOX,
+        worker_class=CLASS,
+        engines=frozenset(QUERY_S),
+        configurations=THREADS,
+        query_s=query_s or {},
+        cores=4,
+    )
+    return make_core(entries, [worker])
+
+
+def entry_of(engine: EngineName, threads: int, qps: float) -> ProfileEntry:
+    return ProfileEntry(
+        engine=engine, worker_class=CLASS, configuration=Configuration(threads), qps=qps
+    )
+
+
+@pytest.mark.parametrize(("query_s", "threads"), [(0.0005, 1), (0.02, 4), (0.0, 4)])
+def test_engine_that_was_brief_on_inspection_is_measured_with_one_thread(
+    query_s: float, threads: int
+) -> None:
+    core = core_of(query_s={SHORT: query_s})
+    [probe] = send(core, "first", SHORT, 0.0)
+    assert probe.probe
+    assert probe.configuration.threads == threads
+
+
+@pytest.mark.parametrize(
+    ("qps", "threads"),
+    [((900, 1000, 950), 1), ((500, 1000, 950), 2), ((90, 100, 95), 2), ((500, 600, 1000), 4)],
+)
+def test_brief_engine_runs_with_the_fewest_threads_that_are_about_as_fast(
+    qps: tuple[float, ...], threads: int
+) -> None:
+    entries = [entry_of(SHORT, each.threads, rate) for each, rate in zip(THREADS, qps, strict=True)]
+    [assignment] = send(core_of(*entries), "first", SHORT, 0.0)
+    assert assignment.configuration.threads == threads

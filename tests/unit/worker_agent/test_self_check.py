@@ -57,6 +57,18 @@ def test_model_that_accepts_anything_is_warmed_up_with_three_runs() -> None:
     assert model.runs == 3
 
 
+def test_fastest_run_tells_how_long_a_query_takes() -> None:
+    extra_s = iter((0.2, 0.0, 0.5))
+
+    def accepts(_: Array) -> bool:
+        model.now += next(extra_s)
+        return True
+
+    model = Particular(DYNAMIC, accepts)
+    checked = SelfCheck(model, lambda: model.now).run(ENGINE)
+    assert checked.query_s == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize(("run_s", "runs"), [(0.4, 3), (2.0, 2), (4.0, 1)])
 def test_slow_model_is_warmed_up_with_fewer_runs(run_s: float, runs: int) -> None:
     model = Particular(DYNAMIC, lambda _: True)
