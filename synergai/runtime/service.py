@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from synergai.runtime.allocator import retain_freed_memory
 from synergai.runtime.descriptors import raise_descriptor_limit
-from synergai.runtime.idle_memory import GlibcHeap, IdleTrimmer
+from synergai.runtime.heap import GlibcHeap
+from synergai.runtime.idle_memory import IdleTrimmer
 from synergai.runtime.systemd import notify_lifecycle
 
 if TYPE_CHECKING:

@@ -304,6 +304,7 @@ def test_only_a_running_gateway_imports_the_http_server() -> None:
     ("module", "absent"),
     [
         ("worker_agent.serve", {"click", "importlib.metadata", "numpy"}),
+        ("worker_agent.host.loop", {"asyncio", "grpc", "ssl"}),  # one process for each engine
         ("gateway.process", {"jwt", "cryptography"}),
         ("gateway.serve.process", {"jwt", "cryptography"}),
     ],

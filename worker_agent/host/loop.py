@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from synergai.domain import Fault, Outcome
 from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.warmup import ADVICE
-from synergai.runtime.idle_memory import GlibcHeap
+from synergai.runtime.heap import GlibcHeap
 from worker_agent.backends import Interrupted
 from worker_agent.host.batches import BatchBuilder, Candidate, batch_key, concatenate, split_rows
 from worker_agent.host.inbox import AgentDisconnected, Inbox

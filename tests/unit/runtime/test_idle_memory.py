@@ -11,7 +11,7 @@ from synergai.runtime.idle_memory import RETAINED_BYTES, IdleTrimmer
 SCRIPT = """
 import os
 from synergai.runtime.allocator import retain_freed_memory
-from synergai.runtime.idle_memory import GlibcHeap
+from synergai.runtime.heap import GlibcHeap
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
