@@ -52,7 +52,7 @@ class OrderCollector:
         return now < self._expects_more_until
 
     async def collect(self, orders: SendQueue[Order], batch: list[Order]) -> list[Order]:
-        """Return the orders of `batch` with those of the queue to send in one message with them.
+        """Return `batch` and the orders of the queue to send in the same message.
 
         They wait until half of the worker's other assignments in flight have ended, and then as
         long as the gateway has further requests to dispatch. A slow worker gets them earlier, while

@@ -240,7 +240,7 @@ class InputFeed:
                 inputs.worker.orders.put(SendInputs(assignment.id, found, suspects))
         except (DamagedLog, OSError) as error:
             _log.error("job %s: its inputs cannot be read: %s", self._job_id, error)
-            self._fail("its inputs cannot be read any more")
+            self._fail("its inputs can no longer be read")
 
     def _drop(self, which: Callable[[_AssignedInputs], bool]) -> None:
         for assignment_id, inputs in list(self._assigned.items()):

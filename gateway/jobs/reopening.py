@@ -95,7 +95,7 @@ class Reopening:
         except UNREADABLE as error:
             _log.warning("job %s still waits for its files: %s", job.tracker.id, error)
             return False
-        if job.phase is not Phase.OPENING:  # it was cancelled meanwhile
+        if job.phase is not Phase.OPENING:  # it was cancelled in the meantime
             await self._own_inputs.close(data)
             return True
         _log.info("job %s continues: its files are open", job.tracker.id)

@@ -34,7 +34,7 @@ class Buckets:
 
 
 _COUNTED: Final = ("ok", "late", "expired", "rejected", "failed")
-"""Outcomes of requests that count for the effective accuracy: not those of the client's doing."""
+"""Outcomes of requests that count for the effective accuracy: the client causes the others."""
 _OTHERS: Final = "other"
 REQUEST_BUCKETS: Final = Buckets(
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -284,7 +284,7 @@ class EngineMetrics:
         self.floor_violations = 0
 
     def variant(self, name: str) -> VariantMetrics:
-        """Return the metrics of a variant; beyond `MAX_VARIANTS`, those of all others together."""
+        """Return the metrics of a variant; beyond `MAX_VARIANTS`, all others share one."""
         metrics = self.variants.get(name)
         if metrics is None:
             if len(self.variants) >= MAX_VARIANTS:
@@ -317,7 +317,7 @@ class EngineMetrics:
 
 
 class TenantLabels:
-    """Labels of tenants, of which there are a bounded number.
+    """Labels of a bounded number of tenants.
 
     Args:
         limit: number of tenants with labels of their own, the first ones seen.

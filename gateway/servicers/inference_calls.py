@@ -194,7 +194,7 @@ class InferenceCalls:
     def statistics(self, name: str, version: str) -> statistics_pb2.ModelStatisticsResponse:
         """Return the statistics of an engine's versions, or of all engines if `name` is empty.
 
-        Those of a version include those of its variants, which follow it.
+        A version's statistics include its variants, which follow it.
 
         Args:
             name: name of the engine; empty for all in service.
