@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from profiler.search.costs import SearchPlan
-from profiler.search.space import Knobs, Point, Space
+from profiler.search.space import Knobs, Point, SearchSpace
 from profiler.search.trials import FULL_ERROR, SHORT_ERROR, Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.profiles.text import read_csv
@@ -73,7 +73,7 @@ class SimulatedFleet:
     """
 
     name: str
-    space: Space
+    space: SearchSpace
     qps: NDArray[np.float64]
     watts: NDArray[np.float64]
     setup_s: NDArray[np.float64]
@@ -146,7 +146,7 @@ def reconstructed_fleet() -> SimulatedFleet:
         watts.append(min(budget_w, _watts(knobs, _MACHINES[name].base_w, 1.0)))
         setup_s.append(entry.t_pre_s)
     return SimulatedFleet(
-        "reconstructed", Space(points), np.array(qps), np.array(watts), np.array(setup_s)
+        "reconstructed", SearchSpace(points), np.array(qps), np.array(watts), np.array(setup_s)
     )
 
 
@@ -252,7 +252,7 @@ def synthetic_fleet(
                 figures.append((qps, watts, setup_s * machine.setup * random.lognormal(0.0, 0.05)))
     qps, watts, setups = np.array(figures).T
     name = f"synthetic, T_pre {'9 s' if slow_setup else '2 s'}"
-    return SimulatedFleet(name, Space(points), qps, watts, setups)
+    return SimulatedFleet(name, SearchSpace(points), qps, watts, setups)
 
 
 def _points_of(machine: _Machine) -> Iterator[tuple[Knobs, float, str]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from benchmarks.simulated_fleets import ENGINES, SimulatedFleet
-from profiler.search.space import Knobs, Point, Space
+from profiler.search.space import Knobs, Point, SearchSpace
 from synergai.domain import Configuration, EngineName
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def draw(family: Family, seed: int) -> SimulatedFleet:
     qps, watts, setups = np.array(figures).T
     return SimulatedFleet(
         family.name,
-        Space(points),
+        SearchSpace(points),
         qps,
         watts,
         setups,

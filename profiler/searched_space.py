@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from profiler.search.space import Knobs, Point, Space, device_of
+from profiler.search.space import Knobs, Point, SearchSpace, device_of
 from profiler.search.trials import SHORT_ERROR, TrialResult
 from synergai.profiles.dictionary import DISTURBED, MEASURED, OBSERVED
 
@@ -37,7 +37,7 @@ class SearchedSpace:
         known: results of the dictionary by point.
     """
 
-    space: Space
+    space: SearchSpace
     rows: Sequence[Row]
     drafts: Mapping[int, Draft]
     known: Mapping[int, TrialResult]
@@ -112,7 +112,7 @@ def make_space(
         known[len(points)] = result_of(entry)
         points.append(Point(entry.engine, device, configuration, knobs))
     # Rows of the dictionary that are searched as well are told apart by their points.
-    return SearchedSpace(space=Space(points), rows=rows, drafts=by_point, known=known)
+    return SearchedSpace(space=SearchSpace(points), rows=rows, drafts=by_point, known=known)
 
 
 def result_of(entry: ProfileEntry) -> TrialResult:

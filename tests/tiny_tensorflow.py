@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from synergai.models.formats.protobuf_wire import Message
+from synergai.models.formats.protobuf_wire import WireMessage
 from synergai.protocol.request_codec import field_prefix
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def function_library(**functions: bytes) -> bytes:
     content = b""
     for name, nodes in functions.items():
         own = b"".join(
-            _field(3, bytes(each)) for each in Message(memoryview(nodes)).byte_strings(1)
+            _field(3, bytes(each)) for each in WireMessage(memoryview(nodes)).byte_strings(1)
         )
         content += _field(1, _field(1, _field(1, name)) + own)
     return _field(2, content)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from profiler.search.space import Row
-    from profiler.search.state import State
+    from profiler.search.state import SearchState
 
 
 class HillClimbing:
@@ -21,7 +21,7 @@ class HillClimbing:
     the nearest thread count. Rows take turns, so that all of them share one budget.
     """
 
-    def propose(self, state: State) -> Trial | None:
+    def propose(self, state: SearchState) -> Trial | None:
         """Return the next neighbour, of a row whose turn is next."""
         wanted: list[tuple[int, int]] = []
         for row, points in state.rows.items():
@@ -41,7 +41,7 @@ class HillClimbing:
         return Trial(state.by_mode([point for its, point in wanted if its == turn])[0])
 
     @staticmethod
-    def _neighbours(state: State, row: Row, best: int) -> Sequence[int]:
+    def _neighbours(state: SearchState, row: Row, best: int) -> Sequence[int]:
         points = state.space.points
         here = points[best]
         mode = here.configuration.power_mode
@@ -63,10 +63,10 @@ class HillClimbing:
         return sorted(found, key=lambda p: -_expected(state, p))
 
 
-def _expected(state: State, point: int) -> float:
+def _expected(state: SearchState, point: int) -> float:
     return expected_log_qps(state.space.points[point].knobs)
 
 
-def _speed(state: State, point: int) -> tuple[float, float, int]:
+def _speed(state: SearchState, point: int) -> tuple[float, float, int]:
     knobs = state.space.points[point].knobs
     return knobs.clock_mhz, knobs.memory_mhz, knobs.cores

@@ -9,7 +9,7 @@ import numpy as np
 from profiler.search.trials import Trial
 
 if TYPE_CHECKING:
-    from profiler.search.state import State
+    from profiler.search.state import SearchState
 
 
 class RandomPoints:
@@ -23,7 +23,7 @@ class RandomPoints:
         self._random = np.random.default_rng(int(seed))
         self._chosen: list[int] | None = None
 
-    def propose(self, state: State) -> Trial | None:
+    def propose(self, state: SearchState) -> Trial | None:
         """Return the next of the chosen points."""
         if self._chosen is None:
             self._chosen = self._choose(state)
@@ -34,7 +34,7 @@ class RandomPoints:
         ordered = state.by_mode(left)
         return Trial(ordered[0]) if ordered else None
 
-    def _choose(self, state: State) -> list[int]:
+    def _choose(self, state: SearchState) -> list[int]:
         left_s = state.budget_s - state.spent_s
         chosen = []
         for point in self._random.permutation(state.open()):

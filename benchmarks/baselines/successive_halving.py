@@ -10,7 +10,7 @@ from profiler.search.trials import Trial
 
 if TYPE_CHECKING:
     from profiler.search.space import Row
-    from profiler.search.state import State
+    from profiler.search.state import SearchState
 
 _KEPT: Final = 3
 _ROUNDS: Final = 2
@@ -32,7 +32,7 @@ class SuccessiveHalving:
         self._round = 0
         self._kept: dict[Row, list[int]] = {}
 
-    def propose(self, state: State) -> Trial | None:
+    def propose(self, state: SearchState) -> Trial | None:
         """Return the next run of the round, or the first of the next round."""
         if self._runs is None:
             self._runs = self._first(state)
@@ -46,7 +46,7 @@ class SuccessiveHalving:
                 return trial
         return None
 
-    def _first(self, state: State) -> list[Trial]:
+    def _first(self, state: SearchState) -> list[Trial]:
         left_s = _FIRST_SHARE * (state.budget_s - state.spent_s)
         chosen = []
         # Each row gets its share: in the order of a permutation within each of them.
@@ -67,7 +67,7 @@ class SuccessiveHalving:
             self._kept[state.space.points[point].row].append(point)
         return [Trial(point) for point in state.by_mode(chosen)]
 
-    def _next(self, state: State) -> list[Trial]:
+    def _next(self, state: SearchState) -> list[Trial]:
         again = []
         for row, points in self._kept.items():
             measured = sorted((p for p in points if p in state.results), key=state.qps)

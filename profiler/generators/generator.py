@@ -95,7 +95,7 @@ GENERATORS: Final = Registry[Generator](
         "modes": "profiler.generators.modes:PowerModes",
         "providers": "profiler.generators.providers:ExecutionProviders",
         "threads": "profiler.generators.threads:ThreadLevels",
-        "variants": "profiler.generators.variants:Variants",
+        "variants": "profiler.generators.variants:VariantGenerator",
     },
 )
 """Third parties add theirs under the entry point group ``synergai.generators``."""

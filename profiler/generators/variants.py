@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from synergai.models.directory import EngineDefinition
 
 
-class Variants:
+class VariantGenerator:
     """Each variant of the engine that the machine has; the engine itself if it has none."""
 
     def extend(self, draft: Draft, engine: EngineDefinition, machine: Machine) -> Generated:  # noqa: ARG002  # the model directory is the machine's

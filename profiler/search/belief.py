@@ -18,7 +18,7 @@ from profiler.search.process import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from profiler.search.space import Space
+    from profiler.search.space import SearchSpace
     from profiler.search.trials import TrialResult
 
 _WATTS_ERROR: Final = 0.03
@@ -50,7 +50,7 @@ class Belief:
         watts: belief about the logarithm of the power.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: SearchSpace) -> None:
         self.qps = SharedProcess(space, QPS, expected_log_qps)
         self.watts = SharedProcess(space, WATTS, expected_log_watts)
 

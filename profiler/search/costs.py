@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from profiler.search.belief import Belief
-    from profiler.search.space import Row, Space
+    from profiler.search.space import Row, SearchSpace
 
 _PROBES: Final = 5
 _PRIOR_SETUP_S: Final = 3.0
@@ -59,7 +59,7 @@ class Costs:
     factor of the engine and one of the device, as far as these are.
     """
 
-    def __init__(self, space: Space, plan: SearchPlan, belief: Belief) -> None:
+    def __init__(self, space: SearchSpace, plan: SearchPlan, belief: Belief) -> None:
         self._space = space
         self._plan = plan
         self._belief = belief

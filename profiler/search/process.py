@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from profiler.search.space import Knobs, Point, Row, Space
+    from profiler.search.space import Knobs, Point, Row, SearchSpace
 
 _LENGTHS: Final = (1.6, 0.45, 12.0, 0.45)
 """Distances over which curves bend: doublings of the threads, logarithm of the clock, cores, and
@@ -157,7 +157,9 @@ class SharedProcess:
             has an error.
     """
 
-    def __init__(self, space: Space, widths: Widths, expected: Callable[[Knobs], float]) -> None:
+    def __init__(
+        self, space: SearchSpace, widths: Widths, expected: Callable[[Knobs], float]
+    ) -> None:
         points = space.points
         self._widths = widths
         self._prior = np.array([expected(point.knobs) for point in points])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from profiler.search.state import State
+from profiler.search.state import SearchState
 from profiler.search.trials import Trial
 from synergai.profiles.pareto import front
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from profiler.search.belief import Prediction
     from profiler.search.costs import SearchPlan
-    from profiler.search.space import Row, Space
+    from profiler.search.space import Row, SearchSpace
     from profiler.search.strategy import Strategy
     from profiler.search.trials import TrialResult
 
@@ -43,14 +43,14 @@ class Search:
 
     def __init__(
         self,
-        space: Space,
+        space: SearchSpace,
         strategy: Strategy,
         plan: SearchPlan,
         budget: float | None = None,
         known: Mapping[int, TrialResult] | None = None,
         points: Collection[int] | None = None,
     ) -> None:
-        self.state = State(space, plan, points)
+        self.state = SearchState(space, plan, points)
         self._strategy = strategy
         self._budget = DEFAULT_BUDGET if budget is None else budget
         self.state.first_fit = budget is None

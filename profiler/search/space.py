@@ -65,7 +65,7 @@ class Point:
         return self.engine, self.device
 
 
-class Space:
+class SearchSpace:
     """The points of a search.
 
     Args:

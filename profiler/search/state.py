@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from profiler.search.costs import SearchPlan
-    from profiler.search.space import Device, Row, Space
+    from profiler.search.space import Device, Row, SearchSpace
     from profiler.search.trials import TrialResult
 
 _HOPELESS: Final = 2
 """Failures after which a row without any success is given up."""
 
 
-class State:
+class SearchState:
     """Knowledge of a search.
 
     Args:
@@ -45,7 +45,7 @@ class State:
     """
 
     def __init__(
-        self, space: Space, plan: SearchPlan, points: Collection[int] | None = None
+        self, space: SearchSpace, plan: SearchPlan, points: Collection[int] | None = None
     ) -> None:
         self.space = space
         self.rows: dict[Row, list[int]] = {}

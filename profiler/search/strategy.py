@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from synergai.runtime.plugins import Registry
 
 if TYPE_CHECKING:
-    from profiler.search.state import State
+    from profiler.search.state import SearchState
     from profiler.search.trials import Trial
 
 
 class Strategy(Protocol):
     """Proposes one measurement after another."""
 
-    def propose(self, state: State) -> Trial | None:
+    def propose(self, state: SearchState) -> Trial | None:
         """Return the next measurement; None if none is worth its time.
 
         The result, or the failure, is in `state` at the next call. The search ends at the first

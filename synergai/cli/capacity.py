@@ -14,7 +14,7 @@ from synergai.simulator.simulator_settings import CapacitySettings, parse_seeds
 
 if TYPE_CHECKING:
     from synergai.domain import WorkerClass
-    from synergai.simulator.capacity import CapacityPlanner, Fleet, Option
+    from synergai.simulator.capacity import CapacityPlanner, Fleet, FleetOption
     from synergai.simulator.workload import Profile, Workload
 
 _JOBS_PER_LOAD: Final = 24
@@ -114,7 +114,7 @@ def _watts(settings: CapacitySettings, profile: Profile) -> dict[WorkerClass, fl
     return by_class(known, profile)
 
 
-def _print_notes(settings: CapacitySettings, profile: Profile, options: list[Option]) -> None:
+def _print_notes(settings: CapacitySettings, profile: Profile, options: list[FleetOption]) -> None:
     alone = {next(iter(each.fleet)) for each in options if len(each.fleet) == 1}
     if not options:
         typer.echo(
@@ -138,7 +138,7 @@ def _name(fleet: Fleet) -> str:
     return ",".join(f"{name}={count}" for name, count in fleet.items())
 
 
-def _row(option: Option) -> list[str]:
+def _row(option: FleetOption) -> list[str]:
     return [
         _name(option.fleet),
         f"{sum(option.fleet.values()):,}",
@@ -150,7 +150,7 @@ def _row(option: Option) -> list[str]:
     ]
 
 
-def _record(option: Option) -> dict[str, Any]:
+def _record(option: FleetOption) -> dict[str, Any]:
     return {
         "fleet": option.fleet,
         "violations": option.violations,

@@ -42,7 +42,7 @@ _Key: TypeAlias = "tuple[tuple[WorkerClass, int], ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class FleetOption:
     """A fleet that suffices, and how it performs on fresh seeds; shares are 0 to 1.
 
     Attributes:
@@ -89,7 +89,7 @@ class CapacityPlanner:
     watts: Mapping[WorkerClass, float]
     on_fleet: Callable[[Fleet], object] = lambda _: None
     _screened: dict[_Key, bool] = field(default_factory=dict)
-    _known: dict[_Key, Option | None] = field(default_factory=dict)
+    _known: dict[_Key, FleetOption | None] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:
@@ -104,7 +104,7 @@ class CapacityPlanner:
             self._screened[key] = not self._too_few(fleet) and self._mean_is_within(fleet)
         return self._screened[key]
 
-    def sufficient(self, fleet: Fleet) -> Option | None:
+    def sufficient(self, fleet: Fleet) -> FleetOption | None:
         """Return how a fleet performs; None if it does not suffice. It has a worker."""
         key = _key(fleet)
         if key not in self._known:
@@ -114,7 +114,7 @@ class CapacityPlanner:
             self._known[key] = self._summarise(dict(fleet), runs) if runs else None
         return self._known[key]
 
-    def least(self, shape: Fleet) -> Option | None:
+    def least(self, shape: Fleet) -> FleetOption | None:
         """Return the least multiple of a fleet that suffices; None if none can.
 
         Args:
@@ -162,7 +162,7 @@ class CapacityPlanner:
                 None,
             )
 
-    def best(self) -> Option | None:
+    def best(self) -> FleetOption | None:
         """Return the best fleet that suffices of those that were simulated."""
         found = [option for option in self._known.values() if option is not None]
         return min(found, key=lambda option: self._rank(option.fleet), default=None)
@@ -264,12 +264,12 @@ class CapacityPlanner:
         audit(run)
         return run
 
-    def _summarise(self, fleet: dict[WorkerClass, int], runs: Sequence[Run]) -> Option:
+    def _summarise(self, fleet: dict[WorkerClass, int], runs: Sequence[Run]) -> FleetOption:
         mean, error = _mean_and_error(runs)
         jobs = sum(len(run.workload.jobs) for run in runs)
         joules = [self._joules_per_query(run) for run in runs]
         known = [each for each in joules if each is not None]
-        return Option(
+        return FleetOption(
             fleet=fleet,
             violations=mean,
             error=error,
@@ -316,7 +316,7 @@ class CapacityPlanner:
         return fmean(measured) if measured else 0.0
 
 
-def plan(planner: CapacityPlanner) -> list[Option]:
+def plan(planner: CapacityPlanner) -> list[FleetOption]:
     """Return the least fleets of each class alone, and the best mix, which is first.
 
     The best mix is found by removing and exchanging workers of the least fleets. No fleet that

@@ -43,7 +43,7 @@ def check_batchable(engine: Engine) -> None:
             )
 
 
-class Candidate(Struct, frozen=True):
+class BatchCandidate(Struct, frozen=True):
     """A query considered for a batch.
 
     Attributes:
@@ -98,7 +98,7 @@ class BatchBuilder:
         """Whether the batch has reached its row limit."""
         return self._rows >= self._limit
 
-    def add(self, query: Candidate) -> bool:
+    def add(self, query: BatchCandidate) -> bool:
         """Append `query`; return False, leaving the batch unchanged, if it cannot join."""
         rows = self._rows + query.rows
         if (self._count and query.key != self._key) or rows > self._limit:

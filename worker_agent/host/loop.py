@@ -18,7 +18,13 @@ from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
 from synergai.models.warmup import ADVICE
 from synergai.runtime.heap import GlibcHeap
 from worker_agent.backends import Interrupted
-from worker_agent.host.batches import BatchBuilder, Candidate, batch_key, concatenate, split_rows
+from worker_agent.host.batches import (
+    BatchBuilder,
+    BatchCandidate,
+    batch_key,
+    concatenate,
+    split_rows,
+)
 from worker_agent.host.inbox import AgentDisconnected, Inbox
 from worker_agent.ipc.frames import (
     LoadStarted,
@@ -229,7 +235,7 @@ class HostLoop:
                 break
         return [first, *self._inbox.take_queries(builder.size - 1)]
 
-    def _candidate(self, query: RunQuery, model: LoadedModel) -> Candidate | None:
+    def _candidate(self, query: RunQuery, model: LoadedModel) -> BatchCandidate | None:
         """Decode `query` as a candidate for a batch; return None if it must be run alone."""
         if query.batch_times is None:
             return None
@@ -239,7 +245,7 @@ class HostLoop:
             return None
         self._decoded[query.run_id] = decoded
         key = batch_key(decoded.inputs, decoded.outputs)
-        return None if key is None else Candidate(*key, query.due)
+        return None if key is None else BatchCandidate(*key, query.due)
 
     def _compute_batch(
         self, batch: Sequence[DecodedQuery], model: LoadedModel

@@ -14,7 +14,7 @@ from worker_agent.inventory.describer import Describer, inspect_in_host
 from worker_agent.inventory.engines import faulty_engine, pending_engine
 from worker_agent.inventory.slots import Slots
 from worker_agent.inventory.snapshots import (
-    Snapshot,
+    EngineSnapshot,
     folder_times,
     is_complete,
     stamps_of,
@@ -92,9 +92,9 @@ class Inventory:
             inspect = partial(inspect_in_host, self._models, memory)
         self._inspect = inspect
         self._describer = Describer(cache, agent_version, now)
-        self._described: dict[EngineName, Snapshot] = {}
+        self._described: dict[EngineName, EngineSnapshot] = {}
         # The last scan, which may have seen files that were still being copied.
-        self._scanned: dict[EngineName, Snapshot] = {}
+        self._scanned: dict[EngineName, EngineSnapshot] = {}
         # Engines that were found and are not described yet.
         self._found: set[EngineName] = set()
         self._folders: dict[str, int] = {}
@@ -183,16 +183,16 @@ class Inventory:
         return Changes(frozenset(changed), frozenset(removed))
 
     async def _describe(
-        self, snapshots: list[Snapshot], on_described: OnDescribed, *, again: bool = False
+        self, snapshots: list[EngineSnapshot], on_described: OnDescribed, *, again: bool = False
     ) -> None:
         if not snapshots:
             return
         self._describer.read_cache()
         if again:
             self._describer.forget_faults([each.definition.name for each in snapshots])
-        crowded_out: list[Snapshot] = []
+        crowded_out: list[EngineSnapshot] = []
 
-        async def report(engine: Engine, snapshot: Snapshot) -> None:
+        async def report(engine: Engine, snapshot: EngineSnapshot) -> None:
             # Its reason may be a change of the files that the next scan is yet to find.
             if (
                 engine.fault
@@ -202,7 +202,7 @@ class Inventory:
             elif self._is_current(snapshot):
                 on_described(engine)
 
-        async def describe(snapshot: Snapshot) -> None:
+        async def describe(snapshot: EngineSnapshot) -> None:
             async def inspect_in_turn(definition: EngineDefinition) -> EngineDescription:
                 async with self._slots.one:
                     if not self._is_current(snapshot):
@@ -238,11 +238,11 @@ class Inventory:
                 self._describer.keep_only(self._described.keys(), self._found)
             self._describer.write_cache()
 
-    def _is_current(self, snapshot: Snapshot) -> bool:
+    def _is_current(self, snapshot: EngineSnapshot) -> bool:
         """Return whether an engine has neither changed nor been removed since it was found."""
         return self._described.get(snapshot.definition.name) is snapshot
 
-    def _find_again(self, snapshot: Snapshot) -> None:
+    def _find_again(self, snapshot: EngineSnapshot) -> None:
         """Let `find_changes` return an engine again, even if its files are the same then."""
         if self._is_current(snapshot):
             name = snapshot.definition.name

@@ -25,7 +25,7 @@ class Stamp(NamedTuple):
     modified_ns: int
 
 
-class Snapshot(NamedTuple):
+class EngineSnapshot(NamedTuple):
     """An engine as it was found.
 
     Attributes:
@@ -42,13 +42,13 @@ class Snapshot(NamedTuple):
         return sum(stamp.size_bytes for stamp in self.stamps)
 
 
-def take_snapshots(models: ModelDirectories) -> dict[EngineName, Snapshot]:
+def take_snapshots(models: ModelDirectories) -> dict[EngineName, EngineSnapshot]:
     """Return a snapshot of every engine.
 
     Raises:
         NotFound: the model directory does not exist.
     """
-    return {each.name: Snapshot(each, stamps_of(each)) for each in models.engines()}
+    return {each.name: EngineSnapshot(each, stamps_of(each)) for each in models.engines()}
 
 
 def stamps_of(definition: EngineDefinition) -> tuple[Stamp, ...]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from profiler.search.trials import Trial
 
 if TYPE_CHECKING:
-    from profiler.search.state import State
+    from profiler.search.state import SearchState
 
 
 class Exhaustive:
     """Measures all points with full runs, power mode by power mode."""
 
-    def propose(self, state: State) -> Trial | None:
+    def propose(self, state: SearchState) -> Trial | None:
         """Return the next point of the mode in force, or of the next mode."""
         left = state.by_mode(state.open())
         return Trial(left[0], full=True) if left else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from profiler.search.space import Device
-    from profiler.search.state import State
+    from profiler.search.state import SearchState
 
 _OBJECTIVES: Final = {"qps": (0.0,), "front": (0.0, 1.0, 0.5)}
 """Weights of the logarithm of the power in what is maximised, one after the other: the QPS, the
@@ -58,7 +58,7 @@ class SharedProcessSearch:
             raise InvalidInput(f"{objective!r} is not an objective; use qps or front")
         self._weights = _OBJECTIVES[objective]
 
-    def propose(self, state: State) -> Trial | None:
+    def propose(self, state: SearchState) -> Trial | None:
         """Return the next measurement; the last ones where it says most about all others."""
         first = self._first_of_rows(state)
         if first is not None:
@@ -79,7 +79,7 @@ class SharedProcessSearch:
         return None
 
     @staticmethod
-    def _first_of_rows(state: State) -> int | None:
+    def _first_of_rows(state: SearchState) -> int | None:
         """Return the predicted best point of a row without measurements; None if all have some."""
         mean = state.belief.mean(0.0)
         firsts = []
@@ -90,7 +90,7 @@ class SharedProcessSearch:
         return state.by_mode(firsts)[0] if firsts else None
 
     @staticmethod
-    def _candidates(state: State, weight: float, least: float) -> list[_Candidate]:
+    def _candidates(state: SearchState, weight: float, least: float) -> list[_Candidate]:
         """Return the best point to measure of each row in which one is worth it."""
         mean = state.belief.mean(weight)
         candidates = []
@@ -111,7 +111,7 @@ class SharedProcessSearch:
         return candidates
 
     @staticmethod
-    def _contenders(state: State) -> list[_Candidate]:
+    def _contenders(state: SearchState) -> list[_Candidate]:
         """Return points to measure again, of rows in which noise may have hidden the best one."""
         process = state.belief.qps
         mean, covariance = process.mean, process.covariance
@@ -136,7 +136,7 @@ class SharedProcessSearch:
         return contenders
 
 
-def _unseen_modes(state: State) -> list[int]:
+def _unseen_modes(state: SearchState) -> list[int]:
     """Return the points of power modes in which a device was not measured with any engine."""
     points = state.space.points
 
@@ -147,7 +147,7 @@ def _unseen_modes(state: State) -> list[int]:
     return [p for p in state.open() if mode(p) not in seen and state.fits(Trial(p))]
 
 
-def _informative(state: State, points: Sequence[int]) -> list[_Candidate]:
+def _informative(state: SearchState, points: Sequence[int]) -> list[_Candidate]:
     """Return points with what their measurement takes from the variance of all together."""
     process = state.belief.qps
     searched = [point for each in state.rows.values() for point in each]
@@ -159,7 +159,7 @@ def _informative(state: State, points: Sequence[int]) -> list[_Candidate]:
     ]
 
 
-def _choose(state: State, candidates: Sequence[_Candidate]) -> int:
+def _choose(state: SearchState, candidates: Sequence[_Candidate]) -> int:
     """Return the best candidate of the power mode whose candidates gain most per second."""
 
     def group(candidate: _Candidate) -> tuple[str, str]:

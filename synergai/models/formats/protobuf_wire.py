@@ -14,7 +14,7 @@ _VARINT: Final = 0
 _SIGN: Final = 1 << 63
 
 
-class Message:
+class WireMessage:
     """The fields of a serialised message, addressed by number; values are views of `data`.
 
     Args:
@@ -33,13 +33,13 @@ class Message:
             if wire_type == LENGTH_DELIMITED:
                 yield self._data[content:end]
 
-    def messages(self, number: int) -> Iterator[Message]:
+    def messages(self, number: int) -> Iterator[WireMessage]:
         """Return the messages of a repeated field."""
-        return map(Message, self.byte_strings(number))
+        return map(WireMessage, self.byte_strings(number))
 
-    def message(self, number: int) -> Message:
+    def message(self, number: int) -> WireMessage:
         """Return the message in a field; an empty one if absent."""
-        return next(self.messages(number), Message())
+        return next(self.messages(number), WireMessage())
 
     def strings(self, number: int) -> list[str]:
         """Return the strings of a repeated field."""
@@ -59,7 +59,7 @@ class Message:
                 return (value & (1 << 64) - 1 ^ _SIGN) - _SIGN
         return 0
 
-    def map_entries(self, number: int) -> Iterator[tuple[str, Message]]:
+    def map_entries(self, number: int) -> Iterator[tuple[str, WireMessage]]:
         """Return keys and values of a map from strings to messages."""
         for entry in self.messages(number):
             yield entry.string(1), entry.message(2)

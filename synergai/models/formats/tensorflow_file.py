@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import SAVED_MODEL_FILE, ModelContents, map_file
-from synergai.models.formats.protobuf_wire import Message
+from synergai.models.formats.protobuf_wire import WireMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +88,9 @@ class _GraphSummary:
 def read_saved_model(path: Path) -> ModelContents:
     """Read and check the SavedModel in the folder `path`."""
     try:
-        return _read_meta_graph(path.name, Message(memoryview(map_file(path / SAVED_MODEL_FILE))))
+        return _read_meta_graph(
+            path.name, WireMessage(memoryview(map_file(path / SAVED_MODEL_FILE)))
+        )
     except (DecodeError, UnicodeDecodeError):
         raise InvalidInput(f"{path.name} is corrupt or not a SavedModel") from None
 
@@ -99,7 +101,7 @@ def read_frozen_graph(path: Path) -> ModelContents:
     Its inputs are its placeholders; its outputs are the tensors that no operation consumes.
     """
     try:
-        graph = _read_graph(path.name, Message(memoryview(map_file(path))))
+        graph = _read_graph(path.name, WireMessage(memoryview(map_file(path))))
     except (DecodeError, UnicodeDecodeError):
         raise InvalidInput(f"{path.name} is corrupt or not a TensorFlow graph") from None
     if not graph.results:
@@ -112,7 +114,7 @@ def read_frozen_graph(path: Path) -> ModelContents:
     )
 
 
-def _read_meta_graph(name: str, saved_model: Message) -> ModelContents:
+def _read_meta_graph(name: str, saved_model: WireMessage) -> ModelContents:
     for meta_graph in saved_model.messages(2):
         meta_info = meta_graph.message(1)
         if SERVE in meta_info.strings(4):
@@ -139,7 +141,7 @@ def _read_meta_graph(name: str, saved_model: Message) -> ModelContents:
     )
 
 
-def _read_graph(name: str, graph: Message) -> _GraphSummary:
+def _read_graph(name: str, graph: WireMessage) -> _GraphSummary:
     summary = _GraphSummary()
     for node in graph.messages(1):
         _check_operation(name, node)
@@ -150,7 +152,7 @@ def _read_graph(name: str, graph: Message) -> _GraphSummary:
     return summary
 
 
-def _check_operation(name: str, node: Message) -> None:
+def _check_operation(name: str, node: WireMessage) -> None:
     if (operation := node.string(2)) in _FORBIDDEN:
         raise InvalidInput(
             f"{name} has the operation {operation}, which can access files or run code; "
@@ -158,7 +160,7 @@ def _check_operation(name: str, node: Message) -> None:
         )
 
 
-def _add_node(summary: _GraphSummary, node: Message) -> None:
+def _add_node(summary: _GraphSummary, node: WireMessage) -> None:
     name, operation = node.string(1), node.string(2)
     summary.consumed.update(map(_node_name, node.strings(3)))
     if operation not in _NO_RESULT:
@@ -174,11 +176,11 @@ def _node_name(tensor: str) -> str:
     return tensor.lstrip("^").partition(":")[0]
 
 
-def _attribute(node: Message, name: str) -> Message:
-    return dict(node.map_entries(5)).get(name, Message())
+def _attribute(node: WireMessage, name: str) -> WireMessage:
+    return dict(node.map_entries(5)).get(name, WireMessage())
 
 
-def _tensor_spec(name: str, info: Message) -> TensorSpec:
+def _tensor_spec(name: str, info: WireMessage) -> TensorSpec:
     return TensorSpec(name, _datatype(info.number(2)), _shape(info.message(3)))
 
 
@@ -186,7 +188,7 @@ def _datatype(kind: int) -> str:
     return _DATATYPES.get(kind % _REFERENCE_OFFSET, "unknown")
 
 
-def _shape(shape: Message) -> tuple[int, ...]:
+def _shape(shape: WireMessage) -> tuple[int, ...]:
     """Return the dimensions, -1 if dynamic; an unknown rank is one dynamic dimension."""
     if shape.number(3):
         return (-1,)

@@ -17,7 +17,7 @@ from benchmarks.surfaces import draw as draw_surface
 from profiler.search.improvement import expected_improvement, improvement
 from profiler.search.process import QPS, SharedProcess, expected_log_qps
 from profiler.search.search import DEFAULT_BUDGET, Search
-from profiler.search.space import Knobs, Point, Space
+from profiler.search.space import Knobs, Point, SearchSpace
 from profiler.search.trials import Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
@@ -40,8 +40,8 @@ def make_strategy(name: str = "gp") -> Strategy:
 
 def make_space(
     engines: tuple[EngineName, ...] = (FAST, SLOW), threads: tuple[int, ...] = (1, 2, 4, 8)
-) -> Space:
-    return Space(
+) -> SearchSpace:
+    return SearchSpace(
         [
             Point(engine, X86, Configuration(count), Knobs(count, 8))
             for engine in engines
@@ -86,7 +86,7 @@ def test_search_finds_the_best_configurations_in_a_quarter_of_the_time(
 
 def test_a_row_that_collapses_with_all_cores_is_found_out() -> None:
     space = make_space((FAST,), (1, 2, 3, 4, 6, 8, 12, 16))
-    space = Space(
+    space = SearchSpace(
         [Point(p.engine, X86, p.configuration, Knobs(p.knobs.threads, 16)) for p in space.points]
     )
     search = Search(space, make_strategy(), PLAN, math.inf)
@@ -118,7 +118,7 @@ def test_new_engine_starts_from_what_is_known_of_others(fleet: SimulatedFleet) -
 def test_strategy_measures_within_the_budget_and_nothing_twice_without_reason(name: str) -> None:
     fleet = synthetic_fleet(100, slow_setup=False)
     fleet_part = [point for point in fleet.space.points if point.engine in {"e0", "e1"}]
-    search = Search(Space(fleet_part), make_strategy(name), PLAN, 0.4)
+    search = Search(SearchSpace(fleet_part), make_strategy(name), PLAN, 0.4)
     measurements = Measurements(fleet, 1)
     numbers = [fleet.space.points.index(point) for point in fleet_part]
     while (trial := search.next()) is not None:
@@ -232,7 +232,7 @@ def test_modes_are_measured_one_after_the_other() -> None:
         for mode, mhz in (("a", 1000.0), ("b", 2000.0))
         for count in (1, 2)
     ]
-    search = Search(Space(points), make_strategy("exhaustive"), PLAN, math.inf)
+    search = Search(SearchSpace(points), make_strategy("exhaustive"), PLAN, math.inf)
     modes = [points[point].configuration.power_mode for point in run(search)]
     assert sum(before != after for before, after in pairwise(modes)) == 1
 
@@ -248,10 +248,10 @@ def test_option_and_objective_of_a_strategy_are_checked() -> None:
 
 def test_space_has_points_and_each_once() -> None:
     with pytest.raises(InvalidInput, match="no configuration"):
-        Space([])
+        SearchSpace([])
     point = make_space().points[0]
     with pytest.raises(InvalidInput, match="twice"):
-        Space([point, point])
+        SearchSpace([point, point])
 
 
 def test_measurement_of_one_row_says_something_about_a_similar_one() -> None:
@@ -300,9 +300,9 @@ def test_repetitions_that_disagree_make_all_measurements_less_certain() -> None:
     assert process.mean[0] == pytest.approx(3.0, abs=0.03)
 
 
-def board_space() -> Space:
+def board_space() -> SearchSpace:
     """Return three engines on a board in four modes, of which one has a low clock."""
-    return Space(
+    return SearchSpace(
         [
             Point(EngineName(f"e{number}"), ("agx", ""), Configuration(count, mode), knobs)
             for number in range(3)

@@ -14,7 +14,7 @@ from synergai.domain import BatchTimes, Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable
 from worker_agent.host.batches import (
     BatchBuilder,
-    Candidate,
+    BatchCandidate,
     batch_key,
     check_batchable,
     concatenate,
@@ -35,7 +35,7 @@ TIMES = (
 )
 QUERIES = st.lists(
     st.builds(
-        Candidate,
+        BatchCandidate,
         st.integers(1, 3),
         st.sampled_from([LARGE, LARGE, LARGE, SMALL]),
         st.floats(-1.0, 4.0) | st.just(math.inf),
@@ -45,7 +45,9 @@ QUERIES = st.lists(
 )
 
 
-def build_batch(times: BatchTimes, limit: int, queries: list[Candidate]) -> list[Candidate]:
+def build_batch(
+    times: BatchTimes, limit: int, queries: list[BatchCandidate]
+) -> list[BatchCandidate]:
     builder = BatchBuilder(times, limit, now=0.0)
     for query in queries:
         if not builder.add(query):
@@ -55,7 +57,7 @@ def build_batch(times: BatchTimes, limit: int, queries: list[Candidate]) -> list
 
 @given(TIMES, st.sampled_from([2, 4, 8, 64]), QUERIES)
 def test_batch_has_one_key_and_respects_the_limit(
-    times: BatchTimes, limit: int, queries: list[Candidate]
+    times: BatchTimes, limit: int, queries: list[BatchCandidate]
 ) -> None:
     batch = build_batch(times, limit, queries)
     assert len({query.key for query in batch}) <= 1
@@ -63,7 +65,7 @@ def test_batch_has_one_key_and_respects_the_limit(
 
 
 @given(TIMES, QUERIES)
-def test_batching_makes_no_query_late(times: BatchTimes, queries: list[Candidate]) -> None:
+def test_batching_makes_no_query_late(times: BatchTimes, queries: list[BatchCandidate]) -> None:
     batch = build_batch(times, 64, queries)
     if batch:
         seconds = times.seconds(sum(query.rows for query in batch))
@@ -72,7 +74,9 @@ def test_batching_makes_no_query_late(times: BatchTimes, queries: list[Candidate
 
 
 @given(TIMES, QUERIES)
-def test_larger_batch_takes_less_time_per_row(times: BatchTimes, queries: list[Candidate]) -> None:
+def test_larger_batch_takes_less_time_per_row(
+    times: BatchTimes, queries: list[BatchCandidate]
+) -> None:
     batch = build_batch(times, 64, queries)
     if batch:
         rows = sum(query.rows for query in batch)
@@ -81,18 +85,18 @@ def test_larger_batch_takes_less_time_per_row(times: BatchTimes, queries: list[C
 
 def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
     times = BatchTimes((1.0, 1.1, 1.2, 1.3))
-    ample, tight = Candidate(1, LARGE, math.inf), Candidate(1, LARGE, 1.2)
+    ample, tight = BatchCandidate(1, LARGE, math.inf), BatchCandidate(1, LARGE, 1.2)
     assert len(build_batch(times, 8, [ample] * 9)) == 8
     assert len(build_batch(times, 8, [ample, tight, *[ample] * 6])) == 4
 
 
 def test_late_query_does_not_limit_the_batch() -> None:
-    late, ample = Candidate(1, LARGE, 0.5), Candidate(1, LARGE, math.inf)
+    late, ample = BatchCandidate(1, LARGE, 0.5), BatchCandidate(1, LARGE, math.inf)
     assert len(build_batch(BatchTimes((1.0, 1.1)), 8, [late, ample])) == 2
 
 
 def test_no_batch_without_a_gain_per_row() -> None:
-    ample = Candidate(1, LARGE, math.inf)
+    ample = BatchCandidate(1, LARGE, math.inf)
     assert len(build_batch(BatchTimes((1.0, 2.5)), 8, [ample, ample])) == 1
 
 
