@@ -118,11 +118,11 @@ async def measure(peer: Peer, setup: Setup) -> list[Section]:
 async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Setup) -> Section:
     peer = started.peer
     patterns = [pattern for pattern, *_ in scenario.compared]
-    note = peer.note
+    about = [peer.note]
     supported = patterns
     if reason := await started.failure_reason(scenario.workload, stream=True):
         supported = [pattern for pattern in patterns if pattern.call == "unary"]
-        note += f" It does not support streams: {reason.rstrip('.!')}."
+        about.append(f"It does not support streams: {reason.rstrip('.!')}.")
     async with contextlib.AsyncExitStack() as stack:
         probes_to_run = [
             *probes(stack, peer.title, started.address, scenario.workload, supported, peer.dialect),
@@ -134,13 +134,14 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
             probes_to_run, setup.seconds * scenario.seconds, setup.rounds
         )
     assert setup.serve.gateway is not None
-    note += (
-        f" Resident memory after the run, engine processes included: {peer.title} "
-        f"{resident_mb(started.process):.0f} MB, serve {resident_mb(setup.serve.gateway):.0f} MB."
+    memory = (
+        f"Resident memory: {peer.title} {resident_mb(started.process):.0f} MB, "
+        f"serve {resident_mb(setup.serve.gateway):.0f} MB."
     )
+    first = scenario is SCENARIOS[0]  # whose section says what the peer is
     return Section(
         title=f"{peer.title}: {scenario.title}",
-        note=note,
+        note=" ".join([*about, memory]) if first else memory,
         rows=[peer.title, GATEWAY, SERVE, PINNED],
         columns=[str(pattern) for pattern in patterns],
         measured=measured,
