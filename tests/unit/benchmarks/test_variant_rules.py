@@ -34,7 +34,17 @@ class Worker:
 def front_of(engine: EngineName) -> Front:
     entries = profile_entries({engine: VARIANTS}, WorkerClass("server"))
     estimates = [
-        Estimate(each.configuration, 0.0, 1.0 / each.qps, 0.0, 0.0, each, None, each.accuracy)  # type: ignore[arg-type]  # not looked at
+        Estimate(
+            each.configuration,
+            0.0,
+            1.0 / each.qps,
+            1.0 / each.qps,
+            0.0,
+            0.0,
+            each,
+            None,
+            each.accuracy,
+        )  # type: ignore[arg-type]  # not looked at
         for each in reversed(entries)
     ]
     front = build_front(estimates, None, 0.0, batched=False)

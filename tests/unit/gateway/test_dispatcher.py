@@ -466,8 +466,8 @@ async def test_interval_of_an_estimate_follows_completed_jobs_and_survives_a_res
         status = await gateway.jobs.get(UNRESTRICTED, submitted.id)
         assert status.estimated_s is not None
         assert status.estimated_high_s is not None
-        # The harness completes jobs at once, far below the prior.
-        assert status.estimated_high_s < PRIOR[0] * status.estimated_s
+        # The harness completes jobs at once, so that none took as long as the prior allows.
+        assert status.estimated_high_s < PRIOR[1] * status.estimated_s
     later.dispatcher.close()
 
 
