@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from synergai.scheduling.policy import Assign
-from synergai.scheduling.state.records import is_brief
+from synergai.scheduling.state.records import MEASURED_S, is_brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.records import WorkerRecord
+    from synergai.scheduling.state.records import Lease, WorkerRecord
 
 
 class CoreSharing:
@@ -47,6 +47,8 @@ class CoreSharing:
                 estimate = next(iter(self._state.estimator.for_job(request, worker)), None)
                 if estimate is None or (head := worker.head) is None:
                     continue
+                if head.estimate is None and head.session in worker.sessions:
+                    self._await_measurement(head)
                 place = worker.index, is_brief(estimate, head)
                 if place in awaited:
                     continue
@@ -59,3 +61,18 @@ class CoreSharing:
                 _, _, worker, estimate = min(found, key=lambda each: each[:2])
                 return Assign(request, worker, estimate, 1)
         return None
+
+    def _await_measurement(self, head: Lease) -> None:
+        """Let a request wait for a query that is measured, but not for a long one."""
+        now = self._state.now
+        if head.awaited_since is None:
+            head.awaited_since = now
+        elif head.is_long_probe or now < head.awaited_since + MEASURED_S:
+            return
+        elif head.reported_at is None or head.reported_at <= head.awaited_since:
+            head.is_long_probe = True
+            return
+        else:  # another query has begun
+            head.awaited_since = head.reported_at
+        at = head.awaited_since + MEASURED_S
+        self._state.call_at(at, lambda: None, head.job)  # decisions follow

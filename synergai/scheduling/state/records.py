@@ -48,6 +48,8 @@ MAX_BRIEF: Final = 4
 """Sessions per core that run brief queries concurrently with other work."""
 MAX_BRIEF_REQUESTS: Final = 32
 """Concurrent brief requests in one session; together they also take no more than `prefetch_s`."""
+MEASURED_S: Final = 0.5
+"""Time that requests leave a worker to a query that is measured; then it is long, and shares."""
 LONG_S: Final = 0.2
 """Duration from which on queries count as long: what is left of them matters to requests."""
 ABORT_S: Final = 0.05
@@ -90,6 +92,8 @@ class Lease:
         aborted_at: when its running query was told to abort; None if it was not.
         batch_size: number of queries computed together with its single query, itself included.
         session: the session on its worker while it runs.
+        awaited_since: when a request first waited for the loaded session that it measures.
+        is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
     """
 
     assignment: Assignment
@@ -109,6 +113,8 @@ class Lease:
     aborted_at: float | None = None
     batch_size: int = 1
     session: Session = field(init=False)
+    awaited_since: float | None = None
+    is_long_probe: bool = False
 
     def __post_init__(self) -> None:
         if self.estimate is not None:
@@ -399,6 +405,7 @@ class WorkerRecord:
         suffice for the threads of both, or the request is brief. A switch of the power mode comes
         with a load, so sessions of another mode have to wait. So do engines with variants: a
         request would get the one that fits next to the head, not the one that its time pays for.
+        A measurement is disturbed only once its query has turned out to be long.
         A request in the session of the last of the `leases` follows that one.
         """
         session, head = estimate.session, self.head
@@ -409,7 +416,7 @@ class WorkerRecord:
             return False
         if head.phase is Phase.SETUP and head.session not in self.sessions:
             return True
-        if head.estimate is None or ours.variant:  # it is being measured, or another may be chosen
+        if ours.variant or (head.estimate is None and not head.is_long_probe):
             return False
         if ours.execution_provider and ours.execution_provider == theirs.execution_provider:
             return False
@@ -575,5 +582,6 @@ def is_brief(estimate: Estimate | None, head: Lease) -> bool:
 
     Their mean may be long just because they share the cores, so the median decides.
     """
-    longest_s = max(BRIEF_S, BRIEF_SHARE * head.assignment.query_s)
+    query_s = MEASURED_S if head.is_long_probe else head.assignment.query_s
+    longest_s = max(BRIEF_S, BRIEF_SHARE * query_s)
     return estimate is not None and estimate.typical_s <= longest_s

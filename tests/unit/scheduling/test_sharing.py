@@ -27,13 +27,15 @@ from synergai.scheduling.events import (
     JobArrived,
     Learned,
     ProgressChecked,
+    QueriesDone,
     Revoke,
     Stop,
+    TimePassed,
     Worker,
     WorkerJoined,
 )
 from synergai.scheduling.policy import POLICIES
-from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS
+from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from tests.cores import dispatched, make_core
 
 if TYPE_CHECKING:
@@ -259,6 +261,32 @@ def test_nothing_runs_during_a_measurement() -> None:
     core = core_with_box(cores=8, profiled=[SHORT])
     send(core, "long", LONG, 0.0)
     assert send(core, "short", SHORT, 0.001) == []
+
+
+@every_policy
+def test_request_does_not_wait_for_a_measurement_of_a_long_query(policy: str) -> None:
+    core = core_with_box(policy=policy, profiled=[SHORT])
+    send(core, "long", LONG, 0.0)
+    assert send(core, "short", SHORT, 1.0) == []
+    wait_until = 1.0 + MEASURED_S
+    assert core.wakeup() == wait_until
+    [short] = dispatched(core.handle(TimePassed(), wait_until))
+    assert short.concurrent
+    [another] = send(core, "another", SHORT, wait_until)
+    assert another.concurrent
+
+
+def test_request_waits_for_a_measurement_that_advances() -> None:
+    core = core_with_box(profiled=[SHORT], probe_queries=10)
+    job = Job(id=JobId("job"), engine=LONG, queries=10, arrival=0.0)
+    [probe] = dispatched(core.handle(JobArrived(job, ready=10), 0.0))
+    core.handle(AssignmentStarted(probe.id, 0.0), 0.0)
+    assert send(core, "short", SHORT, 0.0) == []
+    advanced_at = 0.5 * MEASURED_S
+    core.handle(QueriesDone(probe.id, 1), advanced_at)
+    assert dispatched(core.handle(TimePassed(), MEASURED_S)) == []
+    [short] = dispatched(core.handle(TimePassed(), advanced_at + MEASURED_S))
+    assert short.concurrent
 
 
 def test_cold_request_runs_alone() -> None:
