@@ -11,7 +11,7 @@ from benchmarks.variants.chain import Chain
 from benchmarks.variants.load import Load
 from benchmarks.variants.scenarios import SCENARIOS
 from benchmarks.variants.simulation import profile_entries, simulate
-from synergai.domain import EngineName, WorkerClass, WorkerId
+from synergai.domain import EngineName, Session, WorkerClass, WorkerId
 from synergai.scheduling.state.estimate import Estimate
 from synergai.scheduling.variants.fronts import build_front
 from synergai.scheduling.variants.margins import Query
@@ -36,15 +36,15 @@ def front_of(engine: EngineName) -> Front:
     estimates = [
         Estimate(
             each.configuration,
-            0.0,
-            1.0 / each.qps,
-            1.0 / each.qps,
-            0.0,
-            0.0,
-            each,
-            None,
-            each.accuracy,
-        )  # type: ignore[arg-type]  # not looked at
+            setup_s=0.0,
+            per_query_s=1.0 / each.qps,
+            typical_s=1.0 / each.qps,
+            transfer_s=0.0,
+            joules=0.0,
+            entry=each,
+            session=Session(engine, each.configuration),
+            accuracy=each.accuracy,
+        )
         for each in reversed(entries)
     ]
     front = build_front(estimates, None, 0.0, batched=False)
