@@ -28,7 +28,15 @@ from typing import TYPE_CHECKING, Unpack
 from synergai.client.deadlines import Budget, normalize_deadline, seconds_until, to_timestamp
 from synergai.client.fleet_operations import FleetOperations
 from synergai.client.jobs import JobHandle
-from synergai.client.requests import job_spec, output_names, request_builder, with_version
+from synergai.client.requests import (
+    JobOptions,
+    QueryOptions,
+    check_keywords,
+    job_spec,
+    output_names,
+    request_builder,
+    with_version,
+)
 from synergai.client.streaming import InferResult, JobRun, iterate, parse_response, stream_queries
 from synergai.domain import JobId, JobSpec, JobState
 from synergai.errors import InvalidInput
@@ -40,7 +48,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from synergai.client.input_sources import JobInputs
-    from synergai.client.requests import JobOptions, QueryOptions
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.client.uploads import UploadProgress
     from synergai.jobs import JobStatus
@@ -99,6 +106,7 @@ class Client(FleetOperations):
             Unavailable: the gateway is unreachable, or no worker can run the query.
             EngineUnusable: the engine is broken.
         """
+        check_keywords(self.infer, options, QueryOptions.__optional_keys__)
         # The deadline is sent with what is left of it when the query leaves.
         timeout = normalize_deadline(options.pop("deadline", None))
         build_request = request_builder(engine, **options)
@@ -145,6 +153,7 @@ class Client(FleetOperations):
         Raises:
             SynergaiError: the call as a whole failed.
         """
+        check_keywords(self.stream, options, QueryOptions.__optional_keys__)
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
         build_request = request_builder(engine, **options)
@@ -215,6 +224,7 @@ class Client(FleetOperations):
             DeadlineExceeded: `by` has passed, at the latest when the inputs are stored.
             NotSupported: a library that the inputs need is missing.
         """
+        check_keywords(self.submit, options, JobOptions.__optional_keys__)
         if by is not None and options.get("qos") is not None:
             raise InvalidInput("pass either qos or by")
 
@@ -298,6 +308,7 @@ class Client(FleetOperations):
         Raises:
             InvalidInput: a number is out of range or a name is not valid.
         """
+        check_keywords(self.run, options, JobOptions.__optional_keys__)
         if queries is None:
             if not isinstance(inputs, Sized):
                 raise InvalidInput("the inputs have no length: pass their number as queries")

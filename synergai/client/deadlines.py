@@ -79,9 +79,16 @@ def seconds_until(instant: datetime) -> float:
 
 
 def to_timestamp(instant: datetime) -> Timestamp:
-    """Return an instant as a message; one without a zone is in local time."""
+    """Return an instant as a message; one without a zone is in local time.
+
+    Raises:
+        InvalidInput: it is not a ``datetime``.
+    """
     message = Timestamp()
-    message.FromDatetime(instant.astimezone())
+    try:
+        message.FromDatetime(instant.astimezone())
+    except AttributeError:
+        raise InvalidInput(f"by must be a datetime, not {instant!r}") from None
     return message
 
 

@@ -56,9 +56,10 @@ from synergai.runtime.setting_types import (
     Positional,
     Share,
 )
+from synergai.runtime.text import suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         known = options_of(cls)
         from_file = _read(file)
         problems = [
-            f"{source}: unknown setting {name!r}{_suggestion(name, known)}"
+            f"{source}: unknown setting {name!r}{suggestion(name, known)}"
             for source, names in ((file, from_file), (cls.__name__, options or {}))
             for name in names
             if name not in known
@@ -231,7 +232,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             rest = name.removeprefix(cls.env_prefix)
             if rest == name or name in known or _OF_SERVICE.fullmatch(rest):
                 continue
-            hint = _suggestion(name, known)
+            hint = suggestion(name, known)
             _log.warning("%s has no effect: there is no such setting%s", name, hint)
 
     @classmethod
@@ -314,13 +315,6 @@ def choices_of(kind: Any) -> list[str]:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [str(choice.value) for choice in kind]
     return []
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    import difflib  # only needed for these messages
-
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _pairs(text: str) -> dict[str, str]:

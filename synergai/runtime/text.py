@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 def printable(text: str) -> str:
     """Return `text` on one line, without unprintable characters.
@@ -34,3 +39,11 @@ def counted(count: int, noun: str) -> str:
     if noun.endswith("y") and noun[-2:-1] not in "aeiou":  # query, but not: day
         return f"{count:,} {noun[:-1]}ies"
     return f"{count:,} {noun}s"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message on an unknown name: the known one that may be meant."""
+    import difflib  # only needed for these messages
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from synergai.client import deadlines
-from synergai.client.deadlines import Budget
-from synergai.errors import DeadlineExceeded
+from synergai.client.deadlines import Budget, to_timestamp
+from synergai.errors import DeadlineExceeded, InvalidInput
 
 
 @pytest.fixture
@@ -31,3 +31,8 @@ def test_budget_that_is_used_up_means_no_response_before_the_deadline(
 
 def test_budget_without_a_limit_is_never_used_up() -> None:
     assert Budget(None).left() is None
+
+
+def test_an_instant_that_is_no_datetime_is_invalid() -> None:
+    with pytest.raises(InvalidInput, match=r"^by must be a datetime, not '18:00'$"):
+        to_timestamp("18:00")  # type: ignore[arg-type]  # a caller's mistake
