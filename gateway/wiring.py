@@ -304,6 +304,6 @@ def _tell_changes(
 ) -> None:
     """Pass changes of the dictionary's file to the core."""
     if changes.removed:
-        dispatcher.tell(ProfilesRemoved(tuple(changes.removed)))
+        dispatcher.post(ProfilesRemoved(tuple(changes.removed)))
     for event in served_profiles.put(changes.put):
-        dispatcher.tell(event)
+        dispatcher.post(event)

@@ -106,7 +106,7 @@ class WorkerRules:
 
     # --- joining ----------------------------------------------------------------------------
 
-    async def admit(self, applicant: JoiningWorker, token: str = "") -> bool:
+    async def admit(self, joining: JoiningWorker, token: str = "") -> bool:
         """Check that a worker may join; enrol it if its token allows it.
 
         Returns:
@@ -119,38 +119,38 @@ class WorkerRules:
         """
         if self.active:
             await self.load()
-        refusal = self.refusal(applicant)
+        refusal = self.refusal(joining)
         if refusal is None:
             return False
-        enrols = any(row.certificate is None for row in self._covering(applicant))
-        if not (token and applicant.secret_sha256 and enrols):
+        enrols = any(row.certificate is None for row in self._covering(joining))
+        if not (token and joining.secret_sha256 and enrols):
             raise refusal
-        await self._in_thread(lambda store: self._enrol(store, applicant, token))
-        _log.info("worker %s of class %s is enrolled", applicant.id, applicant.worker_class)
+        await self._in_thread(lambda store: self._enrol(store, joining, token))
+        _log.info("worker %s of class %s is enrolled", joining.id, joining.worker_class)
         return True
 
-    def refusal(self, applicant: JoiningWorker) -> SynergaiError | None:
+    def refusal(self, joining: JoiningWorker) -> SynergaiError | None:
         """Return why a worker may not be connected; None if it may."""
-        if self._rows is None or self._row(applicant) is not None:
+        if self._rows is None or self._row(joining) is not None:
             return None
-        who = f"worker {applicant.id!r} of class {applicant.worker_class!r}"
-        rows = self._covering(applicant)
+        who = f"worker {joining.id!r} of class {joining.worker_class!r}"
+        rows = self._covering(joining)
         if not rows:
             return PermissionDenied(f"the gateway's access table has no row for {who}")
         proofs = [
             "an enrolment: create a token on the gateway's host with 'synergai gateway enroll', "
             "and start the agent with --enrolment-token-file"
             if row.certificate is None
-            else f"a certificate for {row.certificate_name(applicant.id, applicant.worker_class)!r}"
+            else f"a certificate for {row.certificate_name(joining.id, joining.worker_class)!r}"
             for row in rows
         ]
         return Unauthenticated(f"{who} needs {', or '.join(dict.fromkeys(proofs))}")
 
     # --- engines ----------------------------------------------------------------------------
 
-    def engine_fault(self, applicant: JoiningWorker, engine: Engine) -> str:
+    def engine_fault(self, joining: JoiningWorker, engine: Engine) -> str:
         """Return why an admitted worker may not serve an engine; empty if it may."""
-        row = self._row(applicant)
+        row = self._row(joining)
         if row is None:
             return ""
         if not matches_any(row.engines, split_version(engine.name)[0]):
@@ -164,9 +164,9 @@ class WorkerRules:
             return ""
         return f"the access table does not allow its file, of SHA-256 {others[0][:12]}…"
 
-    def may_have(self, applicant: JoiningWorker, engine: EngineName, model_sha256: str) -> bool:
+    def may_have(self, joining: JoiningWorker, engine: EngineName, model_sha256: str) -> bool:
         """Return whether an admitted worker may fetch and serve a model as an engine."""
-        row = self._row(applicant)
+        row = self._row(joining)
         if row is None:
             return True
         digests = _digests(row, engine)
@@ -198,29 +198,26 @@ class WorkerRules:
 
     # --- internals --------------------------------------------------------------------------
 
-    def _covering(self, applicant: JoiningWorker) -> list[Worker]:
-        return [row for row in self._rows or () if row.covers(applicant.id, applicant.worker_class)]
+    def _covering(self, joining: JoiningWorker) -> list[Worker]:
+        return [row for row in self._rows or () if row.covers(joining.id, joining.worker_class)]
 
-    def _row(self, applicant: JoiningWorker) -> Worker | None:
+    def _row(self, joining: JoiningWorker) -> Worker | None:
         """Return the first row that covers the worker and whose proof it has."""
-        for row in self._covering(applicant):
+        for row in self._covering(joining):
             if row.certificate is None:
-                enrolled = self._enrolled.get(applicant.id)
+                enrolled = self._enrolled.get(joining.id)
                 if enrolled is not None and enrolled.is_proved_by(
-                    applicant.worker_class, applicant.secret_sha256
+                    joining.worker_class, joining.secret_sha256
                 ):
                     return row
             elif (
-                row.certificate_name(applicant.id, applicant.worker_class)
-                in applicant.certificate_names
+                row.certificate_name(joining.id, joining.worker_class) in joining.certificate_names
             ):
                 return row
         return None
 
-    def _enrol(self, store: EnrolmentStore, applicant: JoiningWorker, token: str) -> None:
-        store.enrol(
-            token, applicant.id, applicant.worker_class, applicant.secret_sha256, self._clock()
-        )
+    def _enrol(self, store: EnrolmentStore, joining: JoiningWorker, token: str) -> None:
+        store.enrol(token, joining.id, joining.worker_class, joining.secret_sha256, self._clock())
         self._read_enrolled(store)
 
     def _read_enrolled(self, store: EnrolmentStore) -> None:

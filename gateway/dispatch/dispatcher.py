@@ -100,7 +100,7 @@ class Dispatcher:
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._delayed: deque[Event] = deque()
+        self._deferred: deque[Event] = deque()
         self._check_s = core.stuck_s * _CHECKS_OF_STUCK_S
         self._progress_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -134,14 +134,14 @@ class Dispatcher:
 
     def cancel(self, job_id: JobId) -> None:
         """Cancel a job before its next query; do nothing if it has ended."""
-        self.catch_up()
+        self.flush()
         if job_id in self._handlers:
             self._end_job(job_id, JobState.CANCELLED, self._clock.now())
             self._handle(JobCancelled(job_id))
 
     def fail(self, job_id: JobId, reason: str, fault: Fault = Fault.UNSPECIFIED) -> None:
         """Fail a job and stop it before its next query; do nothing if it has ended."""
-        self.catch_up()
+        self.flush()
         if job_id in self._handlers:
             self._end_job(job_id, JobState.FAILED, self._clock.now(), reason, fault)
             self._handle(JobCancelled(job_id))
@@ -151,7 +151,7 @@ class Dispatcher:
 
         Submit it again to continue, once it is not in flight any more.
         """
-        self.catch_up()
+        self.flush()
         if self._handlers.pop(job_id, None) is not None:
             self._handle(JobCancelled(job_id))
 
@@ -273,11 +273,11 @@ class Dispatcher:
     def revoke(self, worker: ConnectedWorker) -> None:
         """Take a worker's assignments back, and ignore its reports on them from now on."""
         worker.in_flight.clear()
-        self.tell(AssignmentsRevoked(worker.id), source=worker, after_pending=True)
+        self.post(AssignmentsRevoked(worker.id), source=worker, after_pending=True)
 
     # --- events -----------------------------------------------------------------------------
 
-    def tell(
+    def post(
         self, event: Event, *, source: ConnectedWorker | None = None, after_pending: bool = False
     ) -> None:
         """Pass an event to the core and execute its commands.
@@ -295,21 +295,21 @@ class Dispatcher:
         else:
             self._handle(event)
 
-    def tell_later(self, event: Event) -> None:
+    def defer(self, event: Event) -> None:
         """Pass an event to the core once the responses at hand are sent, but before any other.
 
         A unary call sends its response in the next turn of the event loop, a stream in the one
         after that.
         """
-        self._delayed.append(event)
+        self._deferred.append(event)
         # For each event, so that one that fails does not delay the others until the next.
         loop = asyncio.get_running_loop()
-        loop.call_soon(loop.call_soon, self.catch_up)
+        loop.call_soon(loop.call_soon, self.flush)
 
-    def catch_up(self) -> None:
-        """Pass the delayed events to the core now."""
-        while self._delayed:
-            self._handle_now(self._delayed.popleft())
+    def flush(self) -> None:
+        """Pass the deferred events to the core now."""
+        while self._deferred:
+            self._handle_now(self._deferred.popleft())
 
     # --- internals --------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class Dispatcher:
             self._handle(WorkerLeft(worker.id))
 
     def _handle(self, event: Event) -> None:
-        self.catch_up()
+        self.flush()
         self._handle_now(event)
 
     def _handle_now(self, event: Event) -> None:
@@ -406,7 +406,7 @@ class Dispatcher:
         if worker is None:
             return
         if session.engine in self.unloaded:
-            dropped = partial(self.tell, SessionDropped(worker.id, session), source=worker)
+            dropped = partial(self.post, SessionDropped(worker.id, session), source=worker)
             asyncio.get_running_loop().call_soon(dropped)
             return
         order = hub_pb2.LoadEngine(

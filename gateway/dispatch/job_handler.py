@@ -51,7 +51,7 @@ class JobHandler(Protocol):
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float, /) -> None:
         """Handle the dispatch of some of the job's queries."""
 
-    def excuses_crash(self, query: int, /) -> bool:
+    def retries_alone(self, query: int, /) -> bool:
         """Return whether the job runs a query alone next, at or after which an engine host died.
 
         The crash does not count against the job then.

@@ -71,7 +71,7 @@ class ReportIntake:
         """
         setup_s = checked_seconds(report.setup_s, "setup_s")
         if self._in_flight(worker, report.assignment_id) is not None:
-            self._dispatcher.tell(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
+            self._dispatcher.post(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
 
     def apply_progress(
         self, worker: ConnectedWorker, report: hub_pb2.Progress, responses: Sequence[Buffer] = ()
@@ -87,7 +87,7 @@ class ReportIntake:
         handler = self._dispatcher.handler(progress.assignment.job_id)
         self._record(worker, progress, report, responses, handler)
         done = QueriesDone(progress.assignment.id, progress.done, report.compute_s)
-        self._dispatcher.tell(done, after_pending=handler is not None and handler.durable)
+        self._dispatcher.post(done, after_pending=handler is not None and handler.durable)
 
     def apply_ended(
         self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
@@ -114,7 +114,7 @@ class ReportIntake:
             worker.record_run(assignment.estimate_s, now - progress.dispatched_at)
         fault = _FAULTS.get(report.fault, Fault.UNSPECIFIED)
         if fault in (Fault.DIED_AT_INPUT, Fault.CRASHED):
-            if handler is not None and handler.excuses_crash(assignment.first + progress.done):
+            if handler is not None and handler.retries_alone(assignment.first + progress.done):
                 outcome = Outcome.STOPPED
             if fault is Fault.DIED_AT_INPUT:
                 fault = Fault.HOST_DIED
@@ -128,7 +128,7 @@ class ReportIntake:
             progress.batch,
         )
         if handler is not None and handler.answered:
-            self._dispatcher.tell_later(ended)
+            self._dispatcher.defer(ended)
             return
         # A worker may have nothing to run but the rest of a stopped assignment, so the rest does
         # not wait for the disk. If the results cannot be recorded, the job is paused.
@@ -138,7 +138,7 @@ class ReportIntake:
             and progress.done < assignment.count
         )
         durable = handler is not None and handler.durable
-        self._dispatcher.tell(ended, after_pending=durable and not continues)
+        self._dispatcher.post(ended, after_pending=durable and not continues)
 
     def _in_flight(self, worker: ConnectedWorker, assignment_id: int) -> AssignmentProgress | None:
         progress = worker.in_flight.get(AssignmentId(assignment_id))
@@ -193,7 +193,7 @@ class ReportIntake:
             Fault.HOST_DIED,
             f"worker {worker.id!r} broke the protocol: {violation}",
         )
-        self._dispatcher.tell(failed, after_pending=handler is not None and handler.durable)
+        self._dispatcher.post(failed, after_pending=handler is not None and handler.durable)
         raise violation
 
 

@@ -26,7 +26,7 @@ from synergai.versions import by_version
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-    from gateway.fleet.descriptions import EngineConflict, Established
+    from gateway.fleet.descriptions import EngineConflict, EstablishedDescription
     from synergai.domain import Engine, Variant, WorkerId
     from synergai.errors import EngineNotFound
 
@@ -64,8 +64,8 @@ class Catalogue:
         self,
         known: Iterable[EngineName] = (),
         unloaded: Iterable[EngineName] = (),
-        established: Mapping[EngineName, Established] | None = None,
-        on_established: Callable[[EngineName, Established], object] = lambda *_: None,
+        established: Mapping[EngineName, EstablishedDescription] | None = None,
+        on_established: Callable[[EngineName, EstablishedDescription], object] = lambda *_: None,
         suggests: Callable[[str], bool] = lambda _: True,
         stored: Callable[[EngineName], Collection[str]] = lambda _: (),
     ) -> None:

@@ -133,7 +133,7 @@ class EngineConflict(NamedTuple):
     difference: str
 
 
-class Established(Struct, frozen=True, kw_only=True):
+class EstablishedDescription(Struct, frozen=True, kw_only=True):
     """A description that clients have relied on.
 
     Attributes:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.fleet.descriptions import (
     Description,
     EngineConflict,
-    Established,
+    EstablishedDescription,
     mark_other_samples,
 )
 from synergai.domain import UnusedVariant
@@ -38,7 +38,7 @@ class EngineOffers:
         conflicts: offers that differ from the description, and variants that do.
     """
 
-    def __init__(self, name: EngineName, established: Established | None = None) -> None:
+    def __init__(self, name: EngineName, established: EstablishedDescription | None = None) -> None:
         self.by_worker: dict[WorkerId, Engine] = {}
         self.description = None if established is None else established.description
         self.established = established is not None
@@ -53,13 +53,13 @@ class EngineOffers:
         """Whether a worker is still inspecting the engine."""
         return any(engine.pending for engine in self.by_worker.values())
 
-    def record(self) -> Established | None:
+    def record(self) -> EstablishedDescription | None:
         """Return the record of the description, if it is established."""
         if self.description is None or not self.established:
             return None
         while len(self._holders) > _MAX_HOLDERS:
             del self._holders[next(iter(self._holders))]
-        return Established(description=self.description, holders=tuple(self._holders))
+        return EstablishedDescription(description=self.description, holders=tuple(self._holders))
 
     def withdraw(self, worker_id: WorkerId, *, holds: bool) -> None:
         """Remove the offer of a worker.

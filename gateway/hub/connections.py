@@ -35,13 +35,13 @@ class AgentConnection:
     Attributes:
         control: send queue of the control stream.
         worker: the registered worker; None before registration.
-        applicant: identity that it was admitted with; None for an agent of this process.
+        joining: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
     """
 
     control: SendQueue[hub_pb2.GatewayControl] = field(default_factory=_control_queue)
     worker: ConnectedWorker | None = None
-    applicant: JoiningWorker | None = None
+    joining: JoiningWorker | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def close(self, error: SynergaiError | None = None) -> None:
@@ -84,11 +84,11 @@ class AgentConnections:
         self,
         connection: AgentConnection,
         worker: ConnectedWorker,
-        applicant: JoiningWorker | None = None,
+        joining: JoiningWorker | None = None,
     ) -> None:
-        """Bind the connection to `worker`, which was admitted as `applicant`."""
+        """Bind the connection to `worker`, which was admitted as `joining`."""
         connection.worker = worker
-        connection.applicant = applicant
+        connection.joining = joining
         worker.control = connection.control
         self._by_worker[worker.id] = connection
         self._by_id[connection.id] = connection

@@ -23,7 +23,7 @@ from gateway.fleet.agent_validation import (
     printable_detail,
 )
 from gateway.hub.heartbeats import HeartbeatMonitor
-from gateway.hub.peers import read_applicant
+from gateway.hub.peers import joining_worker
 from gateway.hub.registration import (
     MAX_ENGINES,
     MAX_UNUSABLE,
@@ -210,7 +210,7 @@ class Hub:
                 case "draining":
                     _log.info("worker %s is draining", worker.id)
                     worker.draining = True
-                    self._dispatcher.tell(WorkerDraining(worker.id), source=worker)
+                    self._dispatcher.post(WorkerDraining(worker.id), source=worker)
                 case "register":
                     raise ProtocolViolation("this stream is registered already")
                 case _:
@@ -224,22 +224,22 @@ class Hub:
             call.worker = call.object = message.worker_id
         worker = worker_from_registration(message, self._clock.now())
         worker.local = context is None
-        applicant, enrolled = None, False
+        joining, enrolled = None, False
         if context is not None:
-            applicant = read_applicant(message, context)
+            joining = joining_worker(message, context)
             if call is not None:
-                call.credential = applicant.credential
+                call.credential = joining.credential
             if message.enrolment_token:  # which is not spent on an id that is taken
                 self._check_vacant(worker)
-            enrolled = await self._rules.admit(applicant, message.enrolment_token)
-            if (refusal := self._rules.refusal(applicant)) is not None:
+            enrolled = await self._rules.admit(joining, message.enrolment_token)
+            if (refusal := self._rules.refusal(joining)) is not None:
                 raise refusal  # the rules have changed meanwhile
         self._check_vacant(worker)
         if (other := self._connections.of_worker(worker.id)) is not None:
             _log.warning("worker %s registered again: closing its old connection", worker.id)
             other.close(Unavailable(f"another agent has registered as {worker.id!r}"))
             self._unregister(other)
-        self._connections.register(connection, worker, applicant)
+        self._connections.register(connection, worker, joining)
         self._offer(connection, worker, list(worker.offered.values()))
         registered = hub_pb2.Registered(
             session=connection.id, heartbeat_s=self._heartbeat_s, work_port=self.work_port
@@ -305,9 +305,9 @@ class Hub:
     def review(self) -> None:
         """Apply changed rules to the connected workers."""
         for connection, worker in self._connections.registered():
-            if connection.applicant is None:
+            if connection.joining is None:
                 continue
-            if (refusal := self._rules.refusal(connection.applicant)) is not None:
+            if (refusal := self._rules.refusal(connection.joining)) is not None:
                 connection.close(refusal)  # which refuses it, with the reason
                 self._unregister(connection)
                 continue
@@ -318,12 +318,12 @@ class Hub:
         self, connection: AgentConnection, worker: ConnectedWorker, engines: Iterable[Engine]
     ) -> None:
         """Record engines as their agent describes them; ignore those that it may not serve."""
-        applicant = connection.applicant
+        joining = connection.joining
         allowed: list[Engine] = []
         for engine in engines:
             worker.offered[engine.name] = engine
             worker.forgotten.discard(engine.name)
-            fault = "" if applicant is None else self._rules.engine_fault(applicant, engine)
+            fault = "" if joining is None else self._rules.engine_fault(joining, engine)
             if fault:
                 self._apply_engines(self._catalogue.withdraw(worker.id, engine.name))
                 self._apply_engines({worker.id: replace(engine, fault=fault, pending=False)})
@@ -349,8 +349,8 @@ class Hub:
             _log_other_samples(worker, engine)
             worker.engines[engine.name] = engine
             for event in self._profiles.engine_changed(worker, engine):
-                self._dispatcher.tell(event)
-            self._dispatcher.tell(worker.engines_changed(), source=worker)
+                self._dispatcher.post(event)
+            self._dispatcher.post(worker.engines_changed(), source=worker)
             self._dispatcher.log_unprofiled(worker, [engine.name])
 
     def _session_changed(self, worker: ConnectedWorker, message: hub_pb2.SessionChanged) -> None:
@@ -372,7 +372,7 @@ class Hub:
             worker.sessions.add(session)
             loaded = SessionLoaded(worker.id, session, setup_s, message.bytes)
             self._dispatcher.preloads.loaded(worker, session, setup_s)
-            self._dispatcher.tell(loaded, source=worker)  # which may use the session at once
+            self._dispatcher.post(loaded, source=worker)  # which may use the session at once
             self._model_control.on_session_changed(worker, session, resident=True)
             return
         fault = lacking_text(session) if refused else printable_detail(message.fault)
@@ -380,7 +380,7 @@ class Hub:
             _log.warning("worker %s: cannot load %s: %s", worker.id, session.engine, fault)
         worker.sessions.discard(session)
         dropped = SessionDropped(worker.id, session, message.no_room, message.bytes)
-        self._dispatcher.tell(dropped, source=worker)
+        self._dispatcher.post(dropped, source=worker)
         self._dispatcher.preloads.dropped(worker.id, session)
         self._model_control.on_session_changed(worker, session, resident=False, fault=fault)
 
@@ -405,9 +405,9 @@ class Hub:
             raise ProtocolViolation(f"more than {MAX_UNUSABLE:,} unusable configurations")
         configurations = frozenset(session.configuration for session in found)
         changed = ConfigurationsUnusable(worker.id, engine, configurations)
-        self._dispatcher.tell(changed, source=worker)
+        self._dispatcher.post(changed, source=worker)
         # What could run in no configuration may be able to now.
-        self._dispatcher.tell(worker.engines_changed(), source=worker)
+        self._dispatcher.post(worker.engines_changed(), source=worker)
 
     def _power_changed(self, worker: ConnectedWorker, message: hub_pb2.PowerChanged) -> None:
         switch_s = checked_seconds(message.switch_s, "switching")
@@ -415,7 +415,7 @@ class Hub:
         if switch_s > 0:
             worker.power.switch_s = switch_s
         # switch_s is 0 unless the agent switched for an assignment.
-        self._dispatcher.tell(ModeChanged(worker.id, worker.power.mode, switch_s), source=worker)
+        self._dispatcher.post(ModeChanged(worker.id, worker.power.mode, switch_s), source=worker)
 
     def _check_registered(self, connection: AgentConnection) -> None:
         if connection.worker is None:

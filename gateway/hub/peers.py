@@ -19,7 +19,7 @@ _MIN_SECRET: Final = 32
 _MAX_SECRET: Final = 256
 
 
-def read_applicant(message: hub_pb2.Register, context: Context) -> JoiningWorker:
+def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker:
     """Return who registers on a connection.
 
     Raises:

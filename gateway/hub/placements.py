@@ -206,12 +206,9 @@ class Placements:
     def _is_placed(
         self, connection: AgentConnection, worker: ConnectedWorker, stored: StoredVersion
     ) -> bool:
-        applicant = connection.applicant
+        joining = connection.joining
         return (
             stored.manifest.backend in worker.backends
             and selects(stored.placement, worker.id, worker.worker_class, worker.labels)
-            and (
-                applicant is None
-                or self._rules.may_have(applicant, stored.name, stored.model_sha256)
-            )
+            and (joining is None or self._rules.may_have(joining, stored.name, stored.model_sha256))
         )

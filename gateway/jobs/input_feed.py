@@ -202,7 +202,7 @@ class InputFeed:
                 self._assigned.pop(assignment.id).close()
         self._on_results(self.data, len(indexes) - failed, failed)
 
-    def excuses_crash(self, query: int) -> bool:
+    def retries_alone(self, query: int) -> bool:
         """Return whether a query at which an engine host died runs alone next; only once."""
         self._crashes += 1
         if self._crashes > MOST_CRASHES:

@@ -156,7 +156,7 @@ class StreamedJob:
         """Return the requests as the client sent them."""
         return [self._held[index] for index in range(first, first + count)]
 
-    def excuses_crash(self, _query: int) -> bool:
+    def retries_alone(self, _query: int) -> bool:
         """Return False: a crash counts against the job."""
         return False
 
@@ -313,7 +313,7 @@ class StreamedJobs:
             if usage is not None:
                 await self._pace(usage, len(query.request))
             await job.put(query)
-            self._dispatcher.tell(QueriesReady(tracker.id, job.arrived))
+            self._dispatcher.post(QueriesReady(tracker.id, job.arrived))
         expected = tracker.spec.queries
         if job.arrived < expected:
             raise InvalidInput(f"the stream of queries ended after {job.arrived} of {expected}")

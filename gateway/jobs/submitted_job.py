@@ -223,9 +223,9 @@ class SubmittedJob:
         """Return no requests: the queries draw on samples, or their inputs follow."""
         return ()
 
-    def excuses_crash(self, query: int) -> bool:
+    def retries_alone(self, query: int) -> bool:
         """Return whether the query runs alone next, so that the crash does not count."""
-        return self.feed is not None and self.feed.excuses_crash(query)
+        return self.feed is not None and self.feed.retries_alone(query)
 
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the first dispatch and the estimate, and begin to send the inputs."""

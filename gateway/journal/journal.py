@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
-    from gateway.fleet.descriptions import Established
+    from gateway.fleet.descriptions import EstablishedDescription
     from gateway.journal.executions import RecordedExecution
     from gateway.journal.job_record import JobRecord, SubmissionTerms, UploadUse
     from gateway.records.results import InputResult, ResultLog
@@ -235,7 +235,7 @@ class Journal:
         )
 
     def set_description(
-        self, engine: EngineName, established: Established | None
+        self, engine: EngineName, established: EstablishedDescription | None
     ) -> asyncio.Future[None]:
         """Record the established description of an engine; None removes it."""
         return self._enqueue_write(
@@ -256,7 +256,7 @@ class Journal:
         """Return the names of the unloaded engines."""
         return self._enqueue(operations.unloaded_engines)
 
-    def descriptions(self) -> asyncio.Future[dict[EngineName, Established]]:
+    def descriptions(self) -> asyncio.Future[dict[EngineName, EstablishedDescription]]:
         """Return the established descriptions by engine."""
         return self._enqueue(operations.descriptions)
 

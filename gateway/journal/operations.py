@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import apsw
 import msgspec
 
-from gateway.fleet.descriptions import Established
+from gateway.fleet.descriptions import EstablishedDescription
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import NO_TERMS, JobRecord, UploadUse
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
@@ -247,7 +247,7 @@ def unloaded_engines(connection: apsw.Connection) -> frozenset[EngineName]:
 
 
 def set_description(
-    connection: apsw.Connection, engine: EngineName, established: Established | None
+    connection: apsw.Connection, engine: EngineName, established: EstablishedDescription | None
 ) -> None:
     """Set the established description of an engine; None removes it."""
     text = "" if established is None else msgspec.json.encode(established).decode()
@@ -258,12 +258,15 @@ def set_description(
     )
 
 
-def descriptions(connection: apsw.Connection) -> dict[EngineName, Established]:
+def descriptions(connection: apsw.Connection) -> dict[EngineName, EstablishedDescription]:
     """Return the established descriptions by engine."""
     rows: list[Row] = connection.execute(
         "SELECT name, description FROM engines WHERE description <> ''"
     ).fetchall()
-    return {EngineName(name): msgspec.json.decode(text, type=Established) for name, text in rows}
+    return {
+        EngineName(name): msgspec.json.decode(text, type=EstablishedDescription)
+        for name, text in rows
+    }
 
 
 _JOB: Final = (

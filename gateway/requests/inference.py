@@ -107,7 +107,7 @@ class Request:
         """Return the request as the job's only query."""
         return (self.data,)
 
-    def excuses_crash(self, _query: int) -> bool:
+    def retries_alone(self, _query: int) -> bool:
         """Return False: a crash counts against the job."""
         return False
 
@@ -239,7 +239,7 @@ class Inference:
             DeadlineExceeded: its deadline has passed.
             Overloaded: a limit is reached, or it would miss its deadline in the queue.
         """
-        self._dispatcher.catch_up()  # requests that were answered count no longer
+        self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
         message = header.message
         wanted = message.model_version

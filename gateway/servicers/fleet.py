@@ -132,7 +132,7 @@ class FleetServicer:
         await self._journal.recall_engines(engines)
         self._versions.catalogue.add_known(engines)
         for event in self._served.put(entries):
-            self._dispatcher.tell(event)
+            self._dispatcher.post(event)
         return fleet_pb2.PutDictionaryResponse(stored=len(entries))
 
     async def forget_engine(

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import MAX_ABSENT, Catalogue
-from gateway.fleet.descriptions import Description, Established
+from gateway.fleet.descriptions import Description, EstablishedDescription
 from synergai.domain import (
     Engine,
     EngineName,
@@ -151,7 +151,7 @@ def test_files_of_variants_without_digests_do_not_differ(engine: Engine) -> None
 
 
 def test_files_of_variants_of_absent_workers_outlive_a_restart(engine: Engine) -> None:
-    recorded: dict[EngineName, Established] = {}
+    recorded: dict[EngineName, EstablishedDescription] = {}
     catalogue = Catalogue(on_established=recorded.__setitem__)
     catalogue.update(W1, family(engine, full="a", int8="b"))
     catalogue.update(W2, family(engine, full="a"))
@@ -196,7 +196,7 @@ def test_worker_whose_single_file_is_one_of_the_variants_serves_the_engine(
 
 
 def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: Engine) -> None:
-    recorded: dict[EngineName, Established] = {}
+    recorded: dict[EngineName, EstablishedDescription] = {}
     catalogue = Catalogue(on_established=recorded.__setitem__)
     plain, variants = replace(engine, digest="a"), family(engine, full="a", int8="b")
     for offer in (plain, variants, plain):
@@ -317,7 +317,7 @@ def test_worker_that_changes_its_engine_goes_before_one_that_waited(
     assert catalogue.find("echo") == newer
 
 
-class Recorded(dict[EngineName, Established]):
+class Recorded(dict[EngineName, EstablishedDescription]):
     """The journal's record of established descriptions."""
 
     def catalogue(self) -> Catalogue:
@@ -334,7 +334,9 @@ def test_established_description_survives_a_restart_in_any_order_of_arrival(
     catalogue.update(W1, engine)
     assert not recorded
     catalogue.find("echo")
-    assert recorded[ECHO] == Established(description=Description.of(engine), holders=(W1,))
+    assert recorded[ECHO] == EstablishedDescription(
+        description=Description.of(engine), holders=(W1,)
+    )
     catalogue = recorded.catalogue()
     for worker_id in order:
         resolved = catalogue.update(worker_id, {W1: engine, W2: other}[worker_id])

@@ -14,7 +14,7 @@ from synergai.errors import SynergaiError
 from tests.unit.gateway.conftest import ENGINE
 
 if TYPE_CHECKING:
-    from gateway.fleet.descriptions import Established
+    from gateway.fleet.descriptions import EstablishedDescription
     from synergai.domain import Engine
 
 WORKERS = st.sampled_from([WorkerId(name) for name in ("w1", "w2", "w3")])
@@ -46,7 +46,7 @@ class Fleet:
     """
 
     def __init__(self) -> None:
-        self.recorded: dict[EngineName, Established] = {}
+        self.recorded: dict[EngineName, EstablishedDescription] = {}
         self.held: dict[WorkerId, Engine] = {}
         self.resolved: dict[WorkerId, Engine] = {}
         self.seen: Engine | None = None

@@ -55,7 +55,7 @@ async def test_request_is_dispatched_and_its_response_returned(harness: GatewayH
     assert not request.result.done()
     harness.complete(worker, assignment, done=1, responses=[RESPONSE])
     assert await request.result == RESPONSE
-    harness.dispatcher.catch_up()
+    harness.dispatcher.flush()
     assert harness.admission.requests == harness.admission.bytes == 0
     assert harness.metric("requests_total", engine="echo", outcome="ok") == 1
     assert harness.metric("tenant_requests_total", tenant="default", outcome="ok") == 1
@@ -248,10 +248,10 @@ async def test_event_of_a_replaced_worker_is_dropped(harness: GatewayHarness) ->
     replaced = harness.add_worker("w1")
     harness.dispatcher.remove_worker(replaced)
     current = harness.add_worker("w1")
-    harness.dispatcher.tell(WorkerDraining(replaced.id), source=replaced)
+    harness.dispatcher.post(WorkerDraining(replaced.id), source=replaced)
     harness.begin_request()
     assert len(harness.assignments(current)) == 1
-    harness.dispatcher.tell(WorkerDraining(current.id), source=current)
+    harness.dispatcher.post(WorkerDraining(current.id), source=current)
     harness.begin_request()
     assert harness.assignments(current) == []
 
@@ -278,7 +278,7 @@ async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
     assert not harness.dispatcher.is_unprofiled(worker, ENGINE.name)
 
     worker.engines[later] = replace(ENGINE, name=later)
-    harness.dispatcher.tell(EnginesChanged(worker.id, worker.usable_engines), source=worker)
+    harness.dispatcher.post(EnginesChanged(worker.id, worker.usable_engines), source=worker)
     harness.dispatcher.log_unprofiled(worker, [later])
     harness.dispatcher.log_unprofiled(worker, [ENGINE.name])
     assert [(record.levelname, record.message) for record in caplog.records] == [
@@ -500,7 +500,7 @@ async def test_request_on_a_silent_worker_is_answered_by_another_and_its_late_an
     (first,) = harness.assignments(silent)
     later = harness.clock.now() + 1000.0
     monkeypatch.setattr(type(harness.clock), "now", lambda _: later)
-    harness.dispatcher.tell(ProgressChecked(), after_pending=True)
+    harness.dispatcher.post(ProgressChecked(), after_pending=True)
     assert harness.dispatcher.is_ejected(silent)
     assert harness.dispatcher.ejections == 1
     (again,) = harness.assignments(other)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.fleet.descriptions import Description, Established
+from gateway.fleet.descriptions import Description, EstablishedDescription
 from gateway.journal import operations
 from gateway.journal.errors import JournalBroken
 from gateway.journal.executions import RecordedExecution
@@ -342,7 +342,9 @@ async def test_unloaded_engine_is_recorded_until_it_is_loaded(tmp_path: Path) ->
 async def test_established_description_is_recorded_until_it_is_forgotten(
     tmp_path: Path, engine: Engine
 ) -> None:
-    established = Established(description=Description.of(engine), holders=(WorkerId("w1"),))
+    established = EstablishedDescription(
+        description=Description.of(engine), holders=(WorkerId("w1"),)
+    )
     journal = Journal(tmp_path)
     await journal.set_unloaded(engine.name, unloaded=True)
     await journal.set_description(engine.name, established)

@@ -59,7 +59,7 @@ async def test_request_counts_for_the_callers_tenant_until_it_ends(
     assert harness.metric("tenant_requests_total", tenant="lab", outcome="rejected") == 1
     harness.begin_request()
     harness.complete(worker, harness.assignments(worker)[0], [b""], done=1)
-    harness.dispatcher.catch_up()
+    harness.dispatcher.flush()
     assert usage(harness).in_flight == 0
     harness.begin_request(caller=CAMERA).abandon()
     assert usage(harness).in_flight == 0

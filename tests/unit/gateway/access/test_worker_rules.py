@@ -37,7 +37,7 @@ def token(tmp_path: Path) -> str:
     return store.issue("", "", NOW + 60, NOW)
 
 
-def applicant(
+def joining(
     worker_id: str = "edge-1", worker_class: str = "nx", secret: str = "", certificate: str = ""
 ) -> JoiningWorker:
     return JoiningWorker(
@@ -55,15 +55,15 @@ def files_in(directory: Path) -> list[str]:
 async def test_everyone_may_join_and_serve_everything_without_a_table(
     rules: WorkerRules, engine: Engine, tmp_path: Path
 ) -> None:
-    await rules.admit(applicant())
-    assert rules.engine_fault(applicant(), engine) == ""
+    await rules.admit(joining())
+    assert rules.engine_fault(joining(), engine) == ""
     assert files_in(tmp_path) == []
 
 
 async def test_empty_section_admits_no_worker(rules: WorkerRules) -> None:
     rules.set_rows(())
     with pytest.raises(PermissionDenied, match="no row for worker 'edge-1' of class 'nx'"):
-        await rules.admit(applicant())
+        await rules.admit(joining())
 
 
 async def test_removing_the_section_admits_no_worker(rules: WorkerRules) -> None:
@@ -72,62 +72,62 @@ async def test_removing_the_section_admits_no_worker(rules: WorkerRules) -> None
     rules.set_rows((ENROLLED,))
     rules.set_rows(None)
     with pytest.raises(PermissionDenied, match="no row"):
-        await rules.admit(applicant())
+        await rules.admit(joining())
 
 
 async def test_secret_is_proof_after_a_token_was_used(rules: WorkerRules, token: str) -> None:
     rules.set_rows((ENROLLED,))
     with pytest.raises(Unauthenticated, match="synergai gateway enroll"):
-        await rules.admit(applicant(secret="s"))
-    await rules.admit(applicant(secret="s"), token)
-    await rules.admit(applicant(secret="s"))
-    await rules.admit(applicant(secret="s"), token)  # presented again after a lost reply
-    for impostor in (applicant(secret="x"), applicant()):
+        await rules.admit(joining(secret="s"))
+    await rules.admit(joining(secret="s"), token)
+    await rules.admit(joining(secret="s"))
+    await rules.admit(joining(secret="s"), token)  # presented again after a lost reply
+    for impostor in (joining(secret="x"), joining()):
         with pytest.raises(Unauthenticated):
             await rules.admit(impostor)
     with pytest.raises(Unauthenticated, match="was used by worker 'edge-1'"):
-        await rules.admit(applicant("edge-2", secret="x"), token)
+        await rules.admit(joining("edge-2", secret="x"), token)
 
 
 async def test_id_and_class_must_match_a_row_before_a_token_is_spent(
     rules: WorkerRules, token: str
 ) -> None:
     rules.set_rows((ENROLLED,))
-    for stranger in (applicant("cloud-1", secret="s"), applicant(worker_class="agx", secret="s")):
+    for stranger in (joining("cloud-1", secret="s"), joining(worker_class="agx", secret="s")):
         with pytest.raises(PermissionDenied, match="no row"):
             await rules.admit(stranger, token)
-    await rules.admit(applicant(secret="s"), token)
+    await rules.admit(joining(secret="s"), token)
 
 
 async def test_secret_does_not_prove_another_class(rules: WorkerRules, token: str) -> None:
     rules.set_rows((Worker(id="*"),))
-    await rules.admit(applicant(secret="s"), token)
+    await rules.admit(joining(secret="s"), token)
     with pytest.raises(Unauthenticated):
-        await rules.admit(applicant(worker_class="agx", secret="s"))
+        await rules.admit(joining(worker_class="agx", secret="s"))
 
 
 async def test_certificate_proves_id_and_class(rules: WorkerRules, token: str) -> None:
     rules.set_rows((CERTIFIED,))
     own = "spiffe://example.org/nx/edge-1"
-    await rules.admit(applicant(certificate=own))
+    await rules.admit(joining(certificate=own))
     for impostor in (
-        applicant("edge-2", certificate=own),
-        applicant(worker_class="agx", certificate=own),
-        applicant(certificate="edge-1"),
-        applicant(),
+        joining("edge-2", certificate=own),
+        joining(worker_class="agx", certificate=own),
+        joining(certificate="edge-1"),
+        joining(),
     ):
         with pytest.raises(Unauthenticated, match="needs a certificate for 'spiffe://"):
             await rules.admit(impostor)
     # A token does not replace a certificate.
     with pytest.raises(Unauthenticated):
-        await rules.admit(applicant(secret="s"), token)
+        await rules.admit(joining(secret="s"), token)
 
 
 async def test_revocation_and_removed_rows_are_noticed(
     rules: WorkerRules, token: str, tmp_path: Path
 ) -> None:
     rules.set_rows((ENROLLED,))
-    worker = applicant(secret="s")
+    worker = joining(secret="s")
     await rules.admit(worker, token)
     assert rules.refusal(worker) is None
     rules.set_rows(())
@@ -146,7 +146,7 @@ async def test_engines_and_digests_are_limited_by_the_row(
 ) -> None:
     row = replace(CERTIFIED, engines=("ech*",), digests={"echo": frozenset({DIGEST})})
     rules.set_rows((row,))
-    worker = applicant(certificate="spiffe://example.org/nx/edge-1")
+    worker = joining(certificate="spiffe://example.org/nx/edge-1")
     listed, unlisted = replace(engine, digest=DIGEST), replace(engine, digest=OTHER)
     assert rules.engine_fault(worker, listed) == ""
     assert "its file, of SHA-256 bbbb" in rules.engine_fault(worker, unlisted)
