@@ -39,7 +39,7 @@ MAX_WORKERS: Final = 6
 """Workers that are looked at to find out how long waiting requests take."""
 JUST_BEGUN: Final = 0.1
 """A query is aborted for any request if that costs this share of what is left of it."""
-QUEUED_SHARE: Final = 0.8
+QUEUED_SHARE: Final = 0.9
 """Share of the time to a deadline that the wait in the queue may use, which is known less well."""
 MARGIN: Final = 0.05
 """Part of a job's remaining time that interruptions leave as a reserve for its deadline."""
