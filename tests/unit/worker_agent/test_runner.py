@@ -614,6 +614,21 @@ def test_work_behind_an_item_waits_for_its_inputs(runner: Runner, host: FakeHost
     assert behind.lines[-1][0] == "COMPLETED"
 
 
+async def test_input_that_is_read_later_runs_once_it_is_there(
+    runner: Runner, host: FakeHost
+) -> None:
+    feed, _, handler = add_following(runner, 1)
+    content: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    feed.add(content, alone=True)
+    assert feed.next is None
+    assert not host.runs
+    content.set_result(b"one")
+    assert feed.next == (b"one", True)
+    await run_callbacks()
+    host.end(1)
+    assert handler.lines[-1][:2] == ("COMPLETED", 1)
+
+
 def test_bad_input_fails_alone(runner: Runner, host: FakeHost) -> None:
     feed, _, handler = add_following(runner, 3)
     for request in (b"one", b"two", b"three"):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gateway.access.enrolments import EnrolmentStore, sha256
 from gateway.access.table import Worker
 from gateway.access.worker_rules import JoiningWorker, WorkerRules
+from synergai.domain import EngineName
 from synergai.errors import PermissionDenied, Unauthenticated
 
 if TYPE_CHECKING:
@@ -154,3 +155,13 @@ async def test_engines_and_digests_are_limited_by_the_row(
     assert "does not allow this worker" in rules.engine_fault(worker, other)
     pending = replace(engine, fault="it is being inspected", pending=True)
     assert rules.engine_fault(worker, pending) == ""
+
+
+async def test_worker_fetches_only_what_its_row_lets_it_serve(rules: WorkerRules) -> None:
+    worker = joining(certificate="spiffe://example.org/nx/edge-1")
+    assert rules.may_have(worker, EngineName("resnet"), OTHER)
+    rules.set_rows((replace(CERTIFIED, engines=("ech*",), digests={"echo": frozenset({DIGEST})}),))
+    assert rules.may_have(worker, EngineName("echo"), DIGEST)
+    assert not rules.may_have(worker, EngineName("echo"), OTHER)
+    assert rules.may_have(worker, EngineName("echo-2"), OTHER)
+    assert not rules.may_have(worker, EngineName("resnet"), DIGEST)
