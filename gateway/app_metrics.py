@@ -78,12 +78,6 @@ def register_metrics(app: App) -> None:
         "Times that a variant crashed its engine host, and paused on the worker.",
         lambda: app.dispatcher.variant_crashes,
     )
-    metrics.add_counter("hedges_sent", "Copies of late requests.", lambda: app.dispatcher.hedges[0])
-    metrics.add_counter(
-        "hedges_won",
-        "Copies of late requests that answered first.",
-        lambda: app.dispatcher.hedges[1],
-    )
     preloads = app.dispatcher.preloads
     metrics.add_counter(
         "preloads", "Sessions loaded before they were needed.", lambda: preloads.loads

@@ -235,11 +235,6 @@ class Dispatcher:
         }
 
     @property
-    def hedges(self) -> tuple[int, int]:
-        """Number of copies of late requests that were sent, and of those that answered first."""
-        return self._core.hedges
-
-    @property
     def worker_count(self) -> int:
         """Number of workers in the fleet."""
         return len(self._workers)

@@ -55,7 +55,7 @@ class Request:
         job: the job of one query.
         data: the serialised ``ModelInferRequest``.
         dispatched_at: time of the first dispatch; None before it.
-        estimate_s: estimated seconds from the last dispatch to completion, copies left out.
+        estimate_s: estimated seconds from the last dispatch to completion.
         accuracy: accuracy of the variant that has answered; 0 if its engine has none.
         answered: its response has been handed over; how the job ends does not change that.
         result: the serialised ``ModelInferResponse``, or the error for the client.
@@ -116,8 +116,7 @@ class Request:
         if self.dispatched_at is None:
             self.dispatched_at = now
             self.metrics.requests.queue.observe(now - self.job.arrival)
-        if not assignment.hedge:
-            self.estimate_s = assignment.estimate_s
+        self.estimate_s = assignment.estimate_s
 
     def on_progress(
         self,

@@ -30,7 +30,6 @@ from synergai.scheduling.rules.completion import expected_completion
 from synergai.scheduling.rules.crashes import Crashes
 from synergai.scheduling.rules.decisions import Decisions
 from synergai.scheduling.rules.failures import Failures
-from synergai.scheduling.rules.hedging import Hedging
 from synergai.scheduling.rules.interleaving import Interleaver
 from synergai.scheduling.rules.kernel import State
 from synergai.scheduling.rules.leases import Leases
@@ -83,8 +82,7 @@ class SchedulerCore:
         leases = self._leases = Leases(state, epoch)
         probes = self._probes = Probes(state)
         residency = self._residency = Residency(state)
-        hedging = self._hedging = Hedging(state, leases)
-        jobs = self._jobs = ActiveJobs(state, leases, hedging, probes, residency)
+        jobs = self._jobs = ActiveJobs(state, leases, probes, residency)
         outliers = self._outliers = Outliers(state, jobs)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
         workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers, residency)
@@ -135,8 +133,6 @@ class SchedulerCore:
             self._decisions.schedule()
         elif state.policy.rebalances:
             self._decisions.rebalance()
-        if self._hedging.is_on:
-            self._hedging.place()
         if now >= self._residency.due_at:
             self._residency.plan()
         commands = state.commands.copy()
@@ -149,8 +145,6 @@ class SchedulerCore:
         instant = min(self._jobs.next_deadline(), self._residency.due_at)
         if state.timers:
             instant = min(instant, state.next_timer())
-        if self._hedging.is_on:
-            instant = min(instant, self._hedging.next_due())
         if state.queue.size:
             instant = min(
                 instant,
@@ -187,11 +181,6 @@ class SchedulerCore:
     def queued(self) -> int:
         """Number of jobs that wait for a worker."""
         return len(self.state.queue)
-
-    @property
-    def hedges(self) -> tuple[int, int]:
-        """Number of copies of late requests that were sent, and of those that answered first."""
-        return self._hedging.sent, self._hedging.won
 
     @property
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
@@ -266,8 +255,6 @@ class SchedulerCore:
             self._hear(lease, completed=event.done > lease.done)
             if new := self._leases.record_progress(lease, event.done, event.compute_s):
                 self._interleaver.progressed(lease, new)
-            if self._hedging.is_on:
-                self._jobs.end_answered(lease)
 
     def _ended(self, event: AssignmentEnded) -> None:
         """Record the outcome of an assignment, and what follows from it."""

@@ -86,7 +86,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
             ahead of it; 0 if unknown.
         query_s: estimated time per query; 0 if unknown.
         probe: the queries measure an engine that the dictionary lacks on this worker's class.
-        hedge: it is a copy of a late request that another worker has; the first answer counts.
         batch_times: batch latencies, if it may be batched with other assignments.
         compute_by: latest completion of a batch that includes it.
         concurrent: it waits for no assignment in another session; see
@@ -104,7 +103,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
     estimate_s: float = 0.0
     query_s: float = 0.0
     probe: bool = False
-    hedge: bool = False
     batch_times: BatchTimes | None = None
     compute_by: float = math.inf
     concurrent: bool = False

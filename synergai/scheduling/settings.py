@@ -60,12 +60,6 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
         "yield to those of other tenants at the same priority; inf turns fair sharing off.",
         Meta(ge=0.0),
     ] = 60.0
-    hedge_share: Annotated[
-        float,
-        "Largest share of the requests, such as 5%, of which a copy goes to an "
-        "idle worker when they take much longer than expected; the first answer counts.",
-        Meta(ge=0.0, le=1.0),
-    ] = 0.0
     policy_options: dict[str, str] = {}
     stuck_s: Annotated[float, Meta(gt=0.0)] = 10.0
     max_faults: Annotated[int, Meta(ge=1)] = 3

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         JobCancelled,
         QueriesReady,
     )
-    from synergai.scheduling.rules.hedging import Hedging
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
@@ -36,12 +35,9 @@ class ActiveJobs:
         by_id: the jobs.
     """
 
-    def __init__(
-        self, state: State, leases: Leases, hedging: Hedging, probes: Probes, residency: Residency
-    ) -> None:
+    def __init__(self, state: State, leases: Leases, probes: Probes, residency: Residency) -> None:
         self._state = state
         self._leases = leases
-        self._hedging = hedging
         self._probes = probes
         self._residency = residency
         self.by_id: dict[JobId, JobRecord] = {}
@@ -96,8 +92,6 @@ class ActiveJobs:
                 forget(job)
             state.variants.removed(job)
         state.waiting.job_removed(job)
-        if self._hedging.is_on:
-            self._hedging.stop(job)
         for lease in job.leases.values():
             self._leases.stop(lease, abort=True)
 
@@ -143,9 +137,6 @@ class ActiveJobs:
         self._leases.release(lease, stopped=stopped)
         self._residency.released(lease)
         self._probes.finished(lease.assignment.id)
-        if self._hedging.is_on:
-            self._hedging.released(lease)
-            self.end_answered(lease)
         job = lease.job
         if not job.removed and job.remaining == 0:
             self.finish(job)
@@ -161,8 +152,3 @@ class ActiveJobs:
         """Take back the assignments of a worker whose reports are not trusted."""
         if worker := self._state.fleet.workers.get(event.worker_id):
             self.revoke(worker)
-
-    def end_answered(self, lease: Lease) -> None:
-        """End a request, one of whose two assignments has an answer."""
-        if job := self._hedging.answered(lease):
-            self.finish(job)

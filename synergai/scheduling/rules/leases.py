@@ -142,14 +142,6 @@ class Leases:
         self._state.waiting.enqueue(job)
         return lease
 
-    def repeat(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> Lease:
-        """Lease a query that runs twice, which is not queued and charged to no tenant."""
-        cost = self._cost(job, worker, estimate, 1)
-        self._begin_load(worker, estimate.session, estimate.setup_s)
-        lease = self._dispatch(job, worker, estimate.configuration, (0, 1), cost)
-        self._update_worker(worker, estimate.session, loads=estimate.setup_s > 0)
-        return lease
-
     def _begin_load(self, worker: WorkerRecord, session: Session, setup_s: float) -> None:
         """Record the load of a variant that an assignment needs, if it is not loaded."""
         if not session.configuration.variant or session in worker.sessions:
@@ -210,7 +202,6 @@ class Leases:
             estimate_s=estimate_s if math.isfinite(estimate_s) else 0.0,
             query_s=cost.per_query_s,
             probe=cost.estimate is None,
-            hedge=job.copy_of is not None,
             batch_times=cost.batch_times,
             compute_by=cost.compute_by,
             concurrent=concurrent,

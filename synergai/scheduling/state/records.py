@@ -200,7 +200,6 @@ class JobRecord:
         paces: observed over profiled seconds of this job, by worker.
         planned_at: when the last plan that included it completes it; None if there was none.
         removed: it has left the system; results of its leases are discarded.
-        copy_of: the late request that it repeats; see `hedging`.
         is_request: it is a single request whose client waits for the answer.
         limit: which variants of its engine it may use; None for all.
     """
@@ -222,7 +221,6 @@ class JobRecord:
     paces: dict[WorkerId, float] = field(default_factory=dict)
     planned_at: float | None = None
     removed: bool = False
-    copy_of: JobRecord | None = None
     is_request: bool = field(init=False)
     limit: Limit | None = None
 

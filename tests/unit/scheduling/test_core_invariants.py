@@ -99,8 +99,6 @@ class World:
     done: dict[AssignmentId, int] = field(default_factory=dict)
     outcomes: dict[JobId, Command | None] = field(default_factory=dict)
     workers: set[WorkerId] = field(default_factory=set)
-    requests: int = 0
-    copies: int = 0
 
     def handle(self, event: Event) -> None:
         if isinstance(event, AssignmentEnded | QueriesDone):
@@ -120,7 +118,6 @@ class World:
                     assert assignment.id > last_id
                     last_id = assignment.id
                     assert assignment.worker_id in self.workers
-                    self._count(assignment)
                     self.in_flight[assignment.id] = assignment
                     self.done[assignment.id] = 0
                 case Stop(assignment_id):
@@ -133,21 +130,6 @@ class World:
                     if isinstance(command, Finish):
                         assert len(self.recorded[job_id]) == self.jobs[job_id].queries
         self.check()
-
-    def _count(self, assignment: Assignment) -> None:
-        """Count a dispatched request or copy; copies stay within their share of the requests."""
-        job = self.jobs.get(assignment.job_id)
-        self.requests += job is not None and job.perishable and job.queries == 1
-        if not assignment.hedge:
-            return
-        self.requests -= 1
-        self.copies += 1
-        assert self.copies <= self.core.state.settings.hedge_share * self.requests
-        assert assignment.job_id not in self.outcomes
-        others = [a for a in self.in_flight.values() if a.job_id == assignment.job_id]
-        assert len(others) == 1, "a copy has one original"
-        busy = {a.worker_id for a in self.in_flight.values()}
-        assert assignment.worker_id not in busy, "a copy starts on an idle worker"
 
     def _record(self, event: AssignmentEnded | QueriesDone) -> None:
         assignment = self.in_flight.get(event.assignment_id)
@@ -176,11 +158,6 @@ class World:
             assert len(set().union(*places)) == job.job.queries
             assert (job in waiting) == (job.assignable > 0)
         assert set(core._jobs.by_id) == set(self.jobs) - set(self.outcomes)
-        assert core.hedges[0] == self.copies >= core.hedges[1]
-        for job_id, copy in core._hedging._copies.items():
-            assert core._jobs.by_id[job_id] is copy.job.copy_of
-            assert core._leases.get(copy.assignment.id) is copy
-        assert set(core._hedging._late) <= set(self.in_flight)
         assert set(core._leases._by_id) == set(self.in_flight)
         held = {
             lease.assignment.id
@@ -194,8 +171,7 @@ class World:
                 assert heads == [True] + [False] * (len(heads) - 1) if heads else True
             for lease in worker.all_leases():
                 assert lease.is_head or lease.phase is not Phase.SETUP
-                is_copy = lease.assignment.job_id in core._hedging._copies
-                assert lease.stopping or not lease.job.removed or is_copy
+                assert lease.stopping or not lease.job.removed
             available = worker in core.state.fleet.available(self.now)
             assert available == (worker.next_available_at(core.state.settings) <= self.now)
         wakeup = core.wakeup()
@@ -378,19 +354,6 @@ ACTIONS: Final[Sequence[Action]] = [
 ]
 
 
-REQUEST_ACTIONS: Final[Sequence[Action]] = [
-    *[_request] * 6,
-    *[_wake] * 8,
-    *[_end] * 3,
-    _submit,
-    _progress,
-    _start,
-    _cancel,
-    _change_worker,
-]
-"""Lets many requests become late while other workers are idle."""
-
-
 def make_world(data: st.DataObject, policy: str) -> World:
     chosen = SchedulingSettings(
         policy=policy,
@@ -399,7 +362,6 @@ def make_world(data: st.DataObject, policy: str) -> World:
         prefetch_s=data.draw(st.sampled_from([0.0, 0.02, 1.0])),
         prefetch_count=data.draw(st.sampled_from([1, 3, 64])),
         fair_burst_s=data.draw(st.sampled_from([0.0, 60.0])),
-        hedge_share=data.draw(st.sampled_from([0.0, 0.5, 1.0])),
     )
     return World(SchedulerCore(chosen, make_dictionary()))
 
@@ -410,30 +372,6 @@ def make_world(data: st.DataObject, policy: str) -> World:
 def test_queries_are_conserved_under_any_events(policy: str, data: st.DataObject) -> None:
     world = make_world(data, policy)
     drive(world, data, data.draw(st.integers(1, 40)))
-    finish(world)
-    assert set(world.jobs) == set(world.outcomes)
-
-
-@pytest.mark.parametrize("policy", ["malleable", "rr", "synergai"])
-@settings(max_examples=40)
-@given(data=st.data())
-def test_queries_are_conserved_while_late_requests_are_copied(
-    policy: str, data: st.DataObject
-) -> None:
-    world = World(
-        SchedulerCore(SchedulingSettings(policy=policy, hedge_share=1.0), make_dictionary())
-    )
-    for number in range(1, 4):
-        worker = Worker(
-            id=WorkerId(f"w{number}"),
-            worker_class=CLASSES[0],
-            engines=frozenset(ENGINES[:2]),
-            configurations=CONFIGURATIONS[:1],
-            sessions=frozenset(Session(engine, CONFIGURATIONS[0]) for engine in ENGINES[:2]),
-        )
-        world.workers.add(worker.id)
-        world.handle(WorkerJoined(worker))
-    drive(world, data, data.draw(st.integers(1, 40)), REQUEST_ACTIONS)
     finish(world)
     assert set(world.jobs) == set(world.outcomes)
 

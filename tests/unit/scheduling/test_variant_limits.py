@@ -24,7 +24,6 @@ from synergai.scheduling.events import (
     JobArrived,
     ProfilesAdded,
     ProfilesRemoved,
-    TimePassed,
     Worker,
     WorkerJoined,
 )
@@ -46,9 +45,7 @@ def make_entry(variant: str, qps: float = 10.0) -> ProfileEntry:
     )
 
 
-def core_with(
-    *profiled: str, workers: int = 1, hedge_share: float = 0.0, other: bool = False
-) -> SchedulerCore:
+def core_with(*profiled: str, workers: int = 1, other: bool = False) -> SchedulerCore:
     """Return a core with workers that have the family loaded, of which some variants are profiled.
 
     The last one is the fastest.
@@ -56,7 +53,6 @@ def core_with(
     Args:
         profiled: names of the profiled variants.
         workers: number of workers.
-        hedge_share: share of requests that may be copied.
         other: whether they have a profiled engine without variants as well.
     """
     entries = [make_entry(name, 10.0 * (1 + number)) for number, name in enumerate(profiled)]
@@ -76,7 +72,7 @@ def core_with(
         )
         for number in range(workers)
     ]
-    return make_core(entries, described, hedge_share=hedge_share)
+    return make_core(entries, described)
 
 
 def submit(
@@ -158,20 +154,6 @@ def test_request_that_may_use_a_profiled_variant_measures_no_other() -> None:
     [assignment] = submit(core_with("medium", "small"), floor=0.8)
     assert not assignment.probe
     assert assignment.configuration.variant == "medium"
-
-
-@pytest.mark.parametrize(("variant", "floor"), [("large", 0.0), ("", 0.87)])
-def test_copy_of_a_late_request_keeps_to_what_it_may_use(variant: str, floor: float) -> None:
-    core = core_with("large", "medium", "small", workers=2, hedge_share=1.0)
-    [first] = submit(core, variant, floor)
-    copies: list[Assignment] = []
-    while not copies:  # it also wakes up to plan what is loaded
-        due = core.wakeup()
-        assert due is not None
-        copies = dispatched(core.handle(TimePassed(), due))
-    [copy] = copies
-    assert copy.hedge
-    assert copy.configuration.variant == first.configuration.variant == "large"
 
 
 def test_request_that_may_measure_nothing_interrupts_no_job() -> None:
