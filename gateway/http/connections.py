@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.access.peer_certificate import peer_certificate
 from gateway.http.bodies import MIN_BYTES_PER_S
-from gateway.passage.middleware import CERTIFICATE
+from gateway.passage.middleware import PEER
+from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
     import asyncio
 
-    from gateway.access.peer_certificate import PeerCertificate
     from synergai.protocol.unread import UnreadResponses
 
 MAX_CONNECTIONS: Final = 512
@@ -58,7 +57,7 @@ class LimitedConnection(HttpToolsProtocol):
     """
 
     _surplus = False
-    _certificate: PeerCertificate | None = None
+    _peer: Peer
     _in_head = False
     _head_bytes = 0
     waiting_since = 0.0
@@ -75,7 +74,7 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Accept or refuse a connection."""
         super().connection_made(transport)
-        self._certificate = peer_certificate(transport.get_extra_info("ssl_object"))
+        self._peer = Peer(transport)
         count = len(self.connections)
         self._surplus = count > MAX_CONNECTIONS
         self.waiting_since = self.loop.time()
@@ -155,7 +154,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         state: dict[str, Any] = self.scope["state"]
         state[SURPLUS] = self._surplus
-        state[CERTIFICATE] = self._certificate
+        state[PEER] = self._peer
 
     def on_headers_complete(self) -> None:
         """Handle a request whose head is complete.

@@ -11,7 +11,6 @@ from gateway.access.caller import current_caller
 from gateway.http.errors import json_response
 from gateway.passage.middleware import peer_of
 from gateway.requests.shared_memory import Owner, Region, SharedMemoryRegions
-from synergai.protocol.local_peers import local_user
 from synergai.protocol.oip_rest.requests import decode_json
 
 if TYPE_CHECKING:
@@ -66,5 +65,5 @@ def shared_memory_routes(regions: SharedMemoryRegions, bodies: Bodies) -> list[R
 
 def _owner_and_name(request: Request) -> tuple[Owner, str]:
     """Return a caller on this machine, and the region in the path or nothing."""
-    owner = Owner(current_caller().tenant, local_user(peer_of(request.scope)))
+    owner = Owner(current_caller().tenant, peer_of(request.scope).user)
     return owner, request.path_params.get("name", "")

@@ -8,8 +8,7 @@ from gateway.access.enrolments import sha256
 from gateway.access.peer_certificate import peer_certificate
 from gateway.access.worker_rules import JoiningWorker
 from synergai.errors import InvalidInput, Unauthenticated
-from synergai.protocol.grpcio.front import peer_tls
-from synergai.protocol.local_peers import is_local
+from synergai.protocol.grpcio.front import peer_of
 
 if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
@@ -25,10 +24,11 @@ def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker
     Raises:
         InvalidInput: the secret or token is too short or too long.
         Unauthenticated: it came over a connection that others may have read.
+        Unavailable: the connection has closed.
     """
-    tls = peer_tls(context.peer())
+    peer = peer_of(context.peer())
     if message.secret or message.enrolment_token:
-        if not (tls or is_local(context.peer())):
+        if not (peer.tls or peer.is_local):
             raise Unauthenticated(
                 "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
             )
@@ -38,7 +38,7 @@ def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker
                     f"a worker's secret and token must have {_MIN_SECRET} to {_MAX_SECRET} "
                     "characters"
                 )
-    certificate = peer_certificate(tls)
+    certificate = peer_certificate(peer.tls)
     return JoiningWorker(
         id=message.worker_id,
         worker_class=message.worker_class,

@@ -15,7 +15,7 @@ from gateway.access.peer_certificate import peer_certificate
 from gateway.audit.grpc_calls import GrpcRecord
 from synergai.errors import SynergaiError
 from synergai.protocol import rpc
-from synergai.protocol.grpcio.front import peer_address, peer_tls
+from synergai.protocol.grpcio.front import peer_address, peer_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -83,7 +83,8 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
                     raise refusal
                 if self._certificates:
                     metadata: Any = context.invocation_metadata() or ()
-                    await self._admit(method, metadata, peer_certificate(peer_tls(context.peer())))
+                    certificate = peer_certificate(peer_of(context.peer()).tls)
+                    await self._admit(method, metadata, certificate)
                 with self._passage.count(METHODS.get(method), peer, stream=stream):
                     yield None if record is None else record.on_response
             except SynergaiError as error:

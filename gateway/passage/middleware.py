@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from gateway.access.authenticator import AUTHORIZATION
 from gateway.access.methods import ROUTES
+from gateway.access.peer_certificate import peer_certificate
 from synergai.errors import SynergaiError
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.passage.passage import Passage
+    from synergai.protocol.peer import Peer
 
-CERTIFICATE: Final = "certificate"
-"""Key of the request's state: the verified certificate of the connection, or None."""
+PEER: Final = "peer"
+"""Key of the request's state: the connection's `Peer`."""
 _CHANGES: Final = frozenset(
     {"/v2/repository/models/{name}/load", "/v2/repository/models/{name}/unload"}
 )
@@ -44,14 +46,14 @@ class PassageMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        peer = peer_of(scope)
+        peer = peer_address(scope)
         call = self._passage.audit(f"{scope['method']} {self._route}", peer)
         if call is not None:
             call.object = scope.get("path_params", {}).get("name", "")
         change = self._route in _CHANGES
         try:
             authorization = Headers(scope=scope).getlist(AUTHORIZATION)
-            certificate = scope.get("state", {}).get(CERTIFICATE)
+            certificate = peer_certificate(peer_of(scope).tls)
             await self._passage.admit(self._permission, authorization, certificate)
             with self._passage.count(self._permission, peer):
                 await self._app(scope, receive, send)
@@ -63,7 +65,13 @@ class PassageMiddleware:
             call.end()
 
 
-def peer_of(scope: Scope) -> str:
+def peer_of(scope: Scope) -> Peer:
+    """Return the client of a request."""
+    peer: Peer = scope["state"][PEER]
+    return peer
+
+
+def peer_address(scope: Scope) -> str:
     """Return the address of a request's client, ``http:HOST:PORT``."""
     host, port = scope.get("client") or ("", 0)
     return f"http:{host}:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -13,6 +14,7 @@ from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unaut
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.protocol import rpc
+from synergai.protocol.grpcio.front import peer_of
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.unread import COUNTED_BYTES
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.servicers.inference_calls import InferenceCalls
+    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import RequestHeader
     from synergai.protocol.rpc import Context, Malformed, RawRequest
     from synergai.protocol.unread import UnreadResponses
@@ -146,7 +149,8 @@ class InferenceServicer:
         """Run one request; its tensors are not decoded."""
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
         budget_s = context.time_remaining()
-        response = bytes(await self._calls.infer(request, budget_s, tenant, context.peer))
+        peer = partial(_peer, context)
+        response = bytes(await self._calls.infer(request, budget_s, tenant, peer))
         if len(response) >= COUNTED_BYTES:
             rpc.count_unread(self._unread, context, len(response))
         return response
@@ -164,7 +168,7 @@ class InferenceServicer:
             self._calls,
             budget_s,
             tenant,
-            context.peer,
+            partial(_peer, context),
             window=window,
             end_on_error=STREAM_ERROR_METADATA in metadata,
             unread=self._unread,
@@ -189,3 +193,7 @@ class InferenceServicer:
         """End all streams, which clients keep open and would delay the server's shutdown."""
         for stream in self._streams:
             stream.stop()
+
+
+def _peer(context: Context) -> Peer:
+    return peer_of(context.peer())

@@ -17,7 +17,6 @@ from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
 from gateway.servicers.engine_messages import engine_config, engine_metadata, engine_statistics
 from synergai.errors import EnginePending, NotSupported, SynergaiError
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
-from synergai.protocol.local_peers import local_user
 from synergai.protocol.request_codec import names_regions
 from synergai.versions import (
     parse_version,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.requests.inference import Inference, PendingRequest
     from gateway.requests.shared_memory import SharedMemoryRegions
     from synergai.domain import Engine, EngineName
+    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import RawRequest
     from synergai.runtime.clock import Clock
@@ -113,7 +113,7 @@ class InferenceCalls:
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str,
-        peer: Callable[[], str],
+        peer: Callable[[], Peer],
     ) -> Buffer:
         """Run one request and return the serialised ``ModelInferResponse``; cancelling cancels it.
 
@@ -121,7 +121,7 @@ class InferenceCalls:
             raw: the request.
             budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
-            peer: returns gRPC's name of the client.
+            peer: returns the client.
 
         Raises:
             SynergaiError: the request is rejected or fails.
@@ -138,7 +138,7 @@ class InferenceCalls:
         raw: RawRequest[RequestHeader],
         budget_s: float | None,
         tenant: str,
-        peer: Callable[[], str],
+        peer: Callable[[], Peer],
     ) -> PendingRequest:
         """Accept a request, and start it or hold it while its engine is being inspected.
 
@@ -148,9 +148,8 @@ class InferenceCalls:
         request: PendingRequest
         try:
             if names_regions(raw.parsed):
-                tensors = SharedTensors(
-                    self._regions, Owner(caller.tenant, local_user(peer())), raw
-                )
+                owner = Owner(caller.tenant, peer().user)
+                tensors = SharedTensors(self._regions, owner, raw)
                 raw = tensors.request
             try:
                 request = self._inference.begin(caller, raw, budget_s, tenant)

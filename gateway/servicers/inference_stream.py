@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.requests.inference import PendingRequest
     from gateway.servicers.inference_calls import InferenceCalls
+    from synergai.protocol.peer import Peer
     from synergai.protocol.request_codec import Buffer, RequestHeader
     from synergai.protocol.rpc import Malformed, RawRequest
     from synergai.protocol.unread import UnreadResponses
@@ -40,7 +41,7 @@ class InferenceStream:
         calls: runs the requests.
         budget_s: seconds until the call's deadline; None if it has none.
         tenant: tenant of requests whose parameters name none.
-        peer: returns gRPC's name of the client.
+        peer: returns the client.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
@@ -57,7 +58,7 @@ class InferenceStream:
         calls: InferenceCalls,
         budget_s: float | None,
         tenant: str,
-        peer: Callable[[], str],
+        peer: Callable[[], Peer],
         *,
         window: int,
         end_on_error: bool,

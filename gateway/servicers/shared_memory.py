@@ -12,7 +12,7 @@ from gateway.requests.shared_memory import Owner, Region
 from gateway.servicers.inference import SERVICE
 from synergai.oip import shared_memory_pb2 as pb
 from synergai.protocol import rpc
-from synergai.protocol.local_peers import local_user
+from synergai.protocol.grpcio.front import peer_of
 
 if TYPE_CHECKING:
     from gateway.requests.shared_memory import SharedMemoryRegions
@@ -71,4 +71,4 @@ async def _unregister_none(
 
 def _owner(context: Context) -> Owner:
     """Return a caller on this machine."""
-    return Owner(current_caller().tenant, local_user(context.peer()))
+    return Owner(current_caller().tenant, peer_of(context.peer()).user)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
+from synergai.errors import Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.grpcio import front as front_module
-from synergai.protocol.grpcio.front import Front, peer_address
+from synergai.protocol.grpcio.front import Front, peer_address, peer_of
 from synergai.protocol.grpcio.resilient_server import ResilientServer
 from synergai.runtime.ports import bind
 from tests import http2
@@ -29,7 +30,7 @@ class Echo:
 
     Attributes:
         address: address of the front.
-        peers: addresses of the clients that have called.
+        peers: names of the clients that have called.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Echo:
         self.peers: list[str] = []
 
     async def call(self, request: bytes, context: Any) -> bytes:
-        self.peers.append(peer_address(context.peer()))
+        self.peers.append(context.peer())
         return request
 
     async def answer_at_length(self, _request: bytes, _context: Any) -> bytes:
@@ -72,6 +73,14 @@ async def until_closed(connection: http2.Http2Connection) -> None:
             await asyncio.sleep(0.05)
 
 
+def is_known(peer: str) -> bool:
+    try:
+        peer_of(peer)
+    except Unavailable:
+        return False
+    return True
+
+
 async def test_handlers_know_the_address_of_the_client(echo: Echo) -> None:
     with http2.Http2Connection(echo.address) as connection:
         host, port = connection.own_address
@@ -79,7 +88,16 @@ async def test_handlers_know_the_address_of_the_client(echo: Echo) -> None:
         async with asyncio.timeout(30):
             while not echo.peers:  # noqa: ASYNC110 - polls
                 await asyncio.sleep(0.02)
-    assert echo.peers == [f"ipv4:{host}:{port}"]
+    assert [peer_address(each) for each in echo.peers] == [f"ipv4:{host}:{port}"]
+
+
+async def test_client_whose_connection_has_closed_is_unknown(echo: Echo) -> None:
+    async with echo.channel() as channel:
+        await raw_unary(channel, "/echo/Call")(b"x", timeout=30)
+        assert peer_of(echo.peers[0]).is_local
+    async with asyncio.timeout(30):
+        while is_known(echo.peers[0]):  # noqa: ASYNC110 - polls
+            await asyncio.sleep(0.02)
 
 
 async def test_large_messages_pass_in_both_directions_at_once(echo: Echo) -> None:

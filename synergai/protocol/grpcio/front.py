@@ -17,9 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from synergai.errors import InvalidInput
+from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.grpcio.call_turns import CallTurns
 from synergai.protocol.grpcio.http2_limits import Http2Limits
+from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
     import ssl
@@ -41,9 +42,9 @@ _CHUNK_BYTES: Final = 64 << 10
 _LOG_INTERVAL_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
-_tls_of: Final[dict[str, ssl.SSLObject]] = {}
-"""TLS of the clients that use it, by the name of the server's peer, which is unique on this machine
-and cannot be guessed."""
+_peers: Final[dict[str, Peer]] = {}
+"""The clients by the name of the server's peer, which is unique on this machine and cannot be
+guessed."""
 
 
 def peer_address(peer: str) -> str:
@@ -55,13 +56,19 @@ def peer_address(peer: str) -> str:
     return _name_of(peer).partition("/")[2] or peer
 
 
-def peer_tls(peer: str) -> ssl.SSLObject | None:
-    """Return the TLS connection of a client; None if it has none.
+def peer_of(peer: str) -> Peer:
+    """Return the client from gRPC's name of a peer.
 
     Args:
         peer: what the ``peer()`` of a call returns.
+
+    Raises:
+        Unavailable: its connection has closed, so its identity is unknown.
     """
-    return _tls_of.get(_name_of(peer))
+    try:
+        return _peers[_name_of(peer)]
+    except KeyError:
+        raise Unavailable("the connection of this call has closed") from None
 
 
 def _name_of(peer: str) -> str:
@@ -238,7 +245,7 @@ class Client(asyncio.Protocol):
         self._refused = True
         self._stop_timer()
         self._front.leave(self)
-        _tls_of.pop(self._name, None)
+        _peers.pop(self._name, None)
         if self._connecting is not None:
             self._connecting.cancel()
         if self._server is not None:
@@ -314,9 +321,7 @@ class Client(asyncio.Protocol):
             _log.warning("cannot pass on a connection: %s", error.strerror)
             self.abort()
             return
-        tls = self._transport.get_extra_info("ssl_object")
-        if tls is not None:
-            _tls_of[self._name] = tls
+        _peers[self._name] = Peer(self._transport)
         for data in self._waiting:  # which may be too much for the server
             self._server.transport.write(data)
         self._waiting.clear()

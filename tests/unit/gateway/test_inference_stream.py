@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -13,6 +14,7 @@ from gateway.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
+from synergai.protocol.peer import Peer
 from synergai.protocol.request_codec import parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.unread import UnreadResponses
@@ -81,7 +83,7 @@ class Streaming:
             cast("InferenceCalls", self.calls),
             None,
             "",
-            str,
+            partial(Peer, asyncio.Transport()),
             window=window,
             end_on_error=False,
             unread=UnreadResponses(),

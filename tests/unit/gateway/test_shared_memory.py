@@ -10,10 +10,8 @@ import pytest
 
 from gateway.requests.shared_memory import MAX_REGIONS, Owner, Region, SharedMemoryRegions, Span
 from gateway.requests.shared_tensors import SharedMemoryRequest, SharedTensors
-from synergai.errors import Conflict, InvalidInput, NotFound, Overloaded, PermissionDenied
+from synergai.errors import Conflict, InvalidInput, NotFound, Overloaded
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
-from synergai.protocol import local_peers
-from synergai.protocol.local_peers import is_local, local_user
 from synergai.protocol.request_codec import RequestDecoder, names_regions
 from synergai.protocol.rpc import RawRequest
 
@@ -227,46 +225,12 @@ def test_requests_of_other_tenants_cannot_use_a_region(regions: SharedMemoryRegi
         SharedTensors(regions, OTHER, received(message()))
 
 
-@pytest.mark.parametrize(
-    "peer", ["", "ipv4:10.0.0.7:1234", "ipv6:[2001:db8::1]:99", "http:1.2.3.4:5"]
-)
-def test_clients_on_other_machines_are_no_users_of_this_one(peer: str) -> None:
-    with pytest.raises(PermissionDenied, match="loopback"):
-        local_user(peer)
-
-
-TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid
-   0: 0100007F:1267 0100007F:1F41 01 00000000:00000000 00:00000000 00000000  1000        0 1 2
-   1: 0100007F:1268 0100007F:1F41 06 00000000:00000000 00:00000000 00000000     0        0 1 2
-   2: 0100007F:1269 0100007F:1F41 01 00000000:00000000 00:00000000 00000000  1000        0 1 2
-   3: 0100007F:1269 0100007F:1F42 01 00000000:00000000 00:00000000 00000000  1001        0 1 2
-   4: 0100007F:126A 0100007F:1F41 01 00000000:00000000 00:00000000 00000000 65534        0 1 2
-"""
-
-
-def test_user_of_a_client_is_that_of_its_only_open_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tcp").write_text(TABLE)
-    monkeypatch.setattr(local_peers, "_TABLES", tmp_path)
-    assert local_user("http:127.0.0.1:4711") == 1000
-    for port in (4712, 4713, 4714, 4715):  # closed, ambiguous, unknown, absent
-        with pytest.raises(PermissionDenied, match="which user's"):
-            local_user(f"ipv4:127.0.0.1:{port}")
-
-
 def test_memory_of_another_user_is_refused(regions: SharedMemoryRegions) -> None:
     other = Owner("lab", os.getuid() + 1)
     with pytest.raises(InvalidInput, match="belongs to another user"):
         regions.register(other, REGION)
     with pytest.raises(NotFound):
         regions.read(other, Span("r", 0, 1))
-
-
-def test_peers_behind_the_front_are_those_of_its_clients() -> None:
-    assert is_local("unix-abstract:synergai-1/ipv4:127.0.0.1:4711")
-    assert is_local("unix-abstract:synergai-1/ipv6:%5B::1%5D:4711")
-    assert not is_local("unix-abstract:synergai-1/ipv4:10.0.0.7:4711")
 
 
 def test_malformed_references_are_refused(regions: SharedMemoryRegions) -> None:
