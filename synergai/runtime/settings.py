@@ -69,6 +69,8 @@ _OF_SERVICE: Final = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?")
 """Rest of the names that Kubernetes gives to variables about a service; `PORT` has a URL."""
 _GIVEN: Final = "given"
 _NOUNS: Final[dict[Any, str]] = {int: "an integer", float: "a number", bool: "true or false"}
+_FLAGS: Final[dict[str, Any]] = {"yes": True, "on": True, "no": False, "off": False}
+"""Words for flags that msgspec does not know."""
 
 
 class Option(NamedTuple):
@@ -116,12 +118,9 @@ class Option(NamedTuple):
         Raises:
             InvalidInput: it is invalid.
         """
-        kind = self.bare_type
-        if isinstance(value, str) and get_origin(kind) is tuple:
-            value = [part.strip() for part in value.split(",") if part.strip()]
-        elif isinstance(value, str) and get_origin(kind) is dict:
-            value = _pairs(value)
         given = value
+        if isinstance(value, str):
+            value = _split(value, self.bare_type)
         for mark in self._marks(Parsed):
             value = mark.parse(value)
         try:
@@ -142,27 +141,14 @@ class Option(NamedTuple):
         kind = self.bare_type
         if get_origin(kind) is tuple:
             part = Option(self.name, get_args(kind)[0], NODEFAULT)
-            return f"a list, each part of which is {part._expectation()}"
+            one_or_more = "one or more " if any(m.min_length for m in self._marks(Meta)) else ""
+            return f"a list of {one_or_more}values, each {part._expectation()}"
         if get_origin(kind) is dict:
             part = Option(self.name, get_args(kind)[1], NODEFAULT)
-            return f"pairs KEY=VALUE, each value of which is {part._expectation()}"
+            return f"a list of KEY=VALUE, each value {part._expectation()}"
         if choices := choices_of(kind):
             return f"one of {', '.join(choices)}"
-        return " ".join([_NOUNS.get(kind, "a text"), *self._limits()])
-
-    def _limits(self) -> Iterator[str]:
-        for meta in self._marks(Meta):
-            if meta.ge is not None and meta.le is not None:
-                yield f"from {meta.ge:,} to {meta.le:,}"
-                continue
-            for limit, text in (
-                (meta.gt, "greater than"),
-                (meta.ge, "of at least"),
-                (meta.lt, "less than"),
-                (meta.le, "of at most"),
-            ):
-                if limit is not None:
-                    yield f"{text} {limit:,}"
+        return " ".join([_NOUNS.get(kind, "a string"), *map(_range, self._marks(Meta))])
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -227,7 +213,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     @classmethod
     def _name_unknown_variables(cls) -> None:
         """Warn of environment variables with the prefix of these settings that are none of them."""
-        known = {cls.env_var("config"), *map(cls.env_var, options_of(cls))}
+        names = [*options_of(cls), *(["config"] if cls.has_file else [])]
+        known = set(map(cls.env_var, names))
         for name in sorted(os.environ):
             rest = name.removeprefix(cls.env_prefix)
             if rest == name or name in known or _OF_SERVICE.fullmatch(rest):
@@ -315,6 +302,36 @@ def choices_of(kind: Any) -> list[str]:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return [str(choice.value) for choice in kind]
     return []
+
+
+def _range(meta: Meta) -> str:
+    """Say which numbers are allowed."""
+    if meta.ge is not None and meta.le is not None:
+        return f"from {_number(meta.ge)} to {_number(meta.le)}"
+    limits = (
+        ("greater than", meta.gt),
+        ("at least", meta.ge),
+        ("less than", meta.lt),
+        ("at most", meta.le),
+    )
+    text = " and ".join(f"{text} {_number(n)}" for text, n in limits if n is not None)
+    return f"of {text}" if text.startswith("at ") else text
+
+
+def _number(number: float) -> str:
+    """Return ``1,000`` for 1000.0."""
+    return f"{number:,}".removesuffix(".0")
+
+
+def _split(text: str, kind: Any) -> Any:
+    """Return the parts of a list, the pairs of a dictionary, or a number without spaces."""
+    if get_origin(kind) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if get_origin(kind) is dict:
+        return _pairs(text)
+    if kind is bool:
+        return _FLAGS.get(text.strip().lower(), text.strip())
+    return text.strip() if kind in _NOUNS else text
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ class Shop(Settings, frozen=True, kw_only=True):
     upstream: Annotated[Address | None, "An address."] = None
     queue_bound: Annotated[int, "A number.", Meta(gt=0)] = 10
     patience: Annotated[float | None, "A number."] = None
-    threads: Annotated[tuple[int, ...], "Numbers."] = (1, 2)
+    threads: Annotated[tuple[int, ...], Meta(min_length=1), "Numbers."] = (1, 2)
     labels: Annotated[dict[str, str], "Pairs."] = field(default_factory=dict)
     colour: Annotated[Colour, "An enum."] = Colour.RED
     infeasible: Annotated[Literal["defer", "reject"], "A choice."] = "defer"
@@ -51,6 +51,8 @@ class Shop(Settings, frozen=True, kw_only=True):
     models: Annotated[Path | None, "A path."] = None
     wait_s: Annotated[float, "A time.", Meta(ge=0)] = 1.0
     tax_share: Annotated[float, "A share.", Meta(le=0.5)] = 0.0
+    discount: Annotated[float, "A number.", Meta(gt=0.0, le=1.0)] = 1.0
+    stock: Annotated[dict[str, Annotated[int, Meta(ge=0)]], "Pairs."] = field(default_factory=dict)
     look_s: float = 5.0
 
 
@@ -169,6 +171,15 @@ def test_unknown_environment_variable_is_named_with_a_suggestion(
     ]
 
 
+def test_variable_that_names_a_file_is_named_if_the_command_reads_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ORDER_CONFIG", "order.toml")
+    Order.load({"engine": "e"})
+    [message] = caplog.messages
+    assert message.startswith("ORDER_CONFIG has no effect: there is no such setting")
+
+
 def test_unknown_key_of_the_file_is_named_with_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("queue_bund = 1")
@@ -261,15 +272,30 @@ def test_units_follow_from_the_name(name: str, text: str, value: float) -> None:
         ("wait_s", "nan", "not a"),
         ("patience", "nan", "'nan' is not a number"),
         ("patience", "long", "'long' is not a number"),
-        ("threads", "1,two", r"\['1', 'two'\] is not a list, each part of which is an integer"),
+        ("threads", "1,two", "'1,two' is not a list of one or more values, each an"),
+        ("threads", ",", "',' is not a list of one or more values, each an integer$"),
+        ("stock", "nail=no", "'nail=no' is not a list of KEY=VALUE, each value an integer of at"),
+        ("patience", [], r"\[\] is not a number$"),
+        ("discount", "2", "'2' is not a number greater than 0 and at most 1$"),
         ("verbose", "maybe", "'maybe' is not true or false"),
         ("colour", "green", "'green' is not one of red, blue"),
         ("nothing", "1", "unknown setting 'nothing'"),
     ],
 )
-def test_invalid_value_is_refused_with_what_is_valid(name: str, text: str, message: str) -> None:
+def test_invalid_value_is_refused_with_what_is_valid(name: str, text: object, message: str) -> None:
     with pytest.raises(InvalidSettings, match=message):
         Shop.load({name: text})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("yes", True), ("On", True), ("1", True), ("no", False), ("off", False)]
+)
+def test_flag_is_given_in_the_words_of_the_help_and_of_yaml(text: str, value: bool) -> None:
+    assert Shop.load({"verbose": text}).verbose is value
+
+
+def test_spaces_around_a_number_are_ignored() -> None:
+    assert Shop.load({"queue_bound": " 7 "}).queue_bound == 7
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:8001", "localhost:0", "[::1]:65535", "[fe80::1%0]:1"])
