@@ -92,7 +92,10 @@ class StateFile(Generic[T]):
 
     def changed(self) -> bool:
         """Return whether the file was replaced since it was last read or written here."""
-        return self._stat() != self._stamp
+        try:
+            return self._stat() != self._stamp
+        except OSError as error:
+            raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:

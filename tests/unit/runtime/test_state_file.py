@@ -43,6 +43,12 @@ def test_only_changes_by_others_are_changes(tmp_path: Path) -> None:
     assert not file.changed()
 
 
+def test_file_that_cannot_be_looked_at_is_unavailable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable, match="cannot be read: Not a directory"):
+        numbers(tmp_path / "file").changed()
+
+
 def test_changes_under_the_lock_do_not_overwrite_each_other(tmp_path: Path) -> None:
     numbers(tmp_path).write({"a": 0})
 
