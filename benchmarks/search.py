@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from profiler.search.space import Row
     from profiler.search.trials import TrialResult
 
-TUNED_ON: Final = range(100, 106)
-"""Seeds of the synthetic fleets, and of the surfaces, on which the search was tuned."""
 REPORTED_ON: Final = range(8)
+"""Seeds of the synthetic fleets. The search was tuned on those from 100 to 105, and on the surfaces
+with these seeds."""
 NOISE_SEEDS: Final = range(10)
 SURFACE_SEEDS: Final = range(200, 212)
 EXPERIMENT_SEEDS: Final = range(1000, 1030)

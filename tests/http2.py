@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
 END_STREAM, END_HEADERS = 0x1, 0x4
 CANCEL: Final = 8
 
@@ -110,24 +110,6 @@ class Http2Connection:
         while b"grpc-status" not in received and (data := self._socket.recv(1 << 16)):
             received += data
         return received
-
-    def count_resets(self, enough: int) -> int:
-        """Read until the server has reset `enough` streams or sends nothing more; return how many.
-
-        The server must have answered everything else: other frames are discarded.
-        """
-        received, resets = b"", 0
-        self._socket.settimeout(5.0)
-        with contextlib.suppress(TimeoutError):
-            while resets < enough and (data := self._socket.recv(1 << 16)):
-                received += data
-                while len(received) >= 9:
-                    end = 9 + int.from_bytes(received[:3], "big")
-                    if len(received) < end:
-                        break
-                    resets += received[3] == RST_STREAM
-                    received = received[end:]
-        return resets
 
     def is_closed(self) -> bool:
         """Discard what the server sent; return whether it has closed the connection."""

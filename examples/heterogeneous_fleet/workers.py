@@ -52,7 +52,6 @@ WORKERS: Final = (
     EmulatedWorker(worker_class=WorkerClass("board"), fast="0.5cpu", frugal="0.2cpu"),
     EmulatedWorker(worker_class=WorkerClass("gadget"), fast="0.25cpu", frugal="0.12cpu"),
 )
-FAST_MODES: Final = frozenset(worker.fast for worker in WORKERS)
 
 
 def declared_watts(mode: str) -> float:

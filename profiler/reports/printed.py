@@ -263,8 +263,6 @@ CELLS: Final = {
 }
 """Figures 7.3 to 7.7 by policy and experiment: one run each."""
 
-BASELINES: Final = ("rr", "srr", "lru", "mru", "be")
-
 P99_OVER_SYNERGAI: Final = {
     "DL-FL": {"be": 2.1, "mru": 2.3, "rr": 2.4, "lru": 2.4, "srr": 3.6},
     "DH-FL": {"be": 2.50, "lru": 2.43, "mru": 2.27, "rr": 2.51, "srr": 3.51},

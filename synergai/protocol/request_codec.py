@@ -243,11 +243,6 @@ def _with_raw(message: bytes, number: int, contents: Iterable[Buffer]) -> bytes:
     return b"".join(parts)
 
 
-def raw_input_prefix(size: int) -> bytes:
-    """Return the tag and length that precede `size` bytes of ``raw_input_contents``."""
-    return field_prefix(_RAW_INPUT_CONTENTS, size)
-
-
 def raw_output_prefix(size: int) -> bytes:
     """Return the tag and length that precede `size` bytes of ``raw_output_contents``."""
     return field_prefix(_RAW_OUTPUT_CONTENTS, size)

@@ -387,14 +387,12 @@ class Fleet:
         local: the processes.
         killed: kills by victim.
         kills: the seconds around them.
-        gateway_started_at: time of the gateway's last start.
     """
 
     def __init__(self, directory: Path, faults: Sequence[str]) -> None:
         self.local = LocalFleet(directory / "run")
         self.killed: collections.Counter[str] = collections.Counter()
         self.kills: list[Interval] = []
-        self.gateway_started_at = 0.0
         self._models, self._dictionary = write_engine(directory)
         self._prefix = plant(directory, faults)
 
@@ -444,7 +442,6 @@ class Fleet:
     def _start_gateway(self) -> None:
         options = ["--dictionary", str(self._dictionary), "--log-level", "warning"]
         self.local.start_gateway(options, self._prefix)
-        self.gateway_started_at = time.monotonic()
 
     def _start_agent(self, name: str) -> None:
         options = ["--threads", "1", "--log-level", "warning"]

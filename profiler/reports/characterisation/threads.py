@@ -50,12 +50,6 @@ class EngineScaling:
     best: int
     near_best: int
 
-    @property
-    def collapses(self) -> bool:
-        """Whether most threads give less than nine tenths of the best QPS."""
-        most = max(self.entries)
-        return self.entries[most].qps < 0.9 * self.entries[self.best].qps
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadScaling:

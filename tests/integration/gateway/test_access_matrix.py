@@ -66,7 +66,6 @@ class Call:
 
 # --- gRPC ---------------------------------------------------------------------------------
 
-_SHARED_MEMORY = ("Status", "Register", "Unregister")
 _OIP = "inference.GRPCInferenceService"
 GRPC_CALLS = {
     "grpc.health.v1.Health/Check": Call(PUBLIC),

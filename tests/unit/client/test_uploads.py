@@ -34,7 +34,6 @@ class Spool:
     def __init__(self, breaks: list[tuple[int, int]]) -> None:
         self.breaks = breaks
         self.names: list[str] = []
-        self.most_unstored = 0
 
     def call(self) -> Call:
         return Call(self, *(self.breaks.pop(0) if self.breaks else (10**6, 0)))

@@ -15,7 +15,6 @@ from synergai.errors import InvalidInput
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService
 from synergai.profiles.store import DictionaryDamaged, DictionaryStore
-from synergai.runtime import database
 from synergai.runtime.database import connect
 from tests.unit.profiles.test_storage import an_entry, content
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 ENTRIES = [an_entry(f"engine-{number:03}", 1.0 + number) for number in range(200)]
 FLIPS = 200
 PAGE = 4096
-CHECKSUM_VFS = database._CHECKSUM_VFS
 
 
 @pytest.fixture

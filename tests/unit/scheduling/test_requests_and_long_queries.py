@@ -52,7 +52,6 @@ class Box:
     Attributes:
         answers: seconds from arrival to answer of the short requests; infinite if they expired.
         refused: how many requests the gateway refused.
-        long_done: completed long queries.
         lost_s: time spent on queries that were aborted.
     """
 
@@ -67,7 +66,6 @@ class Box:
         self.now = 0.0
         self.answers: dict[JobId, float] = {}
         self.refused = 0
-        self.long_done = 0
         self.lost_s = 0.0
         self._numbers = itertools.count()
         self._arrived: dict[JobId, float] = {}
@@ -152,7 +150,6 @@ class Box:
             self._end_head(Outcome.STOPPED)
             return
         self._done += 1
-        self.long_done += head.engine == LONG
         if self._done == head.count:
             self._end_head(Outcome.COMPLETED)
         elif head.id in self._stopping:

@@ -94,12 +94,11 @@ def test_threads_are_compared_in_one_mode_and_on_one_provider() -> None:
     assert scaling.near_best == 4
 
 
-def test_an_engine_that_is_slower_with_all_threads_collapses() -> None:
+def test_an_engine_may_be_slower_with_all_threads() -> None:
     space = FleetProfile(
         [an_entry(q, threads=n) for n, q in ((1, 10.0), (2, 19.5), (4, 12.0))], 100
     )
     [engine] = scale_threads(space)[0].engines
-    assert engine.collapses
     assert (engine.best, engine.near_best) == (2, 2)
 
 

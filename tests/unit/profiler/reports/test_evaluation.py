@@ -14,7 +14,7 @@ from profiler.reports.evaluation.outcomes import outcome_of_log, outcome_of_run,
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import Study
 from profiler.reports.evaluation.thesis import compare_cells
-from profiler.reports.printed import BASELINES, CELLS, EXPERIMENTS, TABLE_7_1
+from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
     from profiler.reports.printed import Cell
     from synergai.scheduling.events import Event
+
+BASELINES = ("rr", "srr", "lru", "mru", "be")
 
 
 def a_study(profile: Profile, *, policies: Iterable[str], **options: object) -> Study:
