@@ -5,16 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jwt
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY = dt.timedelta(days=1)
 PEM = serialization.Encoding.PEM

@@ -1,13 +1,9 @@
 """Typed gRPC calls of serialised messages, and typed reads from streams."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import grpc
+import grpc
 
 MessageT = TypeVar("MessageT")
 

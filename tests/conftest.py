@@ -1,22 +1,17 @@
 """Fixtures for all tests."""
 
-from __future__ import annotations
-
 import signal
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from numpy.typing import NDArray
 
 from synergai.testing import reserved_port
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from numpy.typing import NDArray
-
-    Detections: TypeAlias = Mapping[str, NDArray[np.float32]]
+Detections: TypeAlias = Mapping[str, NDArray[np.float32]]
 
 # Hypothesis fails an example that takes longer than 200 ms by default: on a busy machine, any.
 settings.register_profile("synergai", deadline=None)

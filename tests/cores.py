@@ -1,21 +1,13 @@
 """Scheduling cores with workers, and what they command."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import msgspec
 
-from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import Dispatch, WorkerJoined
+from synergai.scheduling.events import Assignment, Command, Dispatch, Worker, WorkerJoined
 from synergai.scheduling.settings import SchedulingSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from synergai.profiles.dictionary import ProfileEntry
-    from synergai.scheduling.events import Assignment, Command, Worker
 
 
 def make_core(

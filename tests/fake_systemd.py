@@ -1,15 +1,10 @@
 """Programs of systemd that record their calls, and SynergAI's programs below a root."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+import pytest
 
 from synergai.runtime import installation
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 PROGRAMS = "/opt/synergai/bin"
 

@@ -1,16 +1,12 @@
 """Frames of HTTP/2, enough to open gRPC calls that no well-behaved client opens."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl
 import struct
-from typing import TYPE_CHECKING, Final, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import TracebackType
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Self
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8

@@ -1,18 +1,12 @@
 """Reading of requests and building of responses, for fake servers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import arrays
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import ArrayLike, NDArray
 
 
 def read_inputs(request: oip.ModelInferRequest) -> dict[str, NDArray[np.generic]]:

@@ -1,12 +1,7 @@
 """Descriptions of all engines of an inventory."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from synergai.domain import Engine, EngineName
-    from worker_agent.inventory.inventory import Inventory
+from synergai.domain import Engine, EngineName
+from worker_agent.inventory.inventory import Inventory
 
 
 async def described(inventory: Inventory) -> dict[EngineName, Engine]:

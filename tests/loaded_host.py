@@ -1,7 +1,5 @@
 """A loaded engine host without a process, for tests of the pool of engine hosts."""
 
-from __future__ import annotations
-
 import asyncio
 
 from worker_agent.ipc.frames import Ready

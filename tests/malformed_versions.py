@@ -1,7 +1,5 @@
 """Versions that every interface refuses alike, as INVALID_ARGUMENT."""
 
-from __future__ import annotations
-
 from typing import Final
 
 MALFORMED_VERSIONS: Final = (

@@ -1,14 +1,10 @@
 """Typed keyword arguments of protobuf messages, for helpers that pass them on."""
 
-from __future__ import annotations
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypedDict, Unpack
 
-from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from synergai.oip import inference_pb2 as oip
-    from synergai.v1 import common_pb2
+from synergai.oip import inference_pb2 as oip
+from synergai.v1 import common_pb2
 
 
 class ProgressCounts(TypedDict, total=False):

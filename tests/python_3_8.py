@@ -1,7 +1,5 @@
 """The Python of boards with JetPack 5."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 

@@ -1,15 +1,10 @@
 """Tiny copies of ImageNet and COCO, in the layout of the originals."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 from tests.tiny_images import BOX, COLOURS, picture
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 HEIGHT, WIDTH = 30, 40
 

@@ -1,22 +1,17 @@
 """A model directory with tiny engines that classify and detect plain colours."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import cv2
 import numpy as np
 import onnx
+from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from numpy.typing import ArrayLike
-
-    TensorInfo: TypeAlias = tuple[str, int, list[int | str]]
-    """Name, element type and shape of an input or output."""
+TensorInfo: TypeAlias = tuple[str, int, list[int | str]]
+"""Name, element type and shape of an input or output."""
 
 COLOURS: Final = {"red": (200, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 200)}
 """The colours both engines distinguish: as classes 0, 1 and 2, and as detections 1, 2 and 3."""

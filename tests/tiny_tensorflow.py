@@ -1,15 +1,11 @@
 """Writer of tiny frozen graphs and SavedModels that needs no TensorFlow."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from synergai.models.formats.protobuf_wire import WireMessage
 from synergai.protocol.request_codec import field_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 FLOAT: Final = 1
 INT: Final = 3

@@ -1,14 +1,9 @@
 """Writer of tiny TFLite files that needs no converter."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import flatbuffers
 from ai_edge_litert import schema_py_generated as schema
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _tensor(

@@ -1,7 +1,5 @@
 """Build of SynergAI's wheel from the checkout."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -19,10 +19,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import psutil
@@ -31,9 +32,6 @@ from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance.planted_faults import PLANTS, plant
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ENGINE: Final = "onnx_identity"
 AGENTS: Final = ("left", "right")

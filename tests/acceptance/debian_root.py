@@ -4,20 +4,16 @@ Packages come from apt's mirror, wheels from pip's index. Debian roots are cache
 cache directory.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tests.wheel import CHECKOUT, build_wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RELEASE: Final = "bookworm"  # its Python is 3.11
 PYTHON: Final = "3.11"

@@ -8,8 +8,6 @@
     python tests/acceptance/distribution.py --megabytes 1000 --link-megabytes 50
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -19,17 +17,15 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from synergai.client.client import Client
 from synergai.client.store import PlacedState
 from synergai.models.package import pack
 from synergai.testing import LocalFleet
 from synergai.zoo import build
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 ENGINE: Final = "onnx_identity"
 OPTIONS: Final = ("--threads", "1", "--disk-budget", "100GB")

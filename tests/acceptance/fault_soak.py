@@ -24,11 +24,12 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import grpc
 import numpy as np
@@ -61,9 +62,6 @@ from tests.acceptance.hostile_senders import (
 from tests.acceptance.planted_faults import PLANTS, plant
 from tests.acceptance.processes import Usage, find_bugs, resident_by_mapping, usage
 from tests.calls import raw_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 ENGINE: Final = EngineName("steady")
 QUERY_S: Final = 0.02

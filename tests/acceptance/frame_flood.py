@@ -7,8 +7,6 @@ With the file of an authority, the connections are encrypted.
 A connection that the server closes is opened again. Prints how much was sent, as JSON.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import ssl
@@ -16,13 +14,11 @@ import struct
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from tests import http2
 from tests.http2 import frame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 CONNECTIONS: Final = 4
 _CHUNK: Final = 64 << 10

@@ -9,8 +9,6 @@ too small, and a killed engine host; and a GPU that computes beside the CPU. Run
 It needs a GPU and an environment with ``onnxruntime-gpu`` in place of ``onnxruntime``.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -18,22 +16,19 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psutil
 
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, JobState, WorkerClass
 from synergai.errors import Unavailable
+from synergai.jobs import JobStatus
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from synergai.jobs import JobStatus
 
 CLASS: Final = "gpu"
 ON_GPU: Final = Configuration(0, "", "CUDA")

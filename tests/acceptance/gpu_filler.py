@@ -4,8 +4,6 @@ It calls the driver's library, so that it needs no package. It prints a line onc
 used.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import time

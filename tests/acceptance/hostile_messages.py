@@ -5,26 +5,21 @@ bits flipped, lengths and varints exaggerated, wire types changed, groups nested
 invalid. Engines are `VICTIM` or unknown, so that no message can address those of honest clients.
 """
 
-from __future__ import annotations
-
 import json
 import random
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor import FieldDescriptor as Field
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import fleet_pb2, hub_pb2, jobs_pb2, store_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from google.protobuf.descriptor import Descriptor, FileDescriptor
-    from google.protobuf.message import Message
 
 VICTIM: Final = "victim"
 """The engine that messages may address; its requests and jobs count for nothing."""

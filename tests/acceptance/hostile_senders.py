@@ -1,7 +1,5 @@
 """Senders of malformed messages to gRPC ports, work sockets and HTTP ports."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib
@@ -11,21 +9,18 @@ import socket
 import ssl
 import struct
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import grpc
 
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.hub import HUB_VERSION
 from synergai.protocol.tls import ClientTls, open_channel
+from synergai.testing import LocalFleet
 from synergai.v1 import common_pb2, hub_pb2
 from tests.acceptance import hostile_messages as hostile
 from tests.calls import raw_responses, raw_stream, raw_unary
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from synergai.testing import LocalFleet
 
 FORBIDDEN: Final = frozenset({"UNKNOWN", "INTERNAL", "DATA_LOSS", "500", "no answer"})
 """Statuses that blame the server, and messages without one within `TIMEOUT_S`."""

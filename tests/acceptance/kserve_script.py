@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
 
 import grpc
 import httpx
@@ -24,9 +24,6 @@ from kserve import (
 )
 from kserve.protocol.grpc import grpc_predict_v2_pb2 as messages
 from kserve.protocol.grpc.grpc_predict_v2_pb2_grpc import GRPCInferenceServiceStub
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
 
 ENGINE = "onnx_identity"
 VALUES = np.arange(3, dtype=np.float32)

@@ -12,8 +12,6 @@ Messages depend on the seed only, their interleaving does not. ``--plant`` break
 must make the test fail.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import collections
@@ -23,12 +21,14 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import numpy as np
+import psutil
 import uvloop
 
 from synergai import Client
@@ -55,11 +55,6 @@ from tests.acceptance.hostile_senders import (
 )
 from tests.acceptance.planted_faults import PLANTS, plant
 from tests.acceptance.processes import Usage, find_bugs, fleet_processes, is_alive, usage
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    import psutil
 
 ENGINE: Final = "onnx_identity"
 AGENT: Final = "worker"

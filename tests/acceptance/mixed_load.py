@@ -8,8 +8,6 @@ are submitted first; requests with a deadline of 1 s are Poisson arrivals. In a 
 workers are occupied by jobs that would take months.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import math

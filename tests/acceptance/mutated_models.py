@@ -7,8 +7,6 @@ that is either served or rejected with a reason; a served mutant gets two querie
 After each batch, the valid engine must still work, and the agent must be the same process.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import collections
@@ -16,8 +14,9 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import numpy as np
@@ -30,9 +29,6 @@ from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 from tests.tiny_tensorflow import graph, saved_model
 from tests.tiny_tflite import save_sum
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 VALID: Final = "valid"
 BATCH_SIZE: Final = 50

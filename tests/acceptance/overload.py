@@ -8,8 +8,6 @@ few more requests may miss their deadlines than must, rejections must be immedia
 scheduler's event log must have no request that was dispatched after its deadline.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import json

@@ -14,8 +14,6 @@ prints the rate of the upload next to that at which the disk takes the same byte
 workers and the gateway on few cores wait for each other.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os
@@ -25,9 +23,10 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import grpc
 import numpy as np
@@ -40,9 +39,6 @@ from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.tiny_images import picture, save_image_engines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 ENGINE: Final = "colours"
 MOBILENET: Final = "onnx_mobilenet_op11"

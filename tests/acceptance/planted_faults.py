@@ -4,14 +4,9 @@ A fault is Python code that the gateway's interpreter runs at its start, from a 
 module on its path. It replaces a function of the gateway; nothing of it is in the product.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+from typing import Final
 
 _ROOT: Final = Path(__file__).parents[2]
 PLANTS: Final = {

@@ -8,8 +8,6 @@ writes, some of them torn at a sector. A journal opened on these files must cont
 acknowledged job and result, none of them twice, and must not be taken for damaged.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools
@@ -17,9 +15,10 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from unittest import mock
 
 import apsw
@@ -38,9 +37,6 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.runtime import database
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SECTOR: Final = 512
 QUERIES: Final = 10

@@ -1,18 +1,14 @@
 """Memory, descriptors and threads of a fleet's processes, and traces of bugs in their logs."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import psutil
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from synergai.testing import LocalFleet
+from synergai.testing import LocalFleet
 
 _BUGS: Final = re.compile(
     "Traceback \\(most recent|internal error [0-9a-f]{8}|never retrieved|never awaited|"

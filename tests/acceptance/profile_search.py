@@ -7,24 +7,17 @@ Run by `test_profile_search_acceptance.py` in a moderate size, or in full on an 
 which takes as long as one exhaustive profile of all engines and a quarter of that.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from synergai.profiles.dictionary import PREDICTED
+from synergai.profiles.dictionary import PREDICTED, ProfileEntry
 from synergai.profiles.files import load_dictionary
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from synergai.profiles.dictionary import ProfileEntry
 
 WORKER_CLASS = "searched"
 

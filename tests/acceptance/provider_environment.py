@@ -4,8 +4,6 @@ The packages with further execution providers replace ``onnxruntime``. They and 
 installed into a new virtual environment, with the pinned versions of all else.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

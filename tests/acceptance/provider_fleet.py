@@ -9,18 +9,17 @@ It needs an environment with ``onnxruntime-openvino`` or ``onnxruntime-gpu`` in 
 ``onnxruntime``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
@@ -34,11 +33,6 @@ from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from numpy.typing import NDArray
 
 TOLERANCE: Final = 1e-3
 SAMPLES: Final = 5

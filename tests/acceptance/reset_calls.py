@@ -3,8 +3,6 @@
 python tests/acceptance/reset_calls.py HOST:PORT CALLS ENGINE
 """
 
-from __future__ import annotations
-
 import sys
 
 from synergai.oip import inference_pb2 as oip

@@ -1,17 +1,12 @@
 """Execution of the acceptance scripts of this folder by tests."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 STOP_S = 30.0
 """Time that an interrupted script has to stop its fleet and remove its files."""

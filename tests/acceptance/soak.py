@@ -9,8 +9,6 @@ size of the smallest object. The memory before the first request is printed as w
 or Ctrl-C end the run early, with a verdict on the samples taken.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -18,10 +16,10 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 import psutil
@@ -30,9 +28,6 @@ import uvloop
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
 
 ENGINE = "onnx_identity"
 AGENT = "worker"

@@ -5,24 +5,19 @@
 It ignores how long it is told to wait, and prints how often it got each status code as JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import grpc
 
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 CONNECTIONS = 4
 CALLS = 8

@@ -3,14 +3,14 @@
 The emulated agent serves queries through a gateway that runs natively.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import psutil
@@ -27,10 +27,6 @@ from tests.acceptance.debian_root import (
     MissingPrerequisite,
     require_programs,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 EMULATOR: Final = "qemu-aarch64-static"
 ENGINE: Final = EngineName("onnx_digits")

@@ -1,23 +1,18 @@
 """CPU shares, measured; needs permission to create cgroups."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from worker_agent.power.cpu_shares import CpuShareController
 from worker_agent.power.files import MachineFiles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BURN = """
 import time

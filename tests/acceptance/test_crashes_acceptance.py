@@ -1,7 +1,5 @@
 """Dozens of random kills of gateway, agents and engine hosts."""
 
-from __future__ import annotations
-
 from tests.acceptance.scripts import run_script
 
 

@@ -1,7 +1,5 @@
 """ONNX Runtime's CUDA provider on a GPU, in a Python environment of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

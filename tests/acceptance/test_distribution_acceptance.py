@@ -1,7 +1,5 @@
 """Transfers of the gateway's store, in a moderate size; the figures are those of the script."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.acceptance.distribution import run

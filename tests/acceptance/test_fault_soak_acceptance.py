@@ -1,10 +1,8 @@
 """Load with kills, floods and misbehaving clients, and the oracle of its script."""
 
-from __future__ import annotations
-
 import math
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -18,9 +16,6 @@ from tests.acceptance.fault_soak import (
 )
 from tests.acceptance.processes import Usage
 from tests.acceptance.scripts import run_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECONDS = 889
 """Sampled time of a run of half an hour."""

@@ -1,13 +1,11 @@
 """Clients that flood the gateway, and what other clients notice of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -17,9 +15,6 @@ import synergai
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.acceptance.frame_flood import KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 ENGINE = "onnx_identity"
 RESETS = 50_000

@@ -1,12 +1,11 @@
 """A gateway whose disk really becomes full, and has room again."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -17,10 +16,6 @@ from synergai.errors import Overloaded
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ENGINE = "onnx_identity"
 QUERIES = 2_000_000

@@ -1,21 +1,15 @@
 """The example of a heterogeneous fleet: tight deadlines switch power modes."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from demo.steps import run_steps
 from examples.heterogeneous_fleet import workers
 from examples.heterogeneous_fleet.__main__ import main, run
+from examples.heterogeneous_fleet.rounds import Round
 from synergai.errors import NotSupported
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from examples.heterogeneous_fleet.rounds import Round
 
 
 def modes_of(each: Round) -> list[str]:

@@ -1,7 +1,5 @@
 """KServe's unmodified inference client, in an environment of its own for its dependencies."""
 
-from __future__ import annotations
-
 import subprocess
 import venv
 from pathlib import Path

@@ -1,17 +1,12 @@
 """Malformed messages on every port, and the oracle of their script."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from tests.acceptance.malformed import Observations, find_errors
 from tests.acceptance.processes import Usage
 from tests.acceptance.scripts import run_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 USED = Usage(rss=90 << 20, descriptors=40, threads=16)
 

@@ -1,9 +1,7 @@
 """Ten thousand concurrent requests of one client."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -11,9 +9,6 @@ import psutil
 import synergai
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REQUESTS = 10_000
 ENGINE = "onnx_identity"

@@ -1,7 +1,5 @@
 """Requests mixed with jobs under every policy."""
 
-from __future__ import annotations
-
 from tests.acceptance.scripts import run_script
 
 

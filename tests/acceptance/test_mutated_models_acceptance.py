@@ -1,7 +1,5 @@
 """A thousand mutated model files."""
 
-from __future__ import annotations
-
 from tests.acceptance.scripts import run_script
 
 

@@ -1,16 +1,12 @@
 """ONNX Runtime's OpenVINO provider on the CPU, in a Python environment of its own."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from synergai.zoo import build as zoo
 from tests.acceptance.provider_environment import install, run_script
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PACKAGE: Final = "onnxruntime-openvino==1.24.1"
 ENGINES: Final = ("onnx_digits", "onnx_mobilenet_op11", "onnx_ssd_op8")

@@ -1,7 +1,5 @@
 """Overload of up to ten times the capacity."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.acceptance.scripts import run_script

@@ -1,7 +1,5 @@
 """Jobs over a client's images while everything is killed."""
 
-from __future__ import annotations
-
 from tests.acceptance.scripts import run_script
 
 

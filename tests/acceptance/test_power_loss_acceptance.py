@@ -1,7 +1,5 @@
 """Hundreds of power cuts at random points of the journal's writes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.acceptance.scripts import run_script

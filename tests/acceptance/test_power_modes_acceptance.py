@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, TypedDict
+from pathlib import Path
+from typing import TypedDict
 
 import grpc
 
@@ -15,9 +16,6 @@ from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 from synergai.zoo import build as zoo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENGINE = EngineName("onnx_digits")
 MODES = {"1cpu": 2000.0, "0.2cpu": 300.0}

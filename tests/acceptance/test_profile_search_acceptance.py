@@ -1,20 +1,13 @@
 """Searches on emulated boards; the comparison with an exhaustive profile is in the script."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.zoo import build as zoo
 from tests.acceptance.profile_search import search_board
 from worker_agent.emulated_board.board import EmulatedBoard
-from worker_agent.emulated_board.kinds import AGX_XAVIER, XAVIER_NX
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker_agent.emulated_board.kinds import BoardKind
+from worker_agent.emulated_board.kinds import AGX_XAVIER, XAVIER_NX, BoardKind
 
 
 @pytest.mark.timeout(900)

@@ -1,14 +1,12 @@
 """New environments with the agent and a single runtime; each serves a query."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -21,9 +19,6 @@ from synergai.testing import LocalFleet
 from tests.tiny_tensorflow import save_saved_model
 from tests.tiny_tflite import save_sum
 from tests.wheel import build_wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 MAX_IDLE_BYTES = 60 << 20

@@ -1,16 +1,11 @@
 """Memory of a gateway over many requests."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from tests.acceptance import soak
 from tests.acceptance.scripts import run_script
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Verification of the units by systemd-analyze, version 252 or newer."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

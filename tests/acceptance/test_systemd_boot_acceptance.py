@@ -10,7 +10,9 @@ import json
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,10 +24,6 @@ from tests.acceptance.debian_root import (
     MissingPrerequisite,
     require_programs,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PACKAGES: Final = ("systemd", "systemd-sysv", "dbus", "python3", "python3-venv")
 SERVICES: Final = ("synergai-gateway", "synergai-agent")

@@ -1,7 +1,5 @@
 """Two tenants on one gateway: one floods it, and the other does not notice."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -9,14 +7,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.request import Request, urlopen
 
 from synergai.testing import LocalFleet
-from tests.acceptance.overload import DEADLINE_MS, ENGINE, QUERY_S, write_engine
-
-if TYPE_CHECKING:
-    from tests.acceptance.overload import LoadReport
+from tests.acceptance.overload import DEADLINE_MS, ENGINE, QUERY_S, LoadReport, write_engine
 
 SECONDS = 15.0
 RATE = 10.0

@@ -5,16 +5,16 @@ temporary one. Every engine gets the same encoded images: 20 views of the photog
 calibration, and 40 random crops that were not. ``pytest -s`` shows the figures.
 """
 
-from __future__ import annotations
-
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from synergai.client.client import Client
 from synergai.domain import Configuration, EngineName, Outcome, Session
@@ -27,12 +27,7 @@ from synergai.zoo.fetch.published import PUBLISHED
 from synergai.zoo.photographs import all_views, load_photographs, random_crops
 from worker_agent.hosts.sync_client import HostClient
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from numpy.typing import NDArray
-
-    Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]
+Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]
 
 TWELVE = [each.name for each in PUBLISHED]
 PARTS = 20

@@ -8,11 +8,10 @@ hosts that take turns, of which the least per query counts: other processes can 
 what slows down one variant slows down the others as well.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 from msgspec.structs import replace
@@ -24,15 +23,10 @@ from synergai.client.sync import SyncClient
 from synergai.domain import Configuration, Session, WorkerClass
 from synergai.errors import NotFound
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.fronts import variant_fronts
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.fronts import FrontPoint, variant_fronts
 from synergai.testing import LocalFleet
 from worker_agent.hosts.sync_client import HostClient
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from synergai.profiles.dictionary import ProfileEntry
-    from synergai.profiles.fronts import FrontPoint
 
 ENGINE: Final = families.engine_name("fashion")
 FULL: Final = "p100"

@@ -1,7 +1,5 @@
 """Engines with variants under changing load, live; the full form is `variant_traces.py`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

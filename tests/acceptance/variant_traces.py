@@ -9,8 +9,6 @@ Then a steady low load, which the best variant should answer, and a burst in it,
 request should be late and after which the best variant should be back.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib
@@ -19,19 +17,21 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from benchmarks.variants.bounds import accuracy_at_most, relative_accuracy_at_most
-from benchmarks.variants.demand import SHAPES, draw_arrivals
+from benchmarks.variants.demand import SHAPES, Shape, draw_arrivals
 from benchmarks.variants.scenarios import SCENARIOS
-from benchmarks.variants.simulation import profile_entries
+from benchmarks.variants.simulation import Scenario, profile_entries
 from benchmarks.variants.study import draw_requests
 from synergai.client.client import Client
-from synergai.domain import WorkerClass
+from synergai.domain import EngineName, WorkerClass
 from synergai.loadgen.outcome import RequestOutcome
 from synergai.loadgen.traces.driver import send_open_loop
 from synergai.models.directory import ModelDirectory
@@ -41,17 +41,7 @@ from synergai.testing import LocalFleet
 from synergai.versions import split_variant
 from synergai.zoo.build import build
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    from benchmarks.variants.demand import Shape
-    from benchmarks.variants.simulation import Scenario
-    from synergai.domain import EngineName
-
-    Requests = Sequence[tuple[float, EngineName]]
+Requests = Sequence[tuple[float, EngineName]]
 
 MODEL: Final = "onnx_digits"
 """Computes the answers."""

@@ -3,20 +3,14 @@
 It runs in its own process: gevent replaces parts of the standard library.
 """
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import tritonclient.http
+from numpy.typing import NDArray
+from tritonclient.http import InferenceServerClient, InferInput, InferResult
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-    from tritonclient.http import InferenceServerClient, InferInput, InferResult
 
 
 def values(datatype: str, batch: int) -> NDArray[np.generic]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import grpc
 import numpy as np
 import tritonclient.grpc
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import triton_to_np_dtype
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[np.generic]"
 

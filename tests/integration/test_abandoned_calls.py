@@ -1,7 +1,5 @@
 """A gRPC server loses no memory for calls whose clients leave."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,21 +1,16 @@
 """Acceptance scripts leave no processes behind when their tests end early."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import FrameType
 
 import psutil
 import pytest
 
 from tests.acceptance import scripts
 from tests.acceptance.processes import is_alive
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import FrameType
 
 SCRIPT = """\
 import os, signal, subprocess, sys

@@ -1,14 +1,14 @@
 """Dynamic batching with a real gateway, agent and model."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import synergai
@@ -18,12 +18,6 @@ from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 WIDTH, LAYERS = 1024, 4
 IN_FLIGHT, REQUESTS = 16, 160

@@ -1,17 +1,12 @@
 """A short run of the crash test, and its checks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.v1 import jobs_pb2
 from tests.acceptance.crashes import find_errors
 from tests.acceptance.scripts import run_script
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def a_job(*ranges: tuple[int, int], state: int = jobs_pb2.JOB_STATE_SUCCEEDED) -> jobs_pb2.Job:

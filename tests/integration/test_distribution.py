@@ -1,13 +1,14 @@
 """Engines from a push to the gateway to requests that placed workers answer."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
 
+from synergai.client.fleet import WorkerStatus
 from synergai.client.store import PlacedState
 from synergai.client.sync import SyncClient
 from synergai.errors import NotFound, SynergaiError
@@ -16,12 +17,6 @@ from synergai.models.package import pack
 from synergai.testing import LocalFleet
 from synergai.zoo import build
 from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from synergai.client.fleet import WorkerStatus
 
 WITHIN_S: Final = 60.0
 LOOK: Final = {

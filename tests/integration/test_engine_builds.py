@@ -1,28 +1,21 @@
 """Zoo engines, built in full and run by ONNX Runtime."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 
 from synergai.domain import TensorSpec
+from synergai.models.directory import EngineDefinition
 from synergai.models.installation import stage_engine
 from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import load_samples
 from synergai.zoo import build as zoo
 from synergai.zoo.photographs import load_photographs
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from synergai.models.directory import EngineDefinition
 
 
 def run(

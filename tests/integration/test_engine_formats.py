@@ -1,19 +1,21 @@
 """Agreement of a small network's results across all formats."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 
 from synergai.models.preprocess import FAMILIES, prepare
-from synergai.zoo.builders.architectures import calibrated_weights
+from synergai.models.quantisation import Quantisation
+from synergai.zoo.builders.architectures import Architecture, calibrated_weights
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.onnx_models import onnx_model
 from synergai.zoo.builders.resnet50 import ResNet50
@@ -22,16 +24,7 @@ from synergai.zoo.builders.tensorflow_process import QUIET, ModelExport, ModelFo
 from synergai.zoo.photographs import all_views
 from worker_agent.backends.tflite import TfliteBackend
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from synergai.models.quantisation import Quantisation
-    from synergai.zoo.builders.architectures import Architecture
-
-    Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]
+Answers: TypeAlias = Mapping[str, NDArray[np.float32 | np.int64]]
 
 NETWORKS: dict[str, Architecture] = {
     "resnet50": ResNet50(size=32, width=8),

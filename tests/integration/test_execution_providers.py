@@ -1,9 +1,7 @@
 """Execution providers in a fleet: emulated devices beside the CPU, and one that does not work."""
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,9 +10,6 @@ from synergai.domain import Configuration, EngineName, JobState, Session, Worker
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENGINE = EngineName("echo")
 CPU = Configuration(1)

@@ -1,10 +1,10 @@
 """A gRPC server behind a front, with real sockets on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,10 +17,6 @@ from synergai.protocol.grpcio.resilient_server import ResilientServer
 from synergai.runtime.ports import bind
 from tests import http2
 from tests.calls import raw_unary
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 SIZE = 16 << 20
 

@@ -1,16 +1,11 @@
 """Heartbeats between gateway and agent processes."""
 
-from __future__ import annotations
-
 import signal
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from synergai.testing import LocalFleet
 from tests.tiny_tflite import save_sum
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEARTBEAT_S = 0.2
 

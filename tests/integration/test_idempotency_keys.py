@@ -1,23 +1,18 @@
 """Jobs submitted again under their idempotency keys, through a real gateway and agent."""
 
-from __future__ import annotations
-
 import shutil
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import synergai
 from synergai.errors import Conflict
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from numpy.typing import NDArray
 
 ROWS = np.arange(40, dtype=np.float32).reshape(-1, 1)
 DEADLINE = datetime.now(UTC).replace(microsecond=123) + timedelta(hours=3)

@@ -1,10 +1,8 @@
 """A small experiment on a real gateway with agents and engine hosts."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +14,7 @@ from synergai.simulator.live import run_live
 from synergai.simulator.results import summarize
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
-from synergai.simulator.workload import EXPERIMENTS, Profile, draw
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.simulator.workload import Workload
+from synergai.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 
 ENGINES = {"onnx_mobilenet_op11", "tf_mobilenet"}
 SCALE = 100.0

@@ -1,19 +1,14 @@
 """Jobs and requests on one worker, at default settings and under the thesis's policy."""
 
-from __future__ import annotations
-
 import contextlib
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 import synergai
 from synergai.testing import LocalFleet
 from tests.acceptance import mixed_load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(

@@ -1,7 +1,5 @@
 """A short run of the test with mutated model files."""
 
-from __future__ import annotations
-
 from tests.acceptance.scripts import run_script
 
 

@@ -1,8 +1,7 @@
 """A gateway under overload on a small scale, and the checks of the acceptance test."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Unpack
+from pathlib import Path
+from typing import Unpack
 
 import pytest
 
@@ -19,11 +18,7 @@ from synergai.scheduling.events import (
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.testing import LocalFleet
 from tests.acceptance import overload
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.acceptance.overload import LoadReport
+from tests.acceptance.overload import LoadReport
 
 LATE = JobId("r1-1")
 DISPATCH = Dispatch(

@@ -1,12 +1,12 @@
 """Jobs over files from the command line and from Python, through a real gateway and agent."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +15,6 @@ import synergai
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.tiny_images import COLOURS, picture, save_image_engines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CLASSES = {"red": 0, "green": 1, "blue": 2}
 

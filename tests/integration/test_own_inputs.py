@@ -1,10 +1,8 @@
 """Jobs over the inputs of an upload, through a real gateway and real agents."""
 
-from __future__ import annotations
-
 import time
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import grpc
 import numpy as np
@@ -16,9 +14,6 @@ from synergai.protocol.arrays import build_request
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 ENGINE = "onnx_identity"
 ENDED = jobs_pb2.JOB_STATE_SUCCEEDED

@@ -1,7 +1,5 @@
 """The check that ports are free, before a server starts, and sockets of servers."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,13 +1,8 @@
 """A short run of the power cuts, and their negative control."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.acceptance.power_loss import cut_all, record_workload
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CUTS = 25
 

@@ -1,11 +1,10 @@
 """Profiled engines are preloaded on every worker, within its memory."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import synergai
 from synergai.domain import Configuration, EngineName, WorkerClass
@@ -13,9 +12,6 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
 from tests.tiny_tflite import save_sum
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MEMORY_MB = 4096
 PROFILE = ProfileEntry(

@@ -1,7 +1,5 @@
 """Short runs of the real LoadGen on real engine hosts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,15 +1,13 @@
 """Every datatype and form of the protocol, from an unmodified client through gateway and agent."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from onnx import TensorProto, helper
@@ -17,9 +15,6 @@ from onnx import TensorProto, helper
 from synergai.domain import EngineName
 from synergai.testing import LocalFleet
 from synergai.zoo import build as zoo
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 FOLDER = Path(__file__).parent
 README = Path(__file__).parents[2] / "README.md"

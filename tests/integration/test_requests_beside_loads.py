@@ -1,10 +1,8 @@
 """Requests for a loaded engine are answered while their worker loads another engine."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SETUP_S = 3.0
 DEADLINE_S = 1.0

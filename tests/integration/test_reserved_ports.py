@@ -1,7 +1,5 @@
 """Ports of local fleets, which other programs must not take between two starts of a gateway."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import ClassVar, TypeAlias
 from weakref import WeakSet
 
 import grpc
@@ -18,12 +19,9 @@ from synergai.v1 import common_pb2, hub_pb2
 from tests import http2
 from tests.calls import raw_responses, raw_stream, raw_unary
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-
-    RawStream: TypeAlias = (
-        grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
-    )
+RawStream: TypeAlias = (
+    grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
+)
 
 
 class Held:

@@ -1,7 +1,5 @@
 """``synergai serve``: a gateway and a worker in one process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -19,10 +18,6 @@ import synergai
 from synergai.domain import JobState
 from synergai.testing import LocalFleet
 from tests.acceptance import mixed_load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 ANY_PORT = ("--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--http", "127.0.0.1:0")
 

@@ -1,7 +1,5 @@
 """Notifications to systemd, received on a socket in its place."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -9,15 +7,12 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from synergai.runtime.systemd import notify, notify_lifecycle, watchdog_timeout_s
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

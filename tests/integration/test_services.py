@@ -1,16 +1,11 @@
 """Shutdown of services by signals."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 SERVICE = """
 import asyncio, gc, sys

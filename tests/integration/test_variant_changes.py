@@ -1,7 +1,5 @@
 """Variants that change, differ or crash on one of two workers, while clients use the family."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -15,24 +13,20 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterator
+from typing import Self
 
 import numpy as np
 import pytest
 
 import synergai
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import Configuration, Engine, EngineName, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
 from tests.constant_variants import write_definition, write_family
 from tests.malformed_versions import MALFORMED_VERSIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from synergai.domain import Engine
 
 ENGINE = "family"
 LAYERS = {"large": 2, "medium": 1, "small": 0}

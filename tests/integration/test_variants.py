@@ -1,30 +1,23 @@
 """An engine with variants, profiled and served by real processes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import synergai
 from profiler.measurement import measure
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
-from synergai.profiles.dictionary import BUILT_IN
+from synergai.profiles.dictionary import BUILT_IN, ProfileEntry
 from synergai.profiles.files import load_dictionary
 from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
 from tests.constant_variants import write_family
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from synergai.profiles.dictionary import ProfileEntry
 
 ENGINE = "family"
 WORKER_CLASS = "variants"

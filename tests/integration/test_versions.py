@@ -1,14 +1,14 @@
 """Two versions of an engine in a gateway with its own worker."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -17,10 +17,6 @@ from onnx import TensorProto, helper
 import synergai
 from synergai.errors import NotFound
 from synergai.testing import LocalFleet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ENGINE = "times"
 DEADLINE_S = 30.0

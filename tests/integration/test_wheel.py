@@ -1,20 +1,15 @@
 """The installed wheel, without the checkout, serves requests."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.wheel import build_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SERVE = """
 import sys

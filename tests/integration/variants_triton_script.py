@@ -9,14 +9,11 @@ The variants ``large``, ``medium`` and ``small`` answer class 0, 1 and 2. Their 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 VARIANTS = ("large", "medium", "small")
 

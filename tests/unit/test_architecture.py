@@ -1,7 +1,5 @@
 """The import rules of docs/maintainers/architecture.md, asserted from the source text."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,9 +1,9 @@
 """The demo's model directory and report."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from demo import engines, report
 from demo.__main__ import ENGINES
@@ -11,11 +11,6 @@ from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState,
 from synergai.jobs import JobStatus
 from synergai.models.directory import ModelDirectory
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_demo_shares_built_engines_and_leaves_the_users_own_out(

@@ -1,7 +1,5 @@
 """Links between documents, and the index of decision records."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Configurations, names, job specifications and errors."""
 
-from __future__ import annotations
-
 import math
 
 import grpc

@@ -1,7 +1,5 @@
 """The names that the package exports."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -6,14 +6,16 @@ import asyncio
 import os
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from synergai.errors import (
     EngineNotFound,
@@ -35,15 +37,8 @@ from synergai.protocol.status import stream_error
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2
 from tests.inference_messages import build_response, read_inputs
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-    from contextlib import AbstractAsyncContextManager
-    from typing import Any
-
-    from numpy.typing import NDArray
-
-    Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | SynergaiError | None]
-    WaitForExit: TypeAlias = Callable[[asyncio.subprocess.Process], Awaitable["CommandResult"]]
+Answers: TypeAlias = asyncio.Queue[oip.ModelStreamInferResponse | SynergaiError | None]
+WaitForExit: TypeAlias = Callable[[asyncio.subprocess.Process], Awaitable["CommandResult"]]
 
 ENGINES = ("identity", "wide", "broken", "stuck")
 INFEASIBLE_QOS = 0.125

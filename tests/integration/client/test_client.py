@@ -1,26 +1,20 @@
 """The client against a fake gateway on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike, NDArray
 
 import synergai
 from synergai.client.shared_stream import MAX_STREAMED_BYTES
 from synergai.oip import inference_pb2 as oip
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-
-    from numpy.typing import ArrayLike, NDArray
-
-    from tests.integration.client.conftest import FakeGateway
+from tests.integration.client.conftest import FakeGateway
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """Clients and commands with tokens and certificates."""
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +12,6 @@ from synergai.client.client import Client
 from synergai.errors import PermissionDenied, Unauthenticated, Unavailable
 from tests.authorities import Authority
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 TABLE = f"""
 [[clients]]

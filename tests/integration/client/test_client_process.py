@@ -1,14 +1,10 @@
 """Process-wide behaviour of the client: imports and the protocol's stubs."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.integration.client.conftest import FakeGateway
+from tests.integration.client.conftest import FakeGateway
 
 
 def python(script: str, *arguments: str) -> str:

@@ -1,11 +1,6 @@
 """``synergai engines load`` and ``unload``, run as processes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tests.integration.client.conftest import FakeGateway, RunCommand
+from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
 async def test_engine_is_unloaded_and_loaded(gateway: FakeGateway, run: RunCommand) -> None:

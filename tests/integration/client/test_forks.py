@@ -1,7 +1,5 @@
 """Clients in forked processes, tested in a separate process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

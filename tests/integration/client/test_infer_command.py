@@ -1,17 +1,12 @@
 """``synergai infer``, run as a process."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.client.conftest import FakeGateway, RunCommand
+from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
 async def test_only_input_needs_no_name(gateway: FakeGateway, run: RunCommand) -> None:

@@ -1,14 +1,10 @@
 """Commands for jobs and workers, run as processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
 
 
 async def test_submit_prints_nothing_but_the_jobs_id_to_stdout(

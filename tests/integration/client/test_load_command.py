@@ -1,18 +1,13 @@
 """``synergai load`` against a fake gateway on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
 
 PNG = b"\x89PNG"
 

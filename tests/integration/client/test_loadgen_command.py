@@ -1,19 +1,14 @@
 """``synergai loadgen``, with the real LoadGen, against a fake gateway on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
 
 
 @pytest.fixture

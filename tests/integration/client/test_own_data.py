@@ -1,23 +1,17 @@
 """Jobs over the client's own data, against a fake gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import synergai
 from synergai.errors import Cancelled, InvalidInput, Overloaded
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from tests.integration.client.conftest import FakeGateway, RunCommand
+from tests.integration.client.conftest import FakeGateway, RunCommand
 
 
 async def test_results_have_the_positions_of_their_inputs(gateway: FakeGateway) -> None:

@@ -1,22 +1,17 @@
 """The blocking client against a fake gateway on loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 import synergai
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.integration.client.conftest import FakeGateway
+from tests.integration.client.conftest import FakeGateway
 
 T = TypeVar("T")
 

@@ -1,20 +1,14 @@
 """The published engine of these tests, and how they fetch it."""
 
-from __future__ import annotations
+from pathlib import Path
 
-from typing import TYPE_CHECKING
+import pytest
 
 from synergai.domain import EngineName
 from synergai.zoo.fetch import fetching
 from synergai.zoo.fetch.fetching import fetch
 from synergai.zoo.fetch.published import Published
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from tests.integration.fetch.web_server import Site
+from tests.integration.fetch.web_server import Site
 
 PATH = "/record/1/files/weights.onnx"
 

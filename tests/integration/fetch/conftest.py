@@ -1,17 +1,12 @@
 """Model weights published on a web server on loopback."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.integration.fetch.web_server import Site, serve_site
 from tests.tiny_images import save_image_engines
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

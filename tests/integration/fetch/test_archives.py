@@ -1,22 +1,16 @@
 """Extraction of weights from untrusted archives."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.errors import InvalidInput
 from synergai.zoo.fetch import archive
 from tests.integration.fetch.colours import fetch_colours, file_names, publish_colours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.fetch.web_server import Site
+from tests.integration.fetch.web_server import Site
 
 
 def test_only_the_named_member_is_extracted(

@@ -1,10 +1,8 @@
 """Verification and installation of downloaded weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -16,11 +14,7 @@ from synergai.zoo.fetch import fetching
 from synergai.zoo.fetch.fetching import DOWNLOADS, is_fetched
 from synergai.zoo.fetch.published import PUBLISHED
 from tests.integration.fetch.colours import PATH, fetch_colours, file_names, publish_colours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.fetch.web_server import Site
+from tests.integration.fetch.web_server import Site
 
 
 def test_fetched_engine_has_title_and_source(

@@ -1,8 +1,6 @@
 """Resumption of interrupted downloads."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +8,7 @@ from synergai.errors import Unavailable
 from synergai.models.directory import ModelDirectory
 from synergai.zoo.fetch import download
 from tests.integration.fetch.colours import PATH, fetch_colours, publish_colours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.fetch.web_server import Site
+from tests.integration.fetch.web_server import Site
 
 
 def test_lost_connection_is_resumed(

@@ -1,20 +1,14 @@
 """Downloads from unusual, faulty and hostile web servers."""
 
-from __future__ import annotations
-
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.zoo.fetch import download
 from tests.integration.fetch.colours import PATH, fetch_colours, publish_colours
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.fetch.web_server import Site
+from tests.integration.fetch.web_server import Site
 
 
 def test_redirections_are_followed(

@@ -1,15 +1,10 @@
 """A configurable web server that can misbehave."""
 
-from __future__ import annotations
-
 import http.server
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass

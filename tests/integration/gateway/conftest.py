@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, Unpack
 
 import grpc
@@ -28,13 +30,10 @@ from synergai.v1 import (
     jobs_pb2,
     jobs_pb2_grpc,
 )
+from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-    from pathlib import Path
-
     from synergai.protocol.request_codec import Buffer
-    from tests.message_fields import PlacedFields, ProgressFields, RequestFactory, RequestFields
 
     ControlCall: TypeAlias = grpc.aio.StreamStreamCall[hub_pb2.AgentControl, hub_pb2.GatewayControl]
     InferStream: TypeAlias = grpc.aio.StreamStreamCall[

@@ -3,20 +3,20 @@
 What is expected is written here by hand: it must not follow from the tables of the code.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import http.client
 import ssl
 import sys
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
 from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from starlette.routing import Route
@@ -32,12 +32,6 @@ from synergai.protocol.tls import ClientTls
 from synergai.v1 import common_pb2, fleet_pb2, jobs_pb2, store_pb2
 from tests.authorities import Authority, Issuer
 from tests.integration.gateway.conftest import ECHO, FakeAgent, config_in, infer_request
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from google.protobuf.message import Message
 
 ROLES = ("infer", "submit", "observe", "operate", "admin")
 PUBLIC, KNOWN = "public", "known"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.domain import EngineName
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import NewAgent
-    from tests.message_fields import RequestFactory
 
 ECHO = EngineName("echo")
 HONEST, ROGUE = "a" * 64, "b" * 64

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
+from synergai.v1 import hub_pb2
 from tests import http2
 from tests.calls import raw_unary
 from tests.integration.gateway.conftest import Caller, FakeAgent
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from gateway.server import Gateway
-    from synergai.v1 import hub_pb2
     from tests.integration.gateway.conftest import InferStream
-    from tests.message_fields import RequestFactory
 
 
 METHODS = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,10 @@ import pytest
 from synergai.protocol.hub import HUB_VERSION, WORKER_LOST_AFTER
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from tests.calls import raw_stream
+from tests.message_fields import ProgressFields, RequestFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
-    from tests.message_fields import ProgressFields, RequestFactory
 
 
 async def submit(caller: Caller, queries: int = 10) -> str:

@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import signal
+from collections.abc import AsyncIterator, Callable
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -22,9 +24,6 @@ from tests.calls import raw_unary
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
-
     from tests.integration.gateway.conftest import PendingCall
 
 TABLE = """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -13,19 +15,16 @@ from msgspec.structs import replace
 
 from gateway.access.enrolments import EnrolmentStore
 from gateway.access.table import Worker
+from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, hub_pb2, jobs_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent, described
 from tests.integration.gateway.test_gateway_tls import AGENT, CA, FILES
+from tests.message_fields import RequestFactory
 from worker_agent.hub_client.identity import SECRET_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import NewAgent
-    from tests.message_fields import RequestFactory
 
 SECRET = "s" * 32
 ROWS = (Worker(id="w*", worker_class="test"),)

@@ -10,17 +10,17 @@ from grpc_reflection.v1alpha import reflection_pb2
 from msgspec.structs import replace
 
 from gateway.dispatch.dispatcher import Dispatcher
+from gateway.dispatch.job_handler import JobHandler
+from gateway.gateway_settings import GatewaySettings
 from gateway.server import SERVICES, Gateway
+from synergai.domain import Job
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
 from tests.calls import raw_unary
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from gateway.dispatch.job_handler import JobHandler
-    from gateway.gateway_settings import GatewaySettings
-    from synergai.domain import Job
     from tests.integration.gateway.conftest import Caller, Connect, InferStream
-    from tests.message_fields import RequestFactory
 
 UNARY = "/inference.GRPCInferenceService/ModelInfer"
 

@@ -8,7 +8,9 @@ import json
 import math
 import random
 import struct
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -21,9 +23,6 @@ from tests.calls import raw_unary
 from tests.integration.gateway.conftest import config_in
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
-
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
 
 INFER = "/v2/models/echo/infer"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import grpc
@@ -14,12 +15,10 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import repository_pb2
 from synergai.v1 import common_pb2, hub_pb2
 from tests.calls import raw_requests, raw_unary, read_message
+from tests.message_fields import RequestFactory, RequestFields
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.integration.gateway.conftest import Caller, FakeAgent, InferStream, NewAgent
-    from tests.message_fields import RequestFactory, RequestFields
 
 
 HEALTH = "/grpc.health.v1.Health/Check"

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.v1 import common_pb2
+from gateway.gateway_settings import GatewaySettings
+from gateway.server import Gateway
+from synergai.v1 import common_pb2, hub_pb2
 from tests.integration.gateway.conftest import config_in
 
 if TYPE_CHECKING:
-    from gateway.gateway_settings import GatewaySettings
-    from gateway.server import Gateway
-    from synergai.v1 import hub_pb2
     from tests.integration.gateway.conftest import Caller, NewAgent
 
 FOLDER = Path(__file__).parent

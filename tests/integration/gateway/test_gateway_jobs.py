@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 from msgspec.structs import replace
 
+from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.errors import Unavailable
 from synergai.oip import inference_pb2 as oip
@@ -18,14 +21,10 @@ from synergai.scheduling.event_log import replay
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.calls import raw_unary
 from tests.integration.gateway.conftest import config_in
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
-    from tests.message_fields import RequestFactory
 
 
 def spec(

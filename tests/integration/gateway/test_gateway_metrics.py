@@ -1,24 +1,17 @@
 """The metrics of a gateway at work, by Prometheus' parser and naming conventions."""
 
-from __future__ import annotations
-
 import asyncio
 import re
+from collections.abc import Iterable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.server import Gateway
 from synergai.v1 import jobs_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from prometheus_client import Metric
-
-    from gateway.server import Gateway
-    from tests.integration.gateway.conftest import Caller, FakeAgent
-    from tests.message_fields import RequestFactory
+from tests.integration.gateway.conftest import Caller, FakeAgent
+from tests.message_fields import RequestFactory
 
 UNITS = ("seconds", "bytes", "joules", "watts", "ratio")
 """Base units; a name that has one ends with it, before the suffix of its type."""

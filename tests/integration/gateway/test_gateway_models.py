@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import model_config_pb2, repository_pb2, statistics_pb2
 from synergai.v1 import common_pb2, fleet_pb2, hub_pb2
 from tests.calls import raw_unary
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent, NewAgent
-    from tests.message_fields import RequestFactory
 
 SERVICE = "/inference.GRPCInferenceService"
 

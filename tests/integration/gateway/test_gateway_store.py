@@ -1,16 +1,15 @@
 """The gateway's store of engines, from a client's push to what agents may fetch."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io
 import threading
 import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import grpc
 import pytest
@@ -20,17 +19,11 @@ from gateway.access.enrolments import EnrolmentStore
 from gateway.server import Gateway
 from gateway.store.pushes import PushKey
 from synergai.client.client import Client
-from synergai.client.store import PlacedState
+from synergai.client.store import PlacedState, StoredEngine
 from synergai.errors import Cancelled, Conflict, InvalidInput, NotFound
-from synergai.models.package import pack
+from synergai.models.package import Package, pack
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import FakeAgent, config_in, described
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from synergai.client.store import StoredEngine
-    from synergai.models.package import Package
 
 MODEL: Final = bytes(range(256)) * 4096
 """A few chunks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -12,15 +13,12 @@ from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.v1 import jobs_pb2
-from tests.calls import read_message
+from tests.calls import ReadableCall, read_message
 from tests.integration.gateway.conftest import config_in
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.calls import ReadableCall
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
-    from tests.message_fields import RequestFactory
 
 
 async def test_cancelled_request_stops_on_its_worker_and_the_stream_continues(

@@ -1,11 +1,10 @@
 """Tenants of a running gateway: each has its own quotas and jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import grpc
 import pytest
@@ -14,10 +13,6 @@ from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent, config_in, infer_request
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 CODE = grpc.StatusCode
 QUOTAS = {

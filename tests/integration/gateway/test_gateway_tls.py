@@ -7,6 +7,7 @@ import contextlib
 import os
 import ssl
 import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ import uvloop
 from msgspec.structs import replace
 
 import synergai
+from gateway.gateway_settings import GatewaySettings
 from gateway.hub import work_sockets
 from gateway.hub.work_sockets import WorkSocketServer
 from gateway.server import Gateway
@@ -38,15 +40,12 @@ from synergai.testing import LocalFleet
 from tests import http2
 from tests.calls import raw_stream
 from tests.integration.gateway.conftest import FakeAgent
+from tests.message_fields import RequestFactory
 from tests.tiny_tflite import save_sum
 from worker_agent.hub_client.remote import open_work_socket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-
-    from gateway.gateway_settings import GatewaySettings
     from tests.integration.gateway.conftest import Connect
-    from tests.message_fields import RequestFactory
 
 FILES = Path(__file__).parents[1] / "tls"
 CA = FILES / "ca.pem"

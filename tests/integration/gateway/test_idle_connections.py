@@ -1,7 +1,5 @@
 """Connections that are never used."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

@@ -1,22 +1,17 @@
 """Keys of an issuer of JSON web tokens, from a web server."""
 
-from __future__ import annotations
-
 import ssl
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gateway.access.key_set import KeySet
 from synergai.errors import Unavailable
 from tests.authorities import Authority, Issuer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import grpc
 
 from synergai.v1 import common_pb2
 from tests.integration.gateway.conftest import ECHO
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Caller, FakeAgent, NewAgent
-    from tests.message_fields import RequestFactory
 
 
 async def test_requests_leave_a_silent_worker_although_each_expires_first(

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 
+from gateway.gateway_settings import GatewaySettings
 from gateway.server import Gateway
 from synergai.protocol.work_socket import WorkSocket
 from synergai.v1 import fleet_pb2, hub_pb2
+from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.gateway_settings import GatewaySettings
     from synergai.protocol.request_codec import Buffer
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
-    from tests.message_fields import RequestFactory
 
 
 async def open_work_socket(

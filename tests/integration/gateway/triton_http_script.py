@@ -3,21 +3,15 @@
 It runs in a process of its own: gevent replaces parts of the standard library.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import tritonclient.http
+from tritonclient.http import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException, shared_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tritonclient.http import InferenceServerClient, InferInput
 
 VALUES = np.arange(5, dtype=np.float32)
 

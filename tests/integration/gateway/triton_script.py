@@ -10,20 +10,17 @@ import os
 import queue
 import sys
 import time
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import AsyncIterator, Callable
+from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 import tritonclient.grpc
 import tritonclient.grpc.aio
+from tritonclient.grpc import InferResult
 from tritonclient.utils import InferenceServerException, shared_memory
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from types import ModuleType
-
-    from tritonclient.grpc import InferResult
-
-    Answers: TypeAlias = queue.Queue[tuple[tritonclient.grpc.InferResult, InferenceServerException]]
+Answers: TypeAlias = queue.Queue[tuple[tritonclient.grpc.InferResult, InferenceServerException]]
 
 
 def inputs(module: ModuleType, values: int) -> list[tritonclient.grpc.InferInput]:

@@ -1,16 +1,11 @@
 """An emulated board per test."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.emulated_board.kinds import AGX_XAVIER, XAVIER_NX
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """An emulated board as a worker: modes, power and energy at the gateway."""
 
-from __future__ import annotations
-
 import re
 import time
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -17,12 +16,7 @@ from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.zoo import build as zoo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from worker_agent.emulated_board.board import EmulatedBoard
+from worker_agent.emulated_board.board import EmulatedBoard
 
 ENGINE = EngineName("onnx_identity")
 QPS = {"MODE_10W_4CORE": 1000.0, "MODE_20W_2CORE": 100_000.0}

@@ -1,13 +1,11 @@
 """Files and commands of an installation, with a directory as the machine and a fake systemd."""
 
-from __future__ import annotations
-
 import shutil
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from typer import Typer
 from typer.testing import CliRunner
 
 from gateway.cli import app as gateway_app
@@ -15,14 +13,10 @@ from synergai.errors import InvalidInput, NotSupported, Unavailable
 from synergai.runtime.installation import WriteFile, execute, find_problem
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
 from worker_agent.cli.main import app
+from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.installer import ENVIRONMENT, STATE, Installation, removal_steps
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.helper import ALLOWED
-
-if TYPE_CHECKING:
-    from typer import Typer
-
-    from worker_agent.emulated_board.board import EmulatedBoard
 
 UNIT = "/etc/systemd/system/synergai-agent.service"
 

@@ -1,9 +1,7 @@
 """All modes and faults of both boards, on their emulation with real processes."""
 
-from __future__ import annotations
-
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from worker_agent.power.files import parse_cpus
 from worker_agent.power.nvpmodel import NvpmodelController
 from worker_agent.power.nvpmodel_program import BoardPrograms
 from worker_agent.power.switching import SwitchTiming
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The thesis's Table 5.2: board, its mode, highest clock in MHz, cores, watts; and the board's name.
 TABLE_5_2 = [

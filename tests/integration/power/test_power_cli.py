@@ -1,19 +1,14 @@
 """The operator's commands, as processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+import pytest
 
-    import pytest
-
-    from worker_agent.emulated_board.board import EmulatedBoard
+from worker_agent.emulated_board.board import EmulatedBoard
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -1,29 +1,24 @@
 """The privileged helper as a process with a socket as its input."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import pytest
 
 from synergai.errors import InvalidInput
 from tests.python_3_8 import python_3_8
+from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.power import helper
 from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
 from worker_agent.power.delegated import DelegatedController
 from worker_agent.power.nvpmodel import NvpmodelController
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from worker_agent.emulated_board.board import EmulatedBoard
 
 ALLOWED = "# by root\nMODE_15W\nMODE_30W_4CORE  # quick enough\nMODE_10W\n"
 

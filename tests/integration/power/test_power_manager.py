@@ -1,22 +1,16 @@
 """The power manager, on an emulated board with real processes."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
 from synergai.errors import InvalidInput
+from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.power import manager, nvpmodel
 from worker_agent.power.controller import Reading, SwitchFailed
 from worker_agent.power.manager import PowerManager
 from worker_agent.power.switching import SwitchTiming
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from worker_agent.emulated_board.board import EmulatedBoard
 
 
 @pytest.fixture(autouse=True)

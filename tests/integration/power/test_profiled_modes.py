@@ -1,11 +1,10 @@
 """An emulated board, measured in its power modes by real LoadGen runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,16 +15,11 @@ from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.files import load_dictionary
 from synergai.zoo import build as zoo
+from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.power import nvpmodel
 from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.nvpmodel import NvpmodelController
 from worker_agent.power.switching import SwitchTiming
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from worker_agent.emulated_board.board import EmulatedBoard
 
 MODES = ["MODE_20W_2CORE", "MODE_10W_DESKTOP"]
 

@@ -1,30 +1,25 @@
 """Failures of the agent's hub connection."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import re
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
+from synergai.domain import EngineName
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hub_client.client import HubClient
+from worker_agent.hub_client.registration import ControlHandler
 from worker_agent.hub_client.remote import RemoteHub, open_work_socket
 from worker_agent.hub_client.work_channel import WorkChannel
 from worker_agent.runner.runner import Runner
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from synergai.domain import EngineName
-    from worker_agent.hosts.pool import HostPool
-    from worker_agent.hub_client.registration import ControlHandler
 
 
 class FailingHandler:

@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, Unpack
 
 import grpc
@@ -24,9 +26,6 @@ from synergai.v1 import common_pb2, hub_pb2
 from tests.tiny_tflite import save_sum
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-    from pathlib import Path
-
     from synergai.protocol.request_codec import Buffer
 
 Report: TypeAlias = hub_pb2.Started | hub_pb2.Progress | hub_pb2.Ended

@@ -1,16 +1,15 @@
 """All backends in a real engine host."""
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import onnx
 import psutil
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from synergai.domain import Configuration, EngineName, Outcome, Session, TensorSpec
@@ -21,9 +20,6 @@ from tests.tiny_tensorflow import FLOAT_TYPE, graph, node, save_saved_model
 from tests.tiny_tflite import save_sum
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Number = TypeVar("Number", np.float32, np.int8)
 

@@ -1,20 +1,19 @@
 """A real engine host with real models, driven over its socket."""
 
-from __future__ import annotations
-
 import os
 import signal
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 import pytest
+from numpy.typing import NDArray
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session, TensorSpec
 from synergai.errors import EngineUnusable, NotFound, Unavailable
@@ -25,11 +24,6 @@ from synergai.oip.inference_pb2 import (
 )
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.arena import INLINE_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 
 def session(engine: str) -> Session:

@@ -1,30 +1,23 @@
 """Batches in a real engine host."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import ArrayLike
 
 from synergai.domain import BatchTimes, Configuration, EngineName, Fault, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.inventories import described
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.inventory import Inventory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from numpy.typing import ArrayLike
-
-    from worker_agent.ipc.frames import RunEnded
+from worker_agent.ipc.frames import RunEnded
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 GAINING = BatchTimes((1.0, 1.1, 1.2, 1.3))

@@ -1,15 +1,13 @@
 """Pool of real engine hosts: crashes, hangs, eviction."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -25,11 +23,7 @@ from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.inventory import Inventory
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.ipc.frames import RunEnded, Tally
 
 TWICE = Session(EngineName("twice"), Configuration(1))
 TWICE_2 = Session(EngineName("twice"), Configuration(2))

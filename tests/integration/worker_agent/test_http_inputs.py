@@ -1,13 +1,11 @@
 """Inputs by HTTP, from a server on loopback that redirects."""
 
-from __future__ import annotations
-
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +14,6 @@ from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from worker_agent.hub_client.http_inputs import HttpInputs
 from worker_agent.hub_client.input_reader import InputReader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TEXTS = Engine(
     name=EngineName("texts"),

@@ -1,11 +1,10 @@
 """Images as inputs, in a real engine host and through a gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -24,10 +23,6 @@ from synergai.testing import LocalFleet
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture, save_image_engines
 from worker_agent.hosts.sync_client import HostClient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,14 @@
 """Interruption of endless queries."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from synergai.oip.inference_pb2 import ModelInferRequest
 from worker_agent.hosts.process import HostProcess
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from worker_agent.ipc.frames import RunEnded
+from worker_agent.ipc.frames import RunEnded
 
 
 def turns(count: int) -> bytes:

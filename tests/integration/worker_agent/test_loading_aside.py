@@ -1,25 +1,19 @@
 """Responsiveness of the agent while it loads an engine."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from tests.tiny_tflite import save_sum
 from worker_agent.hosts.pool import HostPool, SessionChange
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from worker_agent.ipc.frames import RunEnded, Tally
+from worker_agent.ipc.frames import RunEnded, Tally
 
 SLOW = Session(EngineName("slow"), Configuration(1))
 SUM = Session(EngineName("sum"), Configuration(1))

@@ -1,8 +1,6 @@
 """Models with external weights, inside and outside of their folder."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +9,6 @@ from onnx import TensorProto, helper
 from synergai.errors import EngineUnusable
 from worker_agent.backends.onnx_files import check_files
 from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def weights_at(location: str) -> TensorProto:

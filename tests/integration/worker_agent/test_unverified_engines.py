@@ -1,21 +1,24 @@
 """Models that accept few of the inputs that their tensors allow, in real engine hosts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 import synergai
-from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
+from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
+from synergai.models.descriptions import EngineDescription
+from synergai.models.directory import EngineDefinition
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.testing import LocalFleet
 from tests.integration.worker_agent.conftest import save, tensor
@@ -23,16 +26,6 @@ from tests.tiny_tensorflow import save_saved_model, saved_model, square
 from tests.tiny_tflite import save_square
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.inventory.inventory import Inventory
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from synergai.domain import Engine
-    from synergai.models.descriptions import EngineDescription
-    from synergai.models.directory import EngineDefinition
 
 FLOAT, STRING = TensorProto.FLOAT, TensorProto.STRING
 

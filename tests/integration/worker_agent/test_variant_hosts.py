@@ -1,14 +1,12 @@
 """Variants of an engine in real engine hosts: one process for all of them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
 import signal
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -20,12 +18,8 @@ from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from worker_agent.hosts.load_errors import LoadSuspected
 from worker_agent.hosts.pool import HostPool, SessionChange
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from worker_agent.hosts.process import HostProcess
-    from worker_agent.ipc.frames import RunEnded
+from worker_agent.hosts.process import HostProcess
+from worker_agent.ipc.frames import RunEnded
 
 FAMILY = EngineName("family")
 VARIANTS = {"large": 1.0, "small": 2.0}

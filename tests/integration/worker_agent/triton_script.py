@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import queue
 import sys
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import tritonclient.grpc
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tritonclient.grpc import service_pb2
-
-    Client: TypeAlias = tritonclient.grpc.InferenceServerClient
-    Answers: TypeAlias = queue.Queue[
-        tuple[tritonclient.grpc.InferResult, InferenceServerException | None]
-    ]
+Client: TypeAlias = tritonclient.grpc.InferenceServerClient
+Answers: TypeAlias = queue.Queue[
+    tuple[tritonclient.grpc.InferResult, InferenceServerException | None]
+]
 
 ENGINE = "twice"
 VALUES = np.array([[1, 2]], np.float32)

@@ -1,8 +1,6 @@
 """Statistics and tables of the benchmarks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from benchmarks.interleaving import Measurements, Probe, measure_interleaved
 from benchmarks.report import Comparison, DocumentBlock, Section, table
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2 as oip
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OURS, THEIRS = ("we", "median"), ("they", "median")
 

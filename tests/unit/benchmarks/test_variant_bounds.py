@@ -1,7 +1,5 @@
 """Bounds on the accuracy of requests for engines with variants."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,9 +1,7 @@
 """Rules of others that choose variants: the thesis's controller, and INFaaS."""
 
-from __future__ import annotations
-
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
@@ -13,13 +11,9 @@ from benchmarks.variants.scenarios import SCENARIOS
 from benchmarks.variants.simulation import profile_entries, simulate
 from synergai.domain import EngineName, Session, WorkerClass, WorkerId
 from synergai.scheduling.state.estimate import Estimate
-from synergai.scheduling.variants.fronts import build_front
-from synergai.scheduling.variants.margins import Query
-
-if TYPE_CHECKING:
-    from synergai.scheduling.state.records import WorkerRecord
-    from synergai.scheduling.variants.fronts import Front
-    from synergai.scheduling.variants.margins import Margins
+from synergai.scheduling.state.records import WorkerRecord
+from synergai.scheduling.variants.fronts import Front, build_front
+from synergai.scheduling.variants.margins import Margins, Query
 
 ONE, OTHER, CIFAR10 = map(EngineName, ("one", "other", "cifar10"))
 VARIANTS = {"large": (0.2, 0.9), "medium": (0.1, 0.8), "small": (0.02, 0.6)}

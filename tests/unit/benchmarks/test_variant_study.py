@@ -1,11 +1,8 @@
 """Scenarios in which rules that choose variants are compared, and the bound on schedules."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -16,13 +13,11 @@ from benchmarks.variants.bounds import (
     relative_accuracy_at_most,
     schedule_at_most,
 )
+from benchmarks.variants.demand import Shape
 from benchmarks.variants.scenarios import SCENARIOS, draw
 from benchmarks.variants.simulation import OURS, Scenario, Start, simulate
 from benchmarks.variants.study import draw_requests
 from synergai.domain import EngineName
-
-if TYPE_CHECKING:
-    from benchmarks.variants.demand import Shape
 
 COLD = Start(cold=True)
 ENGINE, OTHER = EngineName("fashion"), EngineName("other")

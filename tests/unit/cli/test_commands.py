@@ -1,16 +1,11 @@
 """Checks of options before a command starts to work."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.cli.commands import check_plot
 from synergai.errors import InvalidSettings
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_plot_that_cannot_be_drawn_is_refused_before_the_run(tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
 """Output of ``synergai dictionary show``."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -17,9 +15,6 @@ from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
 from synergai.errors import NotFound
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENTRY = ProfileEntry(
     engine=EngineName("digits"),

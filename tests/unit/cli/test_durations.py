@@ -1,7 +1,5 @@
 """Durations and times of day on the command line."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -1,17 +1,13 @@
 """``synergai engines push`` without a version."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from synergai.cli.engine_store import first_version
+from synergai.client.client import Client
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from synergai.client.client import Client
 
 
 class FakeClient:

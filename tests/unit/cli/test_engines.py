@@ -1,9 +1,7 @@
 """Engines with variants, in the commands of the model directory."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -15,9 +13,6 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
 from tests.constant_variants import write_family
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VARIANTS = {"full": 1, "p25-int8": 0}
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from synergai.cli.gateway_client import GatewayAddress
 from synergai.cli.infer import app, print_outputs, summary, tensor_as_json
 from synergai.cli.output import to_jsonable
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.streaming import InferResult
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import DeadlineExceeded, InvalidInput
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from pathlib import Path
-
-    from synergai.cli.gateway_client import GatewayAddress
 
 
 def an_engine(postprocess: str = "") -> Engine:

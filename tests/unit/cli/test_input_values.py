@@ -1,10 +1,9 @@
 """Rules for input values that ``synergai infer`` reads from files."""
 
-from __future__ import annotations
-
 import io
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from msgspec.structs import replace
 from synergai.cli.input_values import parse_inputs
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENGINE = Engine(
     name=EngineName("iris"),

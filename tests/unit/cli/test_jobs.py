@@ -1,9 +1,8 @@
 """Output of ``synergai jobs`` on deadlines."""
 
-from __future__ import annotations
-
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
@@ -17,14 +16,10 @@ from synergai.cli.jobs import (
     watch_progress,
 )
 from synergai.cli.output import format_interval, to_jsonable
+from synergai.client.jobs import JobHandle
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.errors import InvalidInput, Unavailable
 from synergai.jobs import Execution, JobStatus
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from synergai.client.jobs import JobHandle
 
 
 def a_job(state: JobState = JobState.RUNNING, **fields: object) -> JobStatus:

@@ -1,13 +1,12 @@
 """Command line behaviour that needs no gateway: help, errors and exit codes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pytest
 import typer
@@ -15,10 +14,7 @@ import typer
 from synergai.cli import main as cli
 from synergai.errors import InvalidSettings, SynergaiError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    FailingCommand: TypeAlias = Callable[[BaseException], None]
+FailingCommand: TypeAlias = Callable[[BaseException], None]
 
 
 def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:

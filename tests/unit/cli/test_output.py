@@ -1,7 +1,5 @@
 """Tables and facts printed for people."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

@@ -1,21 +1,16 @@
 """Output of ``synergai submit --inputs``."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from synergai.cli.own_data import OwnDataJob
+from synergai.client.client import Client
 from synergai.data.result_directory import ResultDirectory
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.jobs import JobStatus
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.client.client import Client
 
 
 def a_command(**options: Any) -> OwnDataJob:

@@ -1,13 +1,8 @@
 """Progress bars of commands."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pytest
 
 from synergai.cli.progress import count_progress
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_without_a_bar_nothing_is_printed_to_a_file(capsys: pytest.CaptureFixture[str]) -> None:

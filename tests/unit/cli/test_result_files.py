@@ -1,30 +1,24 @@
 """Results of a job, fetched into a directory."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import synergai
 from synergai.cli import result_files
 from synergai.cli.result_files import FailureList, fetch_results
+from synergai.client.jobs import JobHandle
 from synergai.client.results import ResultBatch
 from synergai.data.result_directory import DirectoryMarker, ResultDirectory
 from synergai.data.results import JobResult
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-    from pathlib import Path
-
-    from numpy.typing import NDArray
-
-    from synergai.client.jobs import JobHandle
 
 
 def a_job(*, ends: bool) -> JobHandle:

@@ -1,9 +1,7 @@
 """Self-check of a model that is being added, without loading it."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +12,7 @@ from synergai.models.descriptions import EngineDescription
 from synergai.models.formats.inspect import ModelDescription
 from synergai.models.formats.model_files import ModelContents
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Outcome = EngineDescription | Exception
+Outcome = EngineDescription | Exception
 
 X = (TensorSpec("x", "FP32", (1,)),)
 MODEL = ModelDescription(

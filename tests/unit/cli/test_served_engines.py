@@ -1,7 +1,5 @@
 """Output of ``synergai engines rollout``."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.cli import served_engines

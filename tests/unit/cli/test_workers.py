@@ -1,11 +1,9 @@
 """Output of ``synergai workers``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
+import pytest
 from msgspec import structs
 
 from synergai.cli.workers import show_workers
@@ -20,9 +18,6 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ProfileEntry
-
-if TYPE_CHECKING:
-    import pytest
 
 NAMES = ("onnx_mobilenet_op11", "tflite_mobilenet_quant", "onnx_ssd_mobilenet_op11")
 

@@ -1,21 +1,15 @@
 """Rules for converting values to an engine's inputs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
 
 from synergai.client.casting import cast_inputs, cast_value
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.protocol.arrays import DTYPES, datatype_of
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 def an_engine(datatype: str, *shape: int, preprocess: str = "") -> Engine:

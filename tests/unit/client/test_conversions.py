@@ -1,7 +1,5 @@
 """Conversion of jobs, workers and failed calls from their messages."""
 
-from __future__ import annotations
-
 import re
 
 import grpc

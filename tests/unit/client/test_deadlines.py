@@ -1,7 +1,5 @@
 """Rules for deadlines as callers give them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Libraries imported by the client SDK, in a separate process."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Engine descriptions shared by concurrent calls."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,16 +1,11 @@
 """Checks of operations on engines before the gateway is called."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import synergai
 from synergai.models.package import pack
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSIONS = (-1, 0, 1 << 31, 10**20)
 

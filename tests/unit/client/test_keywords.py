@@ -1,7 +1,5 @@
 """A misspelt keyword of a client's call is refused before the gateway is called."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

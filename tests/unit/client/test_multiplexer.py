@@ -1,23 +1,17 @@
 """Correlation of replies with queries on one stream."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 
 import pytest
 
+from synergai.client.channel import GatewayChannel
 from synergai.client.multiplexer import QueryMultiplexer
-from synergai.client.streaming import stream_queries
+from synergai.client.streaming import InferResult, stream_queries
 from synergai.errors import InvalidInput, SynergaiError, Unavailable
 from synergai.oip import inference_pb2 as oip
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from synergai.client.channel import GatewayChannel
-    from synergai.client.streaming import InferResult
 
 Reply = oip.ModelStreamInferResponse
 

@@ -1,7 +1,5 @@
 """The order in which waiting queries of a client get a slot."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

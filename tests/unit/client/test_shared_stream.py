@@ -6,11 +6,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn, Self, cast
 
+from synergai.client.channel import GatewayChannel
 from synergai.client.shared_stream import QueryStream
 from synergai.oip import inference_pb2 as oip
 
 if TYPE_CHECKING:
-    from synergai.client.channel import GatewayChannel
     from synergai.client.multiplexer import Reply
 
 

@@ -1,16 +1,12 @@
 """The event loop of blocking clients."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+
+import pytest
 
 from synergai.client import sync
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_threads_that_start_at_once_share_one_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """Where clients take their token from, and where they send it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +8,6 @@ from synergai.client.client import Client
 from synergai.client.target import connection
 from synergai.errors import InvalidInput
 from synergai.protocol.bearer_token import token_metadata
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEADER = (("authorization", "Bearer secret"),)
 

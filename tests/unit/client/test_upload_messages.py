@@ -1,7 +1,5 @@
 """Inputs as messages of an upload."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import grpc
 import pytest
@@ -12,15 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergai.client import uploads
+from synergai.client.channel import GatewayChannel
 from synergai.client.upload_messages import UploadMessage
 from synergai.client.uploads import Upload
 from synergai.errors import InternalError, InvalidInput, SynergaiError, Unavailable
 from synergai.v1.jobs_pb2 import Input, UploadReceipt, UploadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
-
-    from synergai.client.channel import GatewayChannel
 
 
 class Spool:

@@ -1,7 +1,5 @@
 """Arrays whose headers lie about their size."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -1,14 +1,13 @@
 """Readers of inputs in files."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -18,14 +17,9 @@ import pytest
 
 from synergai.data import names as unique_names
 from synergai.data.inventory import InputInventory
-from synergai.data.items import Reference, Unusable
+from synergai.data.items import NamedInput, Reference, Unusable
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput, NotSupported
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from synergai.data.items import NamedInput
 
 LIMIT = 1 << 20
 

@@ -1,10 +1,8 @@
 """Shards of results, and the directories that they are in."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,11 +15,9 @@ import synergai
 from synergai.data import shards as shard_files
 from synergai.data.result_directory import MARKER, DirectoryMarker, ResultDirectory, read_marker
 from synergai.data.results import JobResult
+from synergai.data.shards import Format
 from synergai.errors import Conflict, InvalidInput
 from synergai.protocol.arrays import BFLOAT16_BITS
-
-if TYPE_CHECKING:
-    from synergai.data.shards import Format
 
 FORMATS = pytest.mark.parametrize("shard_format", ["npz", "parquet"])
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)

@@ -1,8 +1,7 @@
 """Rows of values in CSV and JSON-lines files."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ from synergai.data.inventory import InputInventory
 from synergai.data.items import Unusable
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRIPLE = (TensorSpec("x", "FP32", (-1, 3)),)
 IMAGE = (TensorSpec("x", "FP32", (-1, 2, 2)),)

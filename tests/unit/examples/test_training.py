@@ -1,15 +1,15 @@
 """Training, pruning and quantisation of networks, in small sizes."""
 
-from __future__ import annotations
-
 import gzip
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from examples.training import families, fashion_mnist, layers
@@ -19,11 +19,6 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.int8 import quantise
 from synergai.zoo import build as zoo
 from synergai.zoo.builders.onnx_graph import write_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 SHAPE = Shape(size=6, channels=(8, 12), strides=(1, 2), classes=3)
 

@@ -1,14 +1,13 @@
 """A dispatcher with the real scheduling core and journal, and workers without an agent."""
 
-from __future__ import annotations
-
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import pytest
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.admission.limits import Admission
 from gateway.admission.quotas import TenantQuotas
 from gateway.dispatch.dispatcher import Dispatcher
@@ -39,15 +38,10 @@ from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
 from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.events import Assignment
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.v1 import hub_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from gateway.access.caller import Caller
-    from synergai.scheduling.events import Assignment
-    from tests.message_fields import ProgressCounts, RequestFields
+from tests.message_fields import ProgressCounts, RequestFields
 
 ECHO = EngineName("echo")
 

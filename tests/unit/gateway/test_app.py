@@ -1,10 +1,8 @@
 """Admission and settings of a gateway."""
 
-from __future__ import annotations
-
 import asyncio
 import math
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +10,6 @@ from gateway.admission.limits import Admission
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput, Overloaded
 from synergai.runtime.reexec import decode_config, encode_config
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 # --- admission --------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 """The catalogue of engines."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 from itertools import permutations

@@ -1,21 +1,14 @@
 """Invariants of the catalogue for any offers of workers, in any order of coming and going."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gateway.fleet.catalogue import Catalogue
-from synergai.domain import EngineName, Variant, WorkerId
+from gateway.fleet.descriptions import EstablishedDescription
+from synergai.domain import Engine, EngineName, Variant, WorkerId
 from synergai.errors import SynergaiError
 from tests.unit.gateway.conftest import ENGINE
-
-if TYPE_CHECKING:
-    from gateway.fleet.descriptions import EstablishedDescription
-    from synergai.domain import Engine
 
 WORKERS = st.sampled_from([WorkerId(name) for name in ("w1", "w2", "w3")])
 OFFERS = st.sampled_from(

@@ -1,7 +1,5 @@
 """Shares of the file descriptors that gRPC connections may take."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.admission.connections import PER_CONNECTION, RESERVED, connection_limits

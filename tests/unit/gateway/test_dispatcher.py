@@ -1,18 +1,16 @@
 """The dispatcher with the real scheduling core and journal: requests, jobs and reports."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.fleet.worker import StopAssignment
+from gateway.fleet.worker import ConnectedWorker, StopAssignment
 from gateway.jobs.estimate_errors import LEAST, PRIOR
+from gateway.requests.inference import Request
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Cancelled,
@@ -26,16 +24,16 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.oip import inference_pb2 as oip
-from synergai.scheduling.events import EnginesChanged, ProgressChecked, WorkerDraining
+from synergai.scheduling.events import (
+    Command,
+    EnginesChanged,
+    Event,
+    ProgressChecked,
+    WorkerDraining,
+)
 from synergai.v1 import hub_pb2
-from tests.unit.gateway.conftest import ENGINE, make_worker
-
-if TYPE_CHECKING:
-    from gateway.fleet.worker import ConnectedWorker
-    from gateway.requests.inference import Request
-    from synergai.scheduling.events import Command, Event
-    from tests.message_fields import ProgressFields, RequestFields
-    from tests.unit.gateway.conftest import GatewayHarness
+from tests.message_fields import ProgressFields, RequestFields
+from tests.unit.gateway.conftest import ENGINE, GatewayHarness, make_worker
 
 RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)

@@ -1,15 +1,20 @@
 """Our collectors against prometheus_client, and their figures."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, Metric, generate_latest
 
-from gateway.monitoring.counts import JOB_BUCKETS, REQUEST_BUCKETS, EngineMetrics, TenantCounts
+from gateway.monitoring.collectors import SnapshotCollector
+from gateway.monitoring.counts import (
+    JOB_BUCKETS,
+    REQUEST_BUCKETS,
+    Buckets,
+    EngineMetrics,
+    TenantCounts,
+)
 from gateway.monitoring.engine_metrics import EngineCollector
 from gateway.monitoring.outcomes import job_outcome, request_outcome
 from gateway.monitoring.tenant_metrics import TenantCollector
@@ -23,16 +28,10 @@ from synergai.errors import (
     InvalidInput,
     NotSupported,
     Overloaded,
+    SynergaiError,
     Unavailable,
 )
-
-if TYPE_CHECKING:
-    from prometheus_client import Metric
-
-    from gateway.monitoring.collectors import SnapshotCollector
-    from gateway.monitoring.counts import Buckets
-    from synergai.errors import SynergaiError
-    from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness
 
 StateT = TypeVar("StateT")
 

@@ -1,9 +1,7 @@
 """``synergai gateway enroll`` and ``synergai gateway workers``."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,9 +10,6 @@ from gateway.access.enrolments import EnrolmentStore, sha256
 from gateway.cli import app
 from gateway.enrolment_cli import parse_time
 from synergai.errors import InvalidInput, NotFound
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(*arguments: str, state: Path) -> str:

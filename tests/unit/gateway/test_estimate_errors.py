@@ -1,7 +1,5 @@
 """What completed jobs teach about further estimates."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,12 +1,11 @@
 """A full disk: jobs are refused and paused, reads work, and everything resumes with space."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import itertools
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import apsw
 import pytest
@@ -16,27 +15,20 @@ from gateway.access.caller import UNRESTRICTED
 from gateway.admission.limits import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
-from gateway.fleet.worker import StopAssignment
+from gateway.fleet.worker import ConnectedWorker, StopAssignment
 from gateway.journal.errors import JournalBroken, StoreFull
 from gateway.journal.journal import Journal
 from gateway.journal.reserve import Reserve, Space
 from gateway.journal.space import is_disk_full
 from gateway.servicers.health import HealthServicer
-from synergai.domain import EngineName, JobSpec, JobState
+from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import Overloaded
+from synergai.jobs import JobStatus
 from synergai.runtime.database import connect
+from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.unit.gateway.test_journal import a_record, an_execution, ended
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import JobId
-    from synergai.jobs import JobStatus
-    from synergai.scheduling.events import Assignment
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 

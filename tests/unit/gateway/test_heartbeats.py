@@ -1,17 +1,13 @@
 """The heartbeat monitor, at given times."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
+from gateway.fleet.worker import ConnectedWorker
+from gateway.hub.connections import AgentConnection
 from gateway.hub.heartbeats import HeartbeatMonitor
-
-if TYPE_CHECKING:
-    from gateway.fleet.worker import ConnectedWorker
-    from gateway.hub.connections import AgentConnection
 
 
 def seen(at: float) -> tuple[AgentConnection, ConnectedWorker]:

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from msgspec.structs import replace
 
-from gateway.access.caller import UNRESTRICTED
+from gateway.access.caller import UNRESTRICTED, Caller
 from gateway.admission.limits import Admission
 from gateway.admission.quotas import TenantQuotas
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.requests.held import HeldRequests
-from synergai.domain import WorkerId
-from synergai.errors import DeadlineExceeded, Overloaded, Unavailable
+from gateway.requests.inference import Inference, Request
+from synergai.domain import Engine, WorkerId
+from synergai.errors import DeadlineExceeded, Overloaded, SynergaiError, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
-    from gateway.access.caller import Caller
-    from gateway.requests.inference import Inference, Request
-    from synergai.domain import Engine
-    from synergai.errors import SynergaiError
     from synergai.protocol.request_codec import Buffer, RequestHeader
 
 BOX = WorkerId("box")

@@ -1,20 +1,15 @@
 """Limits on request bodies: size, memory, compression."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
-from typing import TYPE_CHECKING
 
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
 
 from gateway.http.bodies import Bodies
 from synergai.errors import InvalidInput, Overloaded
-
-if TYPE_CHECKING:
-    from starlette.types import Message
 
 MAX = 1000
 PACKED = gzip.compress(b"abc", mtime=0)

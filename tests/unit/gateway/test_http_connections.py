@@ -1,24 +1,18 @@
 """Refusal of heads on a connection with requests in progress."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
 from unittest.mock import Mock
 
 import pytest
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from gateway.http.connections import MAX_HEAD_BYTES, LimitedConnection
 from synergai.protocol.unread import UnreadResponses
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from starlette.types import Receive, Scope, Send
 
 POST = b"POST /%d HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n"
 HALF_A_HEAD = b"GET /2 HTTP/1.1\r\nhost: a\r\nx-filler: "

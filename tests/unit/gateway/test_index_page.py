@@ -1,7 +1,5 @@
 """Rules for the index page of the HTTP port."""
 
-from __future__ import annotations
-
 from gateway.http.pages import engine_rows
 from synergai.oip.repository_pb2 import RepositoryIndexResponse
 

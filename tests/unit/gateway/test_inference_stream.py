@@ -1,29 +1,23 @@
 """A stream of inference requests, with responses in order of completion."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from gateway.requests.parameters import MAX_WINDOW, STREAM_WINDOW, window_from_metadata
+from gateway.servicers.inference_calls import InferenceCalls
 from gateway.servicers.inference_stream import MAX_UNREAD_BYTES, InferenceStream
 from synergai.errors import EngineNotFound, InvalidInput, QuotaExceeded, SynergaiError
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
 from synergai.protocol.peer import Peer
-from synergai.protocol.request_codec import parse_header
+from synergai.protocol.request_codec import RequestHeader, parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.unread import UnreadResponses
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
-
-    from gateway.servicers.inference_calls import InferenceCalls
-    from synergai.protocol.request_codec import RequestHeader
 
 
 class FakeRequest:

@@ -1,10 +1,9 @@
 """Plan of the gateway's installation, with a directory as the machine and a fake systemd."""
 
-from __future__ import annotations
-
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,6 @@ from synergai.errors import InvalidInput, NotSupported
 from synergai.runtime import installation
 from synergai.runtime.installation import RunCommand, WriteFile, execute, find_problem, read_unit
 from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UNIT = f"etc/systemd/system/{SERVICE}"
 

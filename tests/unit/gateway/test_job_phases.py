@@ -1,9 +1,8 @@
 """The phases of a submitted job: every call in every phase, against the table."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -11,12 +10,8 @@ from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.errors import StoreFull
 from synergai.domain import EngineName, Fault, JobSpec, JobState
+from synergai.errors import SynergaiError
 from synergai.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from synergai.errors import SynergaiError
 
 REACHED_BY: dict[Phase, str] = {
     Phase.OPENING: "",

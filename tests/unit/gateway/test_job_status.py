@@ -1,11 +1,9 @@
 """A job's record, tracker and status."""
 
-from __future__ import annotations
-
 import asyncio
 import math
+from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +21,7 @@ from synergai.domain import (
     JobState,
     WorkerId,
 )
+from synergai.jobs import JobStatus
 from synergai.protocol.converters import (
     job_spec_from_proto,
     job_spec_to_proto,
@@ -31,11 +30,6 @@ from synergai.protocol.converters import (
 )
 from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from synergai.jobs import JobStatus
 
 W1 = WorkerId("w1")
 

@@ -1,7 +1,5 @@
 """Executions of a job's tracker."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from gateway.jobs.results import JobResults
+from gateway.jobs.streamed import StreamedJobs
+from gateway.jobs.submitted import SubmittedJobs
+from gateway.jobs.uploads import InputUploads
 from gateway.servicers.jobs import JobsServicer
+from synergai.jobs import JobStatus
+from synergai.protocol.unread import UnreadResponses
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
-    from gateway.jobs.results import JobResults
-    from gateway.jobs.streamed import StreamedJobs
-    from gateway.jobs.submitted import SubmittedJobs
-    from gateway.jobs.uploads import InputUploads
-    from synergai.jobs import JobStatus
     from synergai.protocol.rpc import Context
-    from synergai.protocol.unread import UnreadResponses
 
 
 class _SlowJobs:

@@ -1,16 +1,14 @@
 """The journal: confirmed operations survive a crash, and no query is recorded twice."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import math
 import shutil
 import tempfile
 import weakref
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import apsw
 import pytest
@@ -38,9 +36,6 @@ from synergai.domain import (
 from synergai.errors import IdempotencyConflict, InternalError, Unavailable
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 QUERIES = 20
 

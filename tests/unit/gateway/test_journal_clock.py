@@ -1,17 +1,12 @@
 """Deadlines of unfinished jobs over a restart, for any change of the system clock."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gateway.journal.journal import Journal
 from synergai.runtime.clock import MAX_DOWNTIME_S, Clock, ClockReading, time_between
 from tests.unit.gateway.test_journal import a_record, ended
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOUR = 3600.0
 

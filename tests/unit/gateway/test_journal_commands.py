@@ -1,14 +1,13 @@
 """``synergai journal``: what it prints, and its exit codes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import apsw
 import pytest
 
 from gateway.journal.files import lock
@@ -16,11 +15,6 @@ from gateway.journal.journal import Journal
 from synergai.cli import main as cli
 from synergai.domain import EngineName
 from synergai.runtime.database import find_faults
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import apsw
 
 
 @pytest.fixture

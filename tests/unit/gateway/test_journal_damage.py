@@ -1,10 +1,9 @@
 """A journal that lacks what was acknowledged is refused, and one that does not never is."""
 
-from __future__ import annotations
-
 import math
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +14,6 @@ from gateway.journal.journal import Journal
 from gateway.journal.marker import Mark, read_marker, write_marker
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import InvalidInput, NotFound, Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 JOBS = 40
 FILES = ("journal.db", "journal.db-wal", "journal.marker")

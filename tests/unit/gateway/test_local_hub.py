@@ -1,26 +1,20 @@
 """The hub of a gateway in the agent's own process."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
-from gateway.serve.local_hub import LocalHub
+from gateway.serve.local_hub import LocalConnection, LocalHub
+from gateway.server import Gateway
 from synergai.errors import Unavailable
 from synergai.protocol.work_messages import Orders, Reports, decode_reports
+from synergai.protocol.work_transport import WorkPipe
 from synergai.v1 import hub_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-
-    from gateway.serve.local_hub import LocalConnection
-    from gateway.server import Gateway
-    from synergai.protocol.work_transport import WorkPipe
 
 HEARTBEAT = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat(sequence=7))
 

@@ -1,15 +1,13 @@
 """Loading and unloading of engines across the fleet; the test stands in for the hub."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
+from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.model_control import ModelControl
-from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.domain import Configuration, Engine, EngineName, Session, WorkerClass
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -21,11 +19,7 @@ from synergai.errors import (
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
-
-if TYPE_CHECKING:
-    from gateway.fleet.worker import ConnectedWorker
-    from synergai.domain import Engine
-    from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness
 
 ECHO = EngineName("echo")
 SESSION = Session(ECHO, Configuration(1))

@@ -1,11 +1,9 @@
 """The OpenAPI document describes the routes of the HTTP port."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from starlette.routing import Route
 
@@ -15,10 +13,8 @@ from gateway.http.pages import page_routes
 from gateway.http.rest import UNSUPPORTED, RestCalls
 from gateway.http.shared_memory import shared_memory_routes
 from gateway.requests.shared_memory import SharedMemoryRegions
+from gateway.servicers.inference_calls import InferenceCalls
 from synergai.protocol.validation import DATATYPES
-
-if TYPE_CHECKING:
-    from gateway.servicers.inference_calls import InferenceCalls
 
 DOCUMENT: dict[str, Any] = json.loads(files("gateway.http").joinpath("openapi.json").read_text())
 

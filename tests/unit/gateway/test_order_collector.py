@@ -1,21 +1,16 @@
 """Orders of a worker are collected while waiting costs nothing."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
-from gateway.fleet.worker import RunAssignment, StopAssignment
+from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment, StopAssignment
 from gateway.hub import order_collector
 from gateway.hub.order_collector import CONCURRENT_S, OrderCollector
 from synergai.domain import AssignmentId, Configuration, JobId
 from synergai.scheduling.events import Assignment
 from tests.unit.gateway.conftest import ENGINE, make_worker
-
-if TYPE_CHECKING:
-    from gateway.fleet.worker import ConnectedWorker, Order
 
 AN_HOUR_S = 3600.0
 

@@ -1,13 +1,13 @@
 """Jobs over uploads: their files, their inputs in portions, and what survives a crash."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc
 import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.limits import Admission
-from gateway.fleet.worker import RunAssignment, SendInputs
+from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
 from gateway.jobs import input_feed, own_inputs, reopening, uploads
+from gateway.jobs.input_feed import JobData
 from gateway.jobs.own_inputs import OwnInputs
 from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.read_ahead import AHEAD_BYTES
@@ -24,10 +25,11 @@ from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
 from gateway.jobs.uploads import InputUploads, Receipt
 from gateway.journal.errors import StoreFull
+from gateway.journal.job_record import JobRecord
 from gateway.journal.journal import Journal
 from gateway.records import log as record_log
-from gateway.records.log import DamagedLog, RecordLog
-from gateway.records.store import DataKey, DataStore
+from gateway.records.log import DamagedLog, Record, RecordLog
+from gateway.records.store import DataKey, DataStore, OpenLog
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
     Conflict,
@@ -41,19 +43,9 @@ from synergai.errors import (
 )
 from synergai.oip import inference_pb2 as oip
 from synergai.runtime.backoff import Backoff
+from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-    from pathlib import Path
-
-    from gateway.fleet.worker import ConnectedWorker
-    from gateway.jobs.input_feed import JobData
-    from gateway.journal.job_record import JobRecord
-    from gateway.records.log import Record
-    from gateway.records.store import OpenLog
-    from synergai.scheduling.events import Assignment
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=0, upload_id="up")
 RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()

@@ -1,7 +1,5 @@
 """Request parameters and their validation."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.requests.parameters import RequestOptions, parse_options, tenant_from_metadata

@@ -1,9 +1,5 @@
 """What callers may do with requests and jobs of engines and tenants."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller
@@ -11,12 +7,9 @@ from gateway.access.roles import Grant, Role
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import JobNotFound, PermissionDenied, Unauthenticated
 from synergai.oip import inference_pb2 as oip
-from synergai.protocol.request_codec import RequestDecoder
+from synergai.protocol.request_codec import RequestDecoder, RequestHeader
 from synergai.protocol.rpc import RawRequest
-
-if TYPE_CHECKING:
-    from synergai.protocol.request_codec import RequestHeader
-    from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 

@@ -1,9 +1,5 @@
 """The cost of preloads, and of those that nothing used."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from gateway.dispatch.preloads import Preloads
@@ -11,10 +7,7 @@ from synergai.domain import Configuration, EngineName, Session
 from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
 from synergai.scheduling.events import Load
-from tests.unit.gateway.conftest import make_worker
-
-if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness, make_worker
 
 FIRST, SECOND = (Session(EngineName(name), Configuration(1)) for name in ("first", "second"))
 

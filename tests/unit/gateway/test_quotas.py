@@ -1,8 +1,6 @@
 """Quotas of tenants: what is counted, what is refused, and what is forgotten."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -12,14 +10,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.quota_metrics import QuotaCollector
 from gateway.admission.quotas import TenantQuotas
+from gateway.admission.tenant_usage import TenantUsage
 from gateway.admission.token_bucket import TokenBucket
 from synergai.errors import Overloaded, QuotaExceeded
 from synergai.runtime.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from gateway.admission.tenant_usage import TenantUsage
 
 
 class FakeClock(Clock):

@@ -1,7 +1,5 @@
 """Refused agents are logged once, and then counted."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.hub.refusals import INTERVAL_S, MAX_KINDS, RefusalLog

@@ -1,13 +1,11 @@
 """Variants in the registrations of workers."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.fleet.agent_validation import engine_from_agent
+from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.registration import worker_from_registration
 from synergai.domain import Configuration, Session, UnusedVariant
 from synergai.errors import InvalidInput
@@ -16,9 +14,6 @@ from synergai.protocol.hub import HUB_VERSION
 from synergai.scheduling.events import SessionSize
 from synergai.v1 import common_pb2, hub_pb2
 from tests.unit.gateway.conftest import ECHO, ENGINE
-
-if TYPE_CHECKING:
-    from gateway.fleet.worker import ConnectedWorker
 
 
 def register(

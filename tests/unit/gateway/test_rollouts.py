@@ -1,11 +1,10 @@
 """Rollouts of versions: shares of requests, changes, and what is rolled back by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,10 +26,6 @@ from synergai.errors import (
 )
 from synergai.versions import split_version
 from tests.unit.gateway.test_versions import ECHO, W1, of
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
 
 IDS = [f"request-{number}" for number in range(2_000)]
 SHARES = st.floats(0.0, 1.0)

@@ -1,25 +1,19 @@
 """Profiles of model files that workers serve no more, or serve again."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.served_profiles import ServedProfiles
+from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Configuration, Engine, Variant, WorkerClass
 from synergai.profiles.dictionary import MEASURED, OBSERVED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService
 from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
 from tests.unit.gateway.conftest import ECHO, ENGINE, make_worker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from gateway.fleet.worker import ConnectedWorker
 
 OLD, NEW = "a" * 64, "b" * 64
 

@@ -1,7 +1,5 @@
 """Settings of the gateway."""
 
-from __future__ import annotations
-
 import pytest
 
 from gateway.gateway_settings import GatewaySettings

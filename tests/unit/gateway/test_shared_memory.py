@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -16,9 +17,6 @@ from synergai.protocol.request_codec import RequestDecoder, names_regions
 from synergai.protocol.rpc import RawRequest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import TypeAlias
-
     from synergai.protocol.request_codec import Buffer, RequestHeader
 
     Tensor: TypeAlias = (

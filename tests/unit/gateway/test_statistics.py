@@ -1,22 +1,15 @@
 """Engine statistics for requests of every outcome."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.agent_validation import ProtocolViolation
+from gateway.monitoring.counts import EngineStatistics
 from gateway.servicers.engine_messages import engine_config, engine_statistics
-from synergai.domain import TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
-
-if TYPE_CHECKING:
-    from gateway.monitoring.counts import EngineStatistics
-    from synergai.domain import Engine
-    from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness
 
 
 def statistics(harness: GatewayHarness) -> EngineStatistics:

@@ -1,9 +1,6 @@
 """Submitting a job again under the same idempotency key."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -11,9 +8,7 @@ from msgspec.structs import replace
 from gateway.access.caller import UNRESTRICTED
 from synergai.domain import EngineName, JobSpec
 from synergai.errors import EngineUnusable, IdempotencyConflict, Overloaded
-
-if TYPE_CHECKING:
-    from tests.unit.gateway.conftest import GatewayHarness
+from tests.unit.gateway.conftest import GatewayHarness
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 

@@ -1,10 +1,9 @@
 """Quotas and priority ceilings, applied to requests and jobs."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from gateway.access.caller import Caller
 from gateway.access.roles import Grant, Role
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.limits import Admission
+from gateway.admission.tenant_usage import TenantUsage
 from gateway.jobs.streamed import Query, StreamedJobs
 from gateway.journal.journal import Journal
 from synergai.domain import EngineName, JobSpec
@@ -20,12 +20,6 @@ from synergai.errors import InvalidInput, Overloaded, PermissionDenied, QuotaExc
 from synergai.oip.inference_pb2 import InferParameter
 from synergai.protocol.unread import UnreadResponses
 from tests.unit.gateway.conftest import GatewayHarness
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
-
-    from gateway.admission.tenant_usage import TenantUsage
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
 GRANT = Grant(to=("camera",), roles=frozenset({Role.INFER, Role.SUBMIT}))

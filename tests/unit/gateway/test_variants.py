@@ -1,14 +1,10 @@
 """Variants of an engine: which one clients ask for, floors, and what is counted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from msgspec.structs import replace
 
 from gateway.fleet.variants import FleetVariants
-from gateway.fleet.worker import CompletedQueries
+from gateway.fleet.worker import CompletedQueries, ConnectedWorker
 from gateway.monitoring.counts import EngineMetrics
 from gateway.servicers.inference_calls import of_variant, with_variants
 from synergai.client.requests import job_spec
@@ -29,9 +25,6 @@ from synergai.protocol.converters import job_spec_from_proto
 from synergai.v1 import jobs_pb2
 from tests.malformed_versions import MALFORMED_VERSIONS
 from tests.unit.gateway.conftest import ECHO, GatewayHarness, make_worker
-
-if TYPE_CHECKING:
-    from gateway.fleet.worker import ConnectedWorker
 
 ACCURACIES = {"full": 0.88, "int8": 0.87, "p25": 0.0}
 """Declared; that of p25 is not known."""

@@ -1,7 +1,5 @@
 """Which version of an engine a request or job gets."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,14 +1,8 @@
 """Limit of sockets that have not presented a connection id."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from gateway.hub.work_sockets import MAX_UNAUTHENTICATED, WorkSocketServer
 from synergai.errors import Unavailable
-
-if TYPE_CHECKING:
-    from synergai.protocol.work_socket import WorkSocket
+from synergai.protocol.work_socket import WorkSocket
 
 
 def present_id(socket: WorkSocket, connection_id: bytes = b"an-id") -> None:

@@ -1,21 +1,17 @@
 """Orders on a worker's work stream."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from gateway.fleet.worker import Order, RunAssignment, StopAssignment
 from gateway.hub.work_streams import WorkStreams
 from synergai.domain import AssignmentId, BatchTimes, Configuration, JobId
+from synergai.protocol.work_messages import Orders
 from synergai.scheduling.events import Assignment
 from tests.unit.gateway.conftest import ECHO, make_worker
-
-if TYPE_CHECKING:
-    from synergai.protocol.work_messages import Orders
 
 
 class FakeTransport:

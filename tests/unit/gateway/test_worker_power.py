@@ -1,7 +1,5 @@
 """Attribution of a machine's energy to engines, and its metrics."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,12 +1,10 @@
 """Arrival processes: rates over time, and send times."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,6 +12,7 @@ from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput
 from synergai.loadgen.traces.arrivals import (
+    Curve,
     Exponential,
     Linear,
     Recorded,
@@ -21,11 +20,6 @@ from synergai.loadgen.traces.arrivals import (
     constant,
     read_rates,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.loadgen.traces.arrivals import Curve
 
 RATES = st.floats(0.1, 500.0)
 DURATIONS = st.floats(0.1, 5.0)

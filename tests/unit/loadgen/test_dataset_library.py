@@ -1,9 +1,7 @@
 """Data set images as LoadGen samples."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +15,6 @@ from synergai.models.datasets import Coco, ImageNet
 from synergai.models.samples import Samples
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 ENGINE = Engine(
     name=EngineName("colours"),

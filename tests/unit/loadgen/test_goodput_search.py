@@ -1,19 +1,14 @@
 """Search for the highest goodput."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synergai.loadgen.traces.search import RateTrial, SearchResult, find_goodput
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 def capacity(

@@ -1,7 +1,5 @@
 """LoadGen settings, query counter and accuracy logs, without LoadGen runs or a gateway."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,20 +1,14 @@
 """Figures of load runs and goodput searches: labels, scales, and what they mark."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from synergai.loadgen.traces.plot import draw_run, draw_search
 from synergai.loadgen.traces.request_log import RequestLog
 from synergai.loadgen.traces.search import RateTrial, SearchResult
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def a_trial(rate: float, p50: float | None, p99: float, attainment: float) -> RateTrial:

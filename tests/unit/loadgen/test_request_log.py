@@ -1,7 +1,5 @@
 """Statistics of a run's requests."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

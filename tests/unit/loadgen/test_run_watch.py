@@ -1,22 +1,16 @@
 """Rules for the end of a LoadGen run in its process."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from synergai.errors import EngineUnusable, InternalError, SynergaiError, Unavailable
 from synergai.loadgen import run
-from synergai.loadgen.messages import LoadProgress, RunFailed
+from synergai.loadgen.messages import LoadProgress, Message, RunFailed
 from synergai.loadgen.query_counter import QueryCounter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from synergai.loadgen.messages import Message
 
 
 class Exited(Exception):

@@ -1,16 +1,11 @@
 """Parsing of summaries that LoadGen wrote."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.errors import InvalidInput
 from synergai.loadgen.summary import parse_summary, read_summary
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VALID = """\
 ================================================

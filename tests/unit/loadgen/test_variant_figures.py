@@ -1,7 +1,5 @@
 """Figures of a run on an engine with variants."""
 
-from __future__ import annotations
-
 import pytest
 from matplotlib.patches import StepPatch
 

@@ -1,21 +1,15 @@
 """ImageNet and COCO datasets, on tiny copies."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.datasets import Coco, ImageNet
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 def classes(*found: float) -> dict[int, NDArray[np.float32]]:

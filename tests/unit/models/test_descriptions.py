@@ -1,8 +1,6 @@
 """The cache of what loading engines has found out."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,6 @@ from synergai.models.descriptions import (
     remember,
 )
 from synergai.models.directory import EngineDefinition, ModelDirectory
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X = (TensorSpec("x", "FP32", (1,)),)
 VERIFIED = EngineDescription(X, X, samples=8)

@@ -1,11 +1,9 @@
 """Model directories: definitions, faults, links and digests."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +11,6 @@ from synergai.errors import EngineUnusable, InvalidInput, NotFound
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats import model_files
 from synergai.models.formats.model_files import digest
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SHA256 = "0" * 64
 

@@ -1,9 +1,7 @@
 """TFLite files, valid and corrupt."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,9 +12,6 @@ from synergai.errors import InvalidInput
 from synergai.models.formats.flatbuffer import CorruptFlatBuffer, FlatBufferTable
 from synergai.models.formats.tflite_file import read_tflite
 from tests.tiny_tflite import save_sum
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_inputs_outputs_and_metadata_are_read(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Image decoding, and rejection of images before they are unpacked."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

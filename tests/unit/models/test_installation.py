@@ -1,10 +1,8 @@
 """Installation of engines, and the commands that add, list and inspect them."""
 
-from __future__ import annotations
-
 import errno
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,17 +14,12 @@ from synergai.cli.engines import app
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
-from synergai.models.formats.inspect import describe
+from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import add_model, stage_engine, write_definition
 from synergai.zoo import build as zoo
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.models.formats.inspect import ModelDescription
 
 
 @pytest.fixture

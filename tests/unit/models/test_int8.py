@@ -1,8 +1,6 @@
 """Quantisation of ONNX models to 8-bit integers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,9 +10,6 @@ import pytest
 from synergai.errors import InvalidInput
 from synergai.models.int8 import quantise
 from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def a_model(operator: str) -> onnx.ModelProto:

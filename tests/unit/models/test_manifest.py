@@ -1,8 +1,6 @@
 """Manifests and packages of engines."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,6 @@ from synergai.models.manifest import (
 )
 from synergai.models.package import pack, packed_name
 from synergai.versions import validate_stored_version
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 A = "a" * 64
 

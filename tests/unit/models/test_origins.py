@@ -1,14 +1,9 @@
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from synergai.domain import EngineName
 from synergai.models.origins import EngineOrigins
 from tests.constant_variants import write_family
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAMILY = EngineName("family")
 

@@ -1,11 +1,10 @@
 """Derivation of classes and boxes from model outputs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike, NDArray
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
@@ -15,11 +14,6 @@ from synergai.models.postprocess import (
     create_postprocessor,
     top_classes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike, NDArray
 
 
 def specs(*names: str) -> list[TensorSpec]:

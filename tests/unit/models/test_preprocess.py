@@ -1,12 +1,9 @@
 """Image preprocessing against MLPerf's reference application."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
@@ -20,9 +17,6 @@ from synergai.models.preprocess import (
 )
 from synergai.models.quantisation import Quantisation
 from synergai.zoo.photographs import load_photographs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def spec(*shape: int, datatype: str = "FP32") -> TensorSpec:

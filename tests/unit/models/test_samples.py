@@ -1,26 +1,20 @@
 """Sample sets, valid, invalid and random."""
 
-from __future__ import annotations
-
 import zipfile
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models import samples as samples_module
 from synergai.models.directory import EngineDefinition
 from synergai.models.samples import load_samples, random_samples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import ArrayLike
 
 X = TensorSpec("x:0", "FP32", (-1, 2))
 

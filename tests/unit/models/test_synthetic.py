@@ -1,7 +1,5 @@
 """Synthetic inputs to try a model with."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

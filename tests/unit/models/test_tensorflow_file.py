@@ -1,9 +1,7 @@
 """SavedModels and frozen graphs, valid and corrupt."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.formats.tensorflow_file import read_frozen_graph, read_saved_model
 from tests.tiny_tensorflow import graph, node, save_saved_model, saved_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def frozen(tmp_path: Path, content: bytes) -> Path:

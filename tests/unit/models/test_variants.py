@@ -1,9 +1,7 @@
 """Variants in an engine.toml: reading, faults, packing and writing."""
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.installation import write_definition
 from synergai.models.package import pack
 from synergai.models.variants import VariantKeys
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FAMILY = """
 title = "a family"

@@ -1,22 +1,15 @@
 """The ``[warmup]`` table of engine.toml."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
-from synergai.models.directory import ModelDirectory
+from synergai.models.directory import EngineDefinition, ModelDirectory
 from synergai.models.samples import load_samples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.models.directory import EngineDefinition
 
 X = TensorSpec("x", "FP32", (-1, -1, 3))
 TEXT = TensorSpec("text", "BYTES", (-1,))

@@ -1,17 +1,12 @@
 """Background load during a measurement."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from profiler.background import DISTURBED_SHARE, BackgroundLoad
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 CPUS: Final = 2
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")

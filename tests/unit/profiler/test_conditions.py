@@ -1,9 +1,7 @@
 """Clocks, temperature and throttling during a measurement; one profiler at a time."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,6 @@ from profiler.profiler_settings import ProfilerSettings
 from synergai.domain import WorkerClass
 from synergai.errors import NotFound, Unavailable
 from worker_agent.power.files import MachineFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CPU = "sys/devices/system/cpu/cpu0"
 

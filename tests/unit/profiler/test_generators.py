@@ -1,7 +1,5 @@
 """Configurations to search: levels of threads, power modes, execution providers, batches."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

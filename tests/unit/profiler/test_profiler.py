@@ -1,9 +1,9 @@
 """LoadGen logs, messages, batch sizes and settings of the profiler."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from unittest.mock import create_autospec
 
 import pytest
@@ -24,13 +24,8 @@ from profiler.single_stream import SingleStreamResult, time_queries
 from synergai.domain import Outcome
 from synergai.errors import InternalError, InvalidSettings
 from synergai.profiles.dictionary import BUILT_IN, LOADGEN
+from worker_agent.hosts.sync_client import HostClient
 from worker_agent.ipc.frames import RunEnded, Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from worker_agent.hosts.sync_client import HostClient
 
 LOG = """\
 some other line

@@ -1,10 +1,8 @@
 """Repetition of disturbed measurements."""
 
-from __future__ import annotations
-
 import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -18,9 +16,6 @@ from profiler.single_stream import SingleStreamResult
 from synergai.domain import Configuration, EngineName, Session, WorkerClass
 from synergai.errors import EngineUnusable
 from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 A, B = (Session(EngineName(name), Configuration(1)) for name in "ab")
 

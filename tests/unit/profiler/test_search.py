@@ -1,31 +1,31 @@
 """Searches on simulated fleets, and what strategies may rely on."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from benchmarks.baselines import STRATEGIES
 from benchmarks.search import Method, judge, run_search
-from benchmarks.simulated_fleets import PLAN, Measurements, reconstructed_fleet, synthetic_fleet
+from benchmarks.simulated_fleets import (
+    PLAN,
+    Measurements,
+    SimulatedFleet,
+    reconstructed_fleet,
+    synthetic_fleet,
+)
 from benchmarks.surfaces import FAMILIES
 from benchmarks.surfaces import draw as draw_surface
 from profiler.search.improvement import expected_improvement, improvement
 from profiler.search.process import QPS, SharedProcess, expected_log_qps
 from profiler.search.search import DEFAULT_BUDGET, Search
 from profiler.search.space import Knobs, Point, SearchSpace
+from profiler.search.strategy import Strategy
 from profiler.search.trials import Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
 from synergai.profiles.pareto import front, hypervolume
-
-if TYPE_CHECKING:
-    from benchmarks.simulated_fleets import SimulatedFleet
-    from profiler.search.strategy import Strategy
 
 ALL = ("exhaustive", "gp", "halving", "hill-climbing", "random")
 FAST = EngineName("fast")

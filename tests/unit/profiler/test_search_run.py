@@ -1,11 +1,10 @@
 """A search on this machine, with measurements that take no time."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from profiler.commands import put_predictions, summarise
 from profiler.generators.generator import Draft, Machine
 from profiler.measurement import Measurement
+from profiler.measurer import Measurer
 from profiler.search.process import expected_log_qps
 from profiler.search.space import Knobs
 from profiler.search.strategy import STRATEGIES
@@ -24,11 +24,6 @@ from synergai.errors import EngineUnusable
 from synergai.models.origins import EngineOrigins
 from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from profiler.measurer import Measurer
 
 A, B, BROKEN = EngineName("a"), EngineName("b"), EngineName("broken")
 HERE = WorkerClass("here")

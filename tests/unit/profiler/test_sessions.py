@@ -1,9 +1,7 @@
 """Order of the profiled sessions."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from profiler.sessions import configurations, sessions_to_measure
 from synergai.domain import Configuration
 from synergai.errors import InvalidInput, NotFound
 from worker_agent.power.controller import PowerMode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FRUGAL = PowerMode(name="frugal", cores=2)
 FAST = PowerMode(name="fast", cores=4)

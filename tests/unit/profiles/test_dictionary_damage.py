@@ -1,11 +1,9 @@
 """Checksums of the dictionary's database, by which damage is noticed."""
 
-from __future__ import annotations
-
 import json
 import random
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,9 +15,6 @@ from synergai.profiles.service import ProfileService
 from synergai.profiles.store import DictionaryDamaged, DictionaryStore
 from synergai.runtime.database import connect
 from tests.unit.profiles.test_storage import an_entry, content
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENTRIES = [an_entry(f"engine-{number:03}", 1.0 + number) for number in range(200)]
 FLIPS = 200

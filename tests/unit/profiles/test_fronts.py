@@ -1,8 +1,6 @@
 """Fronts of variants: dominance, significance, unknown accuracies."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,9 +15,6 @@ from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.profiles.fronts import FrontPoint, variant_fronts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NET = EngineName("net")
 

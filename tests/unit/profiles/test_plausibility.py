@@ -1,7 +1,5 @@
 """Which figures an entry may have, and the size of a dictionary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

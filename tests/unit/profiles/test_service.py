@@ -1,23 +1,16 @@
 """Observed profiles are written to the dictionary file."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.profiles.service import LOG_INTERVAL_S, DictionaryChanges, ProfileService
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.profiles.dictionary import ConfigurationDictionary
 
 
 def make_entry(qps: float, label: str = "measured", threads: int = 2) -> ProfileEntry:

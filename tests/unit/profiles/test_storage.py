@@ -1,12 +1,10 @@
 """Configuration dictionaries as CSV, JSON and databases."""
 
-from __future__ import annotations
-
 import math
 import re
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import apsw
 import pytest
@@ -38,9 +36,6 @@ from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
 from synergai.runtime.database import connect
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)

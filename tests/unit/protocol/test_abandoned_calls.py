@@ -1,7 +1,5 @@
 """Operations of calls that end early are freed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from typing import Any

@@ -1,15 +1,12 @@
 """NumPy arrays round-trip through tensors, and invalid tensors are rejected."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
 from synergai.errors import InvalidInput
 from synergai.oip import inference_pb2
@@ -17,9 +14,6 @@ from synergai.protocol import arrays
 from synergai.protocol.parameters import read_parameters, set_parameter
 from synergai.protocol.validation import DATATYPES, TYPED_FIELDS
 from tests.inference_messages import build_response, read_inputs
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 BYTES_ARRAYS = SHAPES.flatmap(lambda shape: hnp.arrays(object, shape, elements=st.binary()))

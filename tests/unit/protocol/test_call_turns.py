@@ -1,7 +1,5 @@
 """Clients begin calls in turns."""
 
-from __future__ import annotations
-
 import asyncio
 
 from synergai.protocol.grpcio import call_turns

@@ -1,7 +1,5 @@
 """Ending of connections that a library owns."""
 
-from __future__ import annotations
-
 import socket
 
 from synergai.protocol.grpcio.connections import shut_down_connection

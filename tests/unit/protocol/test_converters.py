@@ -1,7 +1,5 @@
 """Domain types round-trip through protobuf, and invalid messages are rejected."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

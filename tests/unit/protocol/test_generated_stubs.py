@@ -1,7 +1,5 @@
 """The committed stubs match the protocol files."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

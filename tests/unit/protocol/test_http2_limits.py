@@ -1,7 +1,5 @@
 """Limits on the frames of a client of HTTP/2."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.errors import InvalidInput

@@ -1,11 +1,9 @@
 """Requests and responses in REST form, and what is wrong with damaged ones."""
 
-from __future__ import annotations
-
 import json
 import random
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hypothesis.extra.numpy as hnp
 import msgspec
@@ -14,6 +12,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from synergai.errors import InvalidInput, NotSupported
 from synergai.oip import inference_pb2 as oip
@@ -26,9 +25,6 @@ from synergai.protocol.oip_rest.responses import write_response
 from synergai.protocol.parameters import read_parameters
 from synergai.protocol.validation import DATATYPES
 from tests.inference_messages import build_response
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 JSON_DATATYPES = sorted(DATATYPES - {"FP16", "BF16"})
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)

@@ -1,20 +1,16 @@
 """The client of a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from synergai.errors import PermissionDenied
 from synergai.protocol import peer as peer_module
 from synergai.protocol.peer import Peer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 TABLE: Final = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid
    0: 0100007F:1267 0100007F:1F41 01 00000000:00000000 00:00000000 00000000  1000        0 1 2

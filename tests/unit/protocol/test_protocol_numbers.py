@@ -1,22 +1,17 @@
 """Our protocol files match those of tritonclient, which is loaded in a separate process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import pytest
+from google.protobuf.descriptor import Descriptor
 
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS
 from synergai.oip import inference_pb2, model_config_pb2, repository_pb2, statistics_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from google.protobuf.descriptor import Descriptor
 
 SCRIPT = Path(__file__).with_name("triton_numbers.py")
 MODULES = (inference_pb2, model_config_pb2, repository_pb2, statistics_pb2)

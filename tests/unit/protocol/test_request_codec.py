@@ -1,7 +1,5 @@
 """Requests are decoded and responses encoded exactly as protobuf would."""
 
-from __future__ import annotations
-
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import example, given

@@ -1,20 +1,14 @@
 """Replacement of gRPC servers that end by themselves."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
 
+from synergai.errors import InternalError
 from synergai.protocol.grpcio import resilient_server
 from synergai.protocol.grpcio.resilient_server import ResilientServer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from synergai.errors import InternalError
 
 
 class FakeServer(grpc.aio.Server):

@@ -1,7 +1,5 @@
 """Parts of `synergai.protocol.rpc` that need no network."""
 
-from __future__ import annotations
-
 from unittest.mock import MagicMock
 
 import grpc

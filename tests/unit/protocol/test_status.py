@@ -1,7 +1,5 @@
 """Status codes of errors, in gRPC and in HTTP."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 

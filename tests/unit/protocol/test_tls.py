@@ -1,7 +1,5 @@
 """TLS files are validated before a server listens, and verified in every handshake."""
 
-from __future__ import annotations
-
 import contextlib
 import ssl
 from pathlib import Path

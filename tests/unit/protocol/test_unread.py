@@ -1,17 +1,11 @@
 """The limit on responses that clients have not read yet."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.protocol.unread import COUNTED_BYTES, UnreadResponses
-
-if TYPE_CHECKING:
-    from synergai.errors import Overloaded
-    from synergai.protocol.unread import UnreadOfClient
+from synergai.errors import Overloaded
+from synergai.protocol.unread import COUNTED_BYTES, UnreadOfClient, UnreadResponses
 
 KIB = 1024
 MIB = 1024 * KIB

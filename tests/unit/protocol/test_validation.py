@@ -1,9 +1,7 @@
 """Validation of requests by `check_request`."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import pytest
 from hypothesis import given
@@ -23,9 +21,7 @@ from synergai.protocol.validation import (
     check_request,
     classification_count,
 )
-
-if TYPE_CHECKING:
-    from tests.message_fields import RequestFields
+from tests.message_fields import RequestFields
 
 
 def engine(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -28,8 +29,6 @@ from synergai.v1.hub_pb2 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from synergai.protocol.request_codec import Buffer
 
 LARGE = 5000

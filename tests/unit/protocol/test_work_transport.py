@@ -1,17 +1,12 @@
 """Pipes pass messages within a process, and close at both ends."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.work_messages import Orders, Reports, decode_orders, decode_reports
 from synergai.protocol.work_transport import WorkPipe, open_pipe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ORDERS, REPORTS = Orders(stops=[7]), Reports()
 

@@ -1,7 +1,5 @@
 """Calls keep the server's status when a write fails."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from google.protobuf.descriptor import Descriptor
 from tritonclient.grpc import model_config_pb2, service_pb2
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from google.protobuf.descriptor import Descriptor
 
 
 def collect(

@@ -1,7 +1,5 @@
 """Network addresses."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.runtime.addresses import is_loopback

@@ -1,7 +1,5 @@
 """Settings of the memory allocator, in a separate process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Counts with their nouns."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.runtime.text import counted

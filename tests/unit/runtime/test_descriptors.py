@@ -1,7 +1,5 @@
 """Limit of open file descriptors."""
 
-from __future__ import annotations
-
 import resource
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """Plain numbers and scales of figures."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.runtime.figures import is_dwarfed, plain_number

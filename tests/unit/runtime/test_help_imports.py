@@ -1,7 +1,5 @@
 """Modules of settings stay cheap to import, so that ``--help`` is fast."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

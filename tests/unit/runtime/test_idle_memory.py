@@ -1,7 +1,5 @@
 """When an idle process returns freed memory, and that it does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

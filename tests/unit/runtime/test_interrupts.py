@@ -1,7 +1,5 @@
 """Ctrl-C while a program is still being imported."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.runtime.interrupts import INTERRUPTED, exit_on_interrupt

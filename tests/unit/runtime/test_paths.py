@@ -1,7 +1,5 @@
 """Default paths, which gateway, profiler and commands share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

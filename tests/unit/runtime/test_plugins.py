@@ -1,18 +1,13 @@
 """Registry of named implementations."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, EntryPoints
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.errors import InvalidInput
 from synergai.runtime import plugins
 from synergai.runtime.plugins import Registry
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 POLICIES = Registry[object](
     "synergai.policies",

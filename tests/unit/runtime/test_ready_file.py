@@ -1,18 +1,13 @@
 """The file that announces a service as ready."""
 
-from __future__ import annotations
-
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.errors import Unavailable
 from synergai.runtime.ready_file import ready_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_ready_file_holds_addresses_and_pid_while_the_service_runs(tmp_path: Path) -> None:

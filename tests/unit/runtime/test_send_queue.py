@@ -1,7 +1,5 @@
 """The send queue."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

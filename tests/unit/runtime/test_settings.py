@@ -1,11 +1,10 @@
 """Sources of settings, their precedence, and messages on invalid values."""
 
-from __future__ import annotations
-
 import enum
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import pytest
 import typer
@@ -18,9 +17,6 @@ from synergai.cli.commands import settings_command
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.runtime.setting_types import POSITIONAL, Address, Cores, validate_address
 from synergai.runtime.settings import Settings, options_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Colour(enum.Enum):

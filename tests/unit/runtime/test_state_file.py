@@ -1,17 +1,12 @@
 """A value in a file that several processes share."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.errors import Unavailable
 from synergai.runtime.state_file import StateDamaged, StateFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def numbers(directory: Path) -> StateFile[dict[str, int]]:

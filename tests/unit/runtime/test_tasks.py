@@ -1,16 +1,12 @@
 """Tasks with an owner."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Coroutine
+from typing import NoReturn
 
 import pytest
 
 from synergai.runtime.tasks import TaskBag
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
 
 
 async def fail() -> NoReturn:

@@ -1,7 +1,5 @@
 """What boards with JetPack 5 have: its systemd, and versions of packages."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

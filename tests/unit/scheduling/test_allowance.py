@@ -1,7 +1,5 @@
 """Division of worker time among queries, and mixing of variants."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

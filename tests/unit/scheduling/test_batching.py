@@ -1,10 +1,8 @@
 """Single queries of an engine with profiled batches."""
 
-from __future__ import annotations
-
 import math
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -23,17 +21,13 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
     AssignmentEnded,
+    Event,
     JobArrived,
     Worker,
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import dispatched, make_core
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.scheduling.events import Event
 
 BATCHED, SINGLE = EngineName("batched"), EngineName("single")
 ONE = Configuration(1)

@@ -1,9 +1,6 @@
 """Expected completion of jobs: by their assignments, and by the policy's plan."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +14,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ProfileEntry
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Dispatch,
     JobArrived,
@@ -25,9 +23,6 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.policies.malleable.policy import MAX_JOBS
 from tests.cores import make_core
-
-if TYPE_CHECKING:
-    from synergai.scheduling.core import SchedulerCore
 
 DIGITS = EngineName("digits")
 ONE = Configuration(1)

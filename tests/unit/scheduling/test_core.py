@@ -1,9 +1,6 @@
 """Decisions of the scheduling core, event by event."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -29,6 +26,7 @@ from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     AssignmentStarted,
+    Command,
     Dispatch,
     Expire,
     Fail,
@@ -48,9 +46,6 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import dispatched, make_core
-
-if TYPE_CHECKING:
-    from synergai.scheduling.events import Command
 
 DIGITS = EngineName("digits")
 ONE = Configuration(1)

@@ -1,7 +1,5 @@
 """Variants that crash their engine host while they compute."""
 
-from __future__ import annotations
-
 from synergai.domain import Configuration, Fault, Outcome, Session, Variant, WorkerId
 from synergai.scheduling.events import (
     Assignment,

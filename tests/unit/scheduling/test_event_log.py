@@ -1,7 +1,5 @@
 """The event log on a failing disk, and logs of earlier releases."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

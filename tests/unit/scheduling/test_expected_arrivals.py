@@ -1,7 +1,5 @@
 """Rate of arrivals that is planned with."""
 
-from __future__ import annotations
-
 import pytest
 
 from synergai.scheduling.variants.arrivals import ArrivalRate

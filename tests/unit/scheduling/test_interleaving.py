@@ -1,9 +1,8 @@
 """Rules for running requests between two queries of a job."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from collections.abc import Iterable, Sequence
+from typing import TypedDict, Unpack
 
 import pytest
 
@@ -19,10 +18,14 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ProfileEntry
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     AssignmentStarted,
+    Command,
     Dispatch,
+    Event,
     JobArrived,
     JobCancelled,
     QueriesDone,
@@ -35,12 +38,6 @@ from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.scheduling.state.records import MAX_REQUESTS
 from tests.cores import dispatched, make_core
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.events import Assignment, Command, Event
 
 BATCH, LIVE = EngineName("batch"), EngineName("live")
 CLASS = WorkerClass("box")

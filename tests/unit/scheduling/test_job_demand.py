@@ -1,7 +1,5 @@
 """The rate that jobs need is their queries over their time, at a cost that does not grow."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,10 +1,10 @@
 """Long queues: their order, and work per event that does not grow with them."""
 
-from __future__ import annotations
-
 import math
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from random import Random
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +23,10 @@ from synergai.domain import (
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     Dispatch,
+    Event,
     JobArrived,
     ProfilesAdded,
     Stop,
@@ -39,13 +41,6 @@ from synergai.scheduling.rules.wait_queue import RERANKED_IN_A_ROW
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from random import Random
-    from types import FrameType
-
-    from synergai.scheduling.events import Assignment, Event
 
 CONFIGURATION = Configuration(1)
 SERVER = WorkerClass("server")

@@ -1,7 +1,5 @@
 """Effect of power modes on placement and estimates."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,10 +1,10 @@
 """One session of an engine with variants is loaded at a time in the fleet, as event logs prove."""
 
-from __future__ import annotations
-
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -29,7 +29,9 @@ from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     AssignmentStarted,
+    Command,
     Dispatch,
+    Event,
     JobArrived,
     JobCancelled,
     Load,
@@ -46,12 +48,6 @@ from synergai.scheduling.events import (
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import overdue_at
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from synergai.scheduling.events import Command, Event
 
 FAMILIES = [EngineName("fashion"), EngineName("cifar")]
 PLAIN = EngineName("digits")

@@ -1,13 +1,11 @@
 """Workers that send heartbeats but make no progress: ejection, fencing and readmission."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from synergai.domain import Outcome, WorkerId
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
@@ -29,9 +27,6 @@ from tests.unit.scheduling.test_core import (
     make_job,
     make_worker,
 )
-
-if TYPE_CHECKING:
-    from synergai.scheduling.core import SchedulerCore
 
 A, B = WorkerId("a"), WorkerId("b")
 

@@ -1,9 +1,6 @@
 """Jobs of one query under overload: as many as possible are in time."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +14,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ProfileEntry
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     AssignmentEnded,
     Dispatch,
@@ -26,9 +24,6 @@ from synergai.scheduling.events import (
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Arrival, Profile, draw
 from tests.cores import make_core
-
-if TYPE_CHECKING:
-    from synergai.scheduling.core import SchedulerCore
 
 SHORT, LONG = EngineName("short"), EngineName("long")
 ONE = Configuration(threads=1)

@@ -1,7 +1,5 @@
 """Water-filling, and plan search based on it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,9 +1,7 @@
 """The characteristic behaviour of each policy, on a server ten times as fast as its two boards."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,6 +21,7 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
+    Command,
     Dispatch,
     Finish,
     JobArrived,
@@ -34,11 +33,6 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import dispatched
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from synergai.scheduling.events import Command
 
 DIGITS = EngineName("digits")
 QPS = {"server": 100.0, "board": 10.0}

@@ -1,9 +1,7 @@
 """Workers without a profile help with jobs that run already."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,9 +17,12 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ProfileEntry
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     AssignmentStarted,
+    Command,
     EnginesChanged,
     JobArrived,
     QueriesDone,
@@ -31,12 +32,6 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import dispatched, make_core
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.events import Assignment, Command
 
 BATCH, OTHER = EngineName("batch"), EngineName("other")
 ONE = Configuration(1)

@@ -1,9 +1,5 @@
 """Scheduling of configurations with execution providers, and of those that cannot be used."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from synergai.domain import (
     Configuration,
     EngineName,
@@ -17,9 +13,11 @@ from synergai.domain import (
     largest_configuration,
 )
 from synergai.profiles.dictionary import ProfileEntry
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
+    Command,
     ConfigurationsUnusable,
     EnginesChanged,
     Fail,
@@ -28,10 +26,6 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from tests.cores import dispatched, make_core
-
-if TYPE_CHECKING:
-    from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.events import Command
 
 DIGITS = EngineName("digits")
 BOARD = WorkerId("board")

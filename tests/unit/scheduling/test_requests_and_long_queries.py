@@ -1,10 +1,7 @@
 """Short requests during queries of up to 10 s, with the gateway's check of deadlines."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,8 +19,11 @@ from synergai.domain import (
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
+    Command,
     Dispatch,
+    Event,
     Expire,
     Finish,
     JobArrived,
@@ -35,9 +35,6 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-
-if TYPE_CHECKING:
-    from synergai.scheduling.events import Assignment, Command, Event
 
 SHORT, LONG = EngineName("short"), EngineName("long")
 SHORT_S = 0.01

@@ -1,9 +1,5 @@
 """Sessions that are loaded before they are needed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 from msgspec.structs import replace
 
@@ -20,10 +16,13 @@ from synergai.domain import (
 )
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
+from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import (
     AssignmentEnded,
     AssignmentStarted,
+    Command,
     Dispatch,
+    Event,
     JobArrived,
     JobCancelled,
     Load,
@@ -41,10 +40,6 @@ from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.state.records import WorkerRecord
 from synergai.scheduling.state.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
-
-if TYPE_CHECKING:
-    from synergai.scheduling.event_log import EventLog
-    from synergai.scheduling.events import Command, Event
 
 FAMILY = EngineName("fashion")
 PLAIN = [EngineName(f"engine-{number}") for number in range(4)]

@@ -1,8 +1,6 @@
 """Requests that run concurrently with the work of busy workers."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +16,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ProfileEntry
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
@@ -37,11 +36,6 @@ from synergai.scheduling.events import (
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
 from tests.cores import dispatched, make_core
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from synergai.scheduling.core import SchedulerCore
 
 LONG, SHORT, OTHER, THIRD = map(EngineName, ("long", "short", "other", "third"))
 CLASS = WorkerClass("box")

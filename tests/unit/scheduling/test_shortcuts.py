@@ -1,7 +1,5 @@
 """Fast paths of the core agree with the general ones."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given

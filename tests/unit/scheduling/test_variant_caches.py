@@ -1,27 +1,21 @@
 """What the choice of variants keeps between requests, compared with what it would compute."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from synergai.domain import EngineName, Outcome
+from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import AssignmentEnded
+from synergai.scheduling.state.estimate import Limit
+from synergai.scheduling.state.records import WorkerRecord
 from synergai.scheduling.variants.front_cache import Fronts
-from synergai.scheduling.variants.fronts import build_front
+from synergai.scheduling.variants.fronts import Front, build_front
+from synergai.scheduling.variants.margins import Query
 from synergai.scheduling.variants.pools import Family, Pools, _Pool
 from tests.unit.scheduling.test_variants import FAMILY, Fleet
-
-if TYPE_CHECKING:
-    from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.state.estimate import Limit
-    from synergai.scheduling.state.records import WorkerRecord
-    from synergai.scheduling.variants.fronts import Front
-    from synergai.scheduling.variants.margins import Query
 
 FRESH_FOR_S = 0.02
 

@@ -1,7 +1,5 @@
 """Floors and pinned variants hold where an engine is measured in service, and for copies."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Choice among the variants of an engine."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

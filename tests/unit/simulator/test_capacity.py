@@ -1,7 +1,5 @@
 """Least fleets for a demand."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,9 +1,7 @@
 """A workload's emulated workers as files for a live fleet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +16,6 @@ from synergai.simulator.live import run_live
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
 from worker_agent.backends.emulated import EmulatedBackend
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 X86, NX = WorkerClass("x86"), WorkerClass("nx")
 MOBILENET = EngineName("onnx_mobilenet_op11")

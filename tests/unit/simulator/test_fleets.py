@@ -1,8 +1,6 @@
 """Simulations of any fleet, and of arrivals from a file."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +15,6 @@ from synergai.simulator.arrivals import read_arrivals
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.sweep import make_workload, run, run_count, sweep
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,10 @@
 """Figures of simulated policies: scales, labels and legends."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
+from matplotlib.figure import Figure
 
 from synergai.simulator.plots import draw_comparison
 from synergai.simulator.results import SimulationResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def a_result(policy: str, *, wait_s: float) -> SimulationResult:

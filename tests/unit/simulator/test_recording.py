@@ -1,28 +1,20 @@
 """An event log read back gives the same result as the simulation that wrote it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.events import Command, Event
 from synergai.simulator.emulation import number_configurations
 from synergai.simulator.recording import read_recording
 from synergai.simulator.results import summarize
-from synergai.simulator.simulation import scheduling_settings, simulate
+from synergai.simulator.simulation import Run, scheduling_settings, simulate
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
-from synergai.simulator.workload import EXPERIMENTS, Profile, draw
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.scheduling.events import Command, Event
-    from synergai.simulator.simulation import Run
-    from synergai.simulator.virtual_worker import BusySpan
-    from synergai.simulator.workload import Workload
+from synergai.simulator.virtual_worker import BusySpan
+from synergai.simulator.workload import EXPERIMENTS, Profile, Workload, draw
 
 Simulated = tuple["Workload", "Run", "Path"]
 

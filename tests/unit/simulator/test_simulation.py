@@ -1,11 +1,8 @@
 """Full simulations of the thesis's experiments, and their audit."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -28,18 +25,16 @@ from synergai.simulator.simulator_settings import (
 )
 from synergai.simulator.sweep import sweep
 from synergai.simulator.tables import METRICS, rows
+from synergai.simulator.virtual_worker import BusySpan
 from synergai.simulator.workload import (
     EXPERIMENTS,
     QUERY_COUNTS,
     Profile,
     Sessions,
+    TPre,
     Workload,
     draw,
 )
-
-if TYPE_CHECKING:
-    from synergai.simulator.virtual_worker import BusySpan
-    from synergai.simulator.workload import TPre
 
 
 @pytest.fixture(scope="module")

@@ -4,22 +4,16 @@ The transcription is independent of the core: no queue lanes, no learning, no in
 With exact estimates there is nothing to learn, so both must make identical assignments.
 """
 
-from __future__ import annotations
-
 import heapq
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import synergai.simulator
+from synergai.domain import Job, JobId, WorkerClass
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.simulation import scheduling_settings, simulate
-from synergai.simulator.workload import EXPERIMENTS, Profile, draw
-
-if TYPE_CHECKING:
-    from synergai.domain import Job, JobId, WorkerClass
-    from synergai.simulator.workload import Sessions, Workload
+from synergai.simulator.workload import EXPERIMENTS, Profile, Sessions, Workload, draw
 
 SEEDS = range(8)
 AFTER = 1e-6

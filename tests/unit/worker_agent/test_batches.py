@@ -1,30 +1,24 @@
 """Dynamic batching: which queries share a batch, and the effect on their deadlines."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from synergai.domain import BatchTimes, Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable
 from worker_agent.host.batches import (
     BatchBuilder,
     BatchCandidate,
+    BatchKey,
     batch_key,
     check_batchable,
     concatenate,
     split_rows,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from worker_agent.host.batches import BatchKey
 
 LARGE: BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (224, 224))}))
 SMALL: BatchKey = (("y",), frozenset({("x", np.dtype("f4"), (8, 8))}))

@@ -1,15 +1,10 @@
 """The agent's connection to an engine host."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from worker_agent.hosts.connection import Connection
-from worker_agent.ipc.frames import Decoder, RunQuery, RunSamples, StopRun
-
-if TYPE_CHECKING:
-    from worker_agent.ipc.frames import Message
+from worker_agent.ipc.frames import Decoder, Message, RunQuery, RunSamples, StopRun
 
 
 class FakeTransport:

@@ -1,7 +1,5 @@
 """Assignment of CPU cores to engine hosts."""
 
-from __future__ import annotations
-
 import os
 import threading
 

@@ -1,8 +1,6 @@
 """The emulated backend on a fake clock that only sleeping advances."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,9 +10,6 @@ from onnx import TensorProto, helper
 from synergai.errors import EngineUnusable
 from worker_agent.backends import JobAware
 from worker_agent.backends.emulated import LEAD_S, PACES_FILE, PATIENCE_S, EmulatedBackend
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MODEL = """
 [[configurations]]

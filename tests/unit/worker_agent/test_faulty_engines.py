@@ -1,7 +1,5 @@
 """Rules for engines that cannot be used."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

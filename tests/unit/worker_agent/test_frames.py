@@ -1,7 +1,5 @@
 """Frame codec and arena."""
 
-from __future__ import annotations
-
 import os
 import struct
 import time

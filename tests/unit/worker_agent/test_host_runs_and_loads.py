@@ -1,9 +1,7 @@
 """Runs and loads of an engine host, without a process."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,15 +16,11 @@ from worker_agent.ipc.frames import (
     ArenaRef,
     LoadFailed,
     LoadStarted,
+    Order,
     RunEnded,
     UnloadVariant,
     VariantUnloaded,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from worker_agent.ipc.frames import Order
 
 LARGE = bytes(INLINE_BYTES + 1)
 

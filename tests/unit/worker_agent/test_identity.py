@@ -1,16 +1,11 @@
 """The secret and the enrolment token that an agent presents."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hub_client.identity import NO_CREDENTIALS, SECRET_FILE, WorkerIdentity
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Inputs that follow an assignment."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor

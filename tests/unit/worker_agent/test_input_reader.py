@@ -1,9 +1,7 @@
 """Inputs by URL: only from below the allowed roots."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +9,6 @@ from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from worker_agent.hub_client.input_reader import InputReader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IMAGES = Engine(
     name=EngineName("images"),

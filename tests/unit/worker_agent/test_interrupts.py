@@ -1,7 +1,5 @@
 """Interrupts of runs in an engine host."""
 
-from __future__ import annotations
-
 import os
 import threading
 

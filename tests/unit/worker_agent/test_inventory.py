@@ -1,32 +1,25 @@
 """The inventory of a changing model directory, without loading models."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
 import os
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from synergai.domain import EngineName, TensorSpec
+from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable, NotFound, SynergaiError
 from synergai.models.descriptions import EngineDescription
+from synergai.models.directory import EngineDefinition
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
 from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
-
-    from synergai.domain import Engine
-    from synergai.models.directory import EngineDefinition
 
 ONE, TWO = EngineName("one"), EngineName("two")
 

@@ -7,20 +7,16 @@ used is left out of the session's providers, and some failures are raised instea
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from synergai.errors import EngineUnusable
 from worker_agent.backends import onnxruntime as backend
 from worker_agent.providers.choice import ProviderChoice
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

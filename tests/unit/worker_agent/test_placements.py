@@ -1,11 +1,10 @@
 """Fetching, installing and evicting of engines that are placed on a worker."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,10 +18,6 @@ from synergai.runtime.backoff import Backoff
 from synergai.v1 import common_pb2, hub_pb2
 from worker_agent.placements.fetched import FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
 
 STATES = {
     common_pb2.PLACED_STATE_FETCHING: "fetching",

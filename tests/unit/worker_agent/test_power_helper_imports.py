@@ -1,7 +1,5 @@
 """The power helper needs nothing but the standard library, that of boards' Python 3.8 included."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,27 +1,20 @@
 """Preloads on a worker: they evict nothing and step aside."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import worker_agent.hosts.pool
 import worker_agent.hosts.preloads
 from synergai.domain import Configuration, EngineName, Session
-from synergai.errors import ConfigurationUnusable, EngineUnusable
+from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from tests.loaded_host import LoadedHost
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.preloads import GivenUp, Preload
 from worker_agent.hosts.process import HostProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from synergai.errors import SynergaiError
 
 SESSION = Session(EngineName("engine"), Configuration(1))
 

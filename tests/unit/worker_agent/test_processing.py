@@ -1,13 +1,13 @@
 """Pre- and post-processing with a fake model."""
 
-from __future__ import annotations
-
 import sys
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from synergai.domain import Engine, EngineName, TensorSpec
 from synergai.errors import InvalidInput
@@ -16,11 +16,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from tests.tiny_images import picture
 from worker_agent.host.processing import Processing
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array: TypeAlias = NDArray[np.generic]
-    from collections.abc import Iterator, Mapping, Sequence
+Array: TypeAlias = NDArray[np.generic]
 
 
 class Model:

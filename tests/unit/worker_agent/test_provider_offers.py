@@ -1,9 +1,7 @@
 """Which execution providers are offered; the runtimes are fakes."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -12,12 +10,7 @@ from synergai.errors import InvalidInput, Unavailable
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.hosts import provider_offers
 from worker_agent.hosts.provider_offers import find_offers, logged_reason
-from worker_agent.providers.choice import choices_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from worker_agent.providers.choice import Offers, ProviderChoice
+from worker_agent.providers.choice import Offers, ProviderChoice, choices_of
 
 CUDA_LOG = """\
 \x1b[1;31m2026-01-01 [E:onnxruntime:Default, provider_bridge_ort.cc:2251 TryGetProviderInfo_CUDA] \

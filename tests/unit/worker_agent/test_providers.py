@@ -1,7 +1,5 @@
 """Execution providers: settings, options for the runtime, and the configurations they add."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

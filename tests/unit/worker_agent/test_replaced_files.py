@@ -1,9 +1,9 @@
 """Loads of an engine whose files are replaced meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,13 +15,8 @@ from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
+from worker_agent.hub_client.link import HubLink
 from worker_agent.worker import Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from worker_agent.hub_client.link import HubLink
 
 ENGINE = Engine(
     name=EngineName("digits"),

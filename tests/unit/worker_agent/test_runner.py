@@ -1,15 +1,22 @@
 """Order and reports of work items on fake hosts."""
 
-from __future__ import annotations
-
 import asyncio
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
-from synergai.domain import Configuration, Engine, EngineName, Fault, Outcome, Session, TensorSpec
+from synergai.domain import (
+    BatchTimes,
+    Configuration,
+    Engine,
+    EngineName,
+    Fault,
+    Outcome,
+    Session,
+    TensorSpec,
+)
 from synergai.errors import EngineUnusable, Unavailable
 from worker_agent.ipc.frames import RunEnded, Tally
 from worker_agent.runner.inputs import InputFeed
@@ -17,11 +24,6 @@ from worker_agent.runner.interfaces import Failure
 from worker_agent.runner.reporting import REPORT_BYTES, REPORT_INTERVAL_S
 from worker_agent.runner.runner import Runner
 from worker_agent.runner.work_item import WorkItem, WorkState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from synergai.domain import BatchTimes
 
 DIGITS = Session(EngineName("digits"), Configuration(1))
 DIGITS_2 = Session(EngineName("digits"), Configuration(2))

@@ -1,7 +1,5 @@
 """Merging of reports in the send queue."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import TypeVar
 

@@ -1,10 +1,8 @@
 """Settings of the agent and their defaults."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +12,6 @@ from synergai.names import validate_name
 from synergai.runtime.reexec import decode_config, encode_config
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.power.controller import PowerMode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture(autouse=True)

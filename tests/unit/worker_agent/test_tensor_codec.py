@@ -1,22 +1,16 @@
 """Round trip of arrays through responses, raw and typed."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, ModelInferRequest, ModelInferResponse
 from synergai.protocol.arrays import BFLOAT16_BITS, read_outputs
 from worker_agent.host.tensor_codec import write_response
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DTYPES = ["bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

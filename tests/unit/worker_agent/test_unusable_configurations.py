@@ -1,8 +1,6 @@
 """What an execution provider cannot run leaves the engine's other configurations alone."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.providers.choice import ProviderChoice
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DIGITS = EngineName("digits")
 ON_CUDA = Session(DIGITS, Configuration(0, "", "CUDA"))

@@ -1,27 +1,20 @@
 """Architectures and ONNX models of the zoo, in small sizes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synergai.errors import NotFound
 from synergai.zoo import build as zoo
+from synergai.zoo.builders.architectures import Architecture
 from synergai.zoo.builders.calibration import convolve
-from synergai.zoo.builders.layer_builder import Convolution, same_padding
+from synergai.zoo.builders.layer_builder import Convolution, Layer, Weights, same_padding
 from synergai.zoo.builders.layer_collector import LayerCollector
 from synergai.zoo.builders.mobilenet import MobileNet
 from synergai.zoo.builders.onnx_models import onnx_model
 from synergai.zoo.builders.resnet50 import ResNet50
 from synergai.zoo.builders.ssd import SsdMobileNet
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from synergai.zoo.builders.architectures import Architecture
-    from synergai.zoo.builders.layer_builder import Layer, Weights
 
 
 def layers(architecture: Architecture) -> list[Layer]:

@@ -1,10 +1,8 @@
 """The zoo's listing, recipes and errors of a build."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -19,9 +17,6 @@ from synergai.zoo.builders.tensorflow_process import ModelExport, export_models
 from synergai.zoo.fetch.published import PUBLISHED
 from synergai.zoo.listing import EngineListing, list_engines
 from synergai.zoo.recipes import RECIPES
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def rows(models: Path) -> dict[str, EngineListing]:

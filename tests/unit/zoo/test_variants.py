@@ -1,9 +1,7 @@
 """Making and removing variants of engines, with checks that load nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from synergai.models.samples import write_samples
 from synergai.zoo import variants
 from synergai.zoo.builders.onnx_graph import write_model
 from synergai.zoo.variants import CheckedVariant, make_variants, remove_variant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHAPE = Shape(size=4, channels=(4, 4), strides=(1, 2), classes=2)
 RIGHT = CheckedVariant(

@@ -1,11 +1,10 @@
 """From credentials to callers."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,6 @@ from gateway.access.live_table import LiveTable
 from gateway.access.peer_certificate import PeerCertificate
 from gateway.access.roles import Role
 from synergai.errors import Unauthenticated
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 TABLE = f"""
 [[clients]]

@@ -1,19 +1,14 @@
 """What callers may do."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller, current_caller
 from gateway.access.roles import ANONYMOUS, Grant, Role
 from synergai.errors import PermissionDenied, Unauthenticated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CAMERA_GRANTS = (
     Grant(to=("camera",), roles=frozenset({Role.INFER}), engines=("resnet*",)),

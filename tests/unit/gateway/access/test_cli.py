@@ -1,17 +1,12 @@
 """``synergai access``."""
 
-from __future__ import annotations
-
 import hashlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gateway.access.table import read_access_table
 from synergai.cli.main import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(*arguments: str) -> int:

@@ -1,18 +1,13 @@
 """Enrolment tokens and the secrets that workers exchange them for."""
 
-from __future__ import annotations
-
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gateway.access.enrolments import FILE, EnrolmentStore, sha256
 from synergai.errors import NotFound, SynergaiError, Unauthenticated
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = 1_000_000.0
 HOUR = 3600.0

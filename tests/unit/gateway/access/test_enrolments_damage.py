@@ -1,7 +1,5 @@
 """Checksums of the enrolled workers, by which damage is noticed."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

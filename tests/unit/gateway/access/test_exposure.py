@@ -1,18 +1,13 @@
 """Ports that other machines can reach."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from gateway.access.exposure import check_before_start, check_exposure
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 TLS = {"tls_cert": "server.pem", "tls_key": "server.key"}
 ACCESS = {"access": "access.toml"}

@@ -1,31 +1,25 @@
 """JSON web tokens as credentials."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hmac
 import json
 import math
 import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jwt
 import pytest
 
 from gateway.access.authenticator import Authenticator
+from gateway.access.caller import Caller
 from gateway.access.key_set import KeySet
 from gateway.access.live_table import LiveTable
 from gateway.access.roles import Role
 from synergai.errors import Unauthenticated, Unavailable
 from tests.authorities import Issuer
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from gateway.access.caller import Caller
 
 
 def table_text(folder: Path, audience: str = Issuer.audience) -> str:

@@ -1,7 +1,5 @@
 """The table of what calls need."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

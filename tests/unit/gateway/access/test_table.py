@@ -1,17 +1,12 @@
 """The access table's file."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gateway.access.roles import Role
 from gateway.access.table import Quota, Worker, read_access_table
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TOKEN = "0" * 64
 TABLE = f"""

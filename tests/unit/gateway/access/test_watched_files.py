@@ -1,17 +1,12 @@
 """Files that are read again when they change."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from gateway.access.watched_files import WatchedFiles
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 async def test_change_reaches_followers_and_an_invalid_one_changes_nothing(

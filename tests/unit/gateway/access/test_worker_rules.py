@@ -1,8 +1,7 @@
 """Which workers may join, and what they may serve."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -10,14 +9,8 @@ from msgspec.structs import replace
 from gateway.access.enrolments import EnrolmentStore, sha256
 from gateway.access.table import Worker
 from gateway.access.worker_rules import JoiningWorker, WorkerRules
-from synergai.domain import EngineName
+from synergai.domain import Engine, EngineName
 from synergai.errors import PermissionDenied, Unauthenticated
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-    from synergai.domain import Engine
 
 NOW = 1_000_000.0
 DIGEST, OTHER = "a" * 64, "b" * 64

@@ -1,18 +1,13 @@
 """The audit log's file: appended to, rotated, and dropped lines counted."""
 
-from __future__ import annotations
-
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gateway.audit.file import AuditFile
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

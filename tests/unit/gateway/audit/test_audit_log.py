@@ -1,19 +1,15 @@
 """Entries of the audit log, and how refusals are summed up."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from gateway.audit.entry import MAX_TEXT, Entry, to_line
 from gateway.audit.log import MAX_KINDS, AuditLog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CHANGE = Entry(
     caller="camera",

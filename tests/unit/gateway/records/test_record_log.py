@@ -1,13 +1,11 @@
 """The log of records: what is durable survives a cut at any byte, and nothing else appears."""
 
-from __future__ import annotations
-
 import errno
 import os
 import struct
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,9 +13,6 @@ from hypothesis import strategies as st
 
 from gateway.records import log as record_log
 from gateway.records.log import DamagedLog, Record, RecordLog
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ALL = 1 << 40
 

@@ -1,7 +1,5 @@
 """The store of engines on file systems in memory and on disk."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib
@@ -9,9 +7,11 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -34,10 +34,6 @@ from synergai.errors import (
 )
 from synergai.models.contents import KEPT_S, Contents
 from synergai.models.manifest import Manifest, ManifestFile, content_digest, read_manifest
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 MODEL, SAMPLES = b"model" * 100, b"samples" * 10
 

@@ -1,7 +1,5 @@
 """The characterisation: computations by hand, agreement with printed numbers, small spaces."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec import structs
 

@@ -1,8 +1,7 @@
 """The evaluation: statistics by hand, the thesis's own numbers, recorded and small studies."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from profiler.reports.evaluation.outcomes import outcome_of_log, outcome_of_run,
 from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import Study
 from profiler.reports.evaluation.thesis import compare_cells
-from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1
+from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1, Cell
 from synergai.domain import (
     AssignmentId,
     Configuration,
@@ -36,6 +35,7 @@ from synergai.scheduling.events import (
     AssignmentStarted,
     Dispatch,
     Eject,
+    Event,
     Finish,
     JobArrived,
     ProgressChecked,
@@ -50,13 +50,6 @@ from synergai.simulator.recording import read_log
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SweepSettings
 from synergai.simulator.sweep import simulate_all
 from synergai.simulator.workload import Profile
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from profiler.reports.printed import Cell
-    from synergai.scheduling.events import Event
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")
 

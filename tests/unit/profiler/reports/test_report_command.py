@@ -1,18 +1,13 @@
 """``synergai report``: pages from dictionaries and simulations, and errors for people."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from profiler.reports.cli import app
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DICTIONARY = "engine,worker_class,threads,qps\nnet,x86,1,10\nnet,x86,2,19\n"
 

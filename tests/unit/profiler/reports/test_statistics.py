@@ -1,7 +1,5 @@
 """Statistics of the reports, against values computed by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

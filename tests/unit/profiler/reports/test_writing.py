@@ -1,11 +1,9 @@
 """Pages, figures and tables as files."""
 
-from __future__ import annotations
-
 import csv
 import re
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +12,7 @@ from profiler.reports.charts import (
     Axis,
     Bars,
     Boxes,
+    Chart,
     Cloud,
     Dots,
     Line,
@@ -27,11 +26,6 @@ from profiler.reports.drawing import draw_svg
 from profiler.reports.statistics import Distribution
 from profiler.reports.writing import to_csv, write_report
 from synergai.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from profiler.reports.charts import Chart
 
 LONG = "engine-" + "x" * 100
 CHARTS: list[Chart] = [

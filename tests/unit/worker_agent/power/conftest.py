@@ -1,17 +1,12 @@
 """Emulation of cgroupfs in a directory, as far as the tests need it."""
 
-from __future__ import annotations
-
 import errno
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from worker_agent.power.files import MachineFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 V1 = {
     "cpu": {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},

@@ -1,9 +1,7 @@
 """CPU limits in both versions of cgroups, and CPU shares as modes."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,6 @@ from worker_agent.power.controller import Reading, SwitchFailed
 from worker_agent.power.cpu_cgroup import CpuCgroup
 from worker_agent.power.cpu_shares import CpuShareController, parse_share
 from worker_agent.power.files import MachineFiles
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PID = str(os.getpid())
 

@@ -1,8 +1,7 @@
 """CPU clock and core count as modes, on an emulated machine with four cores."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,6 @@ from worker_agent.power.controller import Reading, SwitchFailed
 from worker_agent.power.cpufreq import CpuFrequencyController
 from worker_agent.power.files import MachineFiles, format_cpus
 from worker_agent.power.switching import SwitchTiming
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 CPU = "/sys/devices/system/cpu"
 NO_SETTLING = SwitchTiming(settle=0.0, timeout=0.0)

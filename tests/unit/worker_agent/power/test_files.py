@@ -1,8 +1,6 @@
 """Paths below a root, and CPU lists in the kernel's notation."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,9 +8,6 @@ from hypothesis import strategies as st
 
 from synergai.errors import InvalidInput
 from worker_agent.power.files import MachineFiles, format_cpus, parse_cpus
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @given(st.frozensets(st.integers(0, 200)))

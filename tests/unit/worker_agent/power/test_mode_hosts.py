@@ -1,21 +1,17 @@
 """Sessions in the power mode of their configuration, on hosts that only record calls."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import InvalidInput, Unavailable
 from worker_agent.agent_settings import WorkerSettings
+from worker_agent.hosts.pool import HostPool
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.power.controller import ModeRefused, PowerMode, Reading, SwitchFailed
-
-if TYPE_CHECKING:
-    from worker_agent.hosts.pool import HostPool
-    from worker_agent.power.manager import PowerManager
+from worker_agent.power.manager import PowerManager
 
 SLOW = Session(EngineName("digits"), Configuration(2, "slow"))
 FAST = Session(EngineName("digits"), Configuration(4, "fast"))

@@ -1,7 +1,5 @@
 """The grammar of ``/etc/nvpmodel.conf``."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Verified switching, with a simulated machine and clock."""
 
-from __future__ import annotations
-
 import pytest
 
 from worker_agent.power.controller import Reading, SwitchFailed, SwitchResult

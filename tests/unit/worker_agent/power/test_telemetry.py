@@ -1,8 +1,7 @@
 """Meters of both boards in both layouts, of x86, and of machines without a sensor."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,10 +13,6 @@ from worker_agent.power.files import MachineFiles
 from worker_agent.power.nvml import NvmlSensor
 from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor
 from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import NoReturn
 
 RAPL = "sys/class/powercap/intel-rapl:0"
 
