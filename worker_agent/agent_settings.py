@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     from worker_agent.power.controller import PowerMode
     from worker_agent.providers.choice import Offers
+
+TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
+"""Environment variable with an enrolment token."""
 
 
 def _default_worker_id() -> str:
@@ -208,6 +211,7 @@ class AgentSettings(Settings, frozen=True, kw_only=True):
 
     env_prefix = "SYNERGAI_AGENT_"
     has_file = True
+    other_variables = (TOKEN_VARIABLE,)
 
     gateway: Annotated[HubAddress, "Address of the gateway's hub."] = HUB
     worker: WorkerSettings = msgspec.field(default_factory=WorkerSettings)

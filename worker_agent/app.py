@@ -18,9 +18,10 @@ from synergai.models.directories import ModelDirectories
 from synergai.names import validate_name
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.ready_file import ready_file
+from worker_agent.agent_settings import TOKEN_VARIABLE
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
-from worker_agent.hub_client.identity import TOKEN_VARIABLE, WorkerIdentity
+from worker_agent.hub_client.identity import WorkerIdentity
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch

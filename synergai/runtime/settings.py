@@ -157,10 +157,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     Attributes:
         env_prefix: prefix of their environment variables.
         has_file: whether a TOML file may have them.
+        other_variables: environment variables with the prefix that the program reads itself.
     """
 
     env_prefix: ClassVar[str] = ""
     has_file: ClassVar[bool] = False
+    other_variables: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def load(cls, options: Mapping[str, object] | None = None, file: Path | None = None) -> Self:
@@ -212,9 +214,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def _name_unknown_variables(cls) -> None:
-        """Warn of environment variables with the prefix of these settings that are none of them."""
+        """Warn of environment variables with the prefix of these settings that nobody reads."""
         names = [*options_of(cls), *(["config"] if cls.has_file else [])]
-        known = set(map(cls.env_var, names))
+        known = {*map(cls.env_var, names), *cls.other_variables}
         for name in sorted(os.environ):
             rest = name.removeprefix(cls.env_prefix)
             if rest == name or name in known or _OF_SERVICE.fullmatch(rest):

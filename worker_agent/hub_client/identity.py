@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECRET_FILE: Final = "worker-secret.json"  # noqa: S105  # a file's name
-TOKEN_VARIABLE: Final = "SYNERGAI_AGENT_ENROLMENT_TOKEN"  # noqa: S105  # a variable's name
-"""Environment variable with an enrolment token."""
 
 _log = logging.getLogger(__name__)
 

@@ -31,6 +31,14 @@ def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
     assert AgentSettings().worker.configurations() == expected
 
 
+def test_enrolment_token_in_the_environment_is_not_an_unknown_setting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SYNERGAI_AGENT_ENROLMENT_TOKEN", "t")
+    AgentSettings.load()
+    assert not caplog.messages
+
+
 def test_thread_counts_are_sorted_and_unique() -> None:
     settings = AgentSettings.load({"threads": "4,1,4"})
     assert settings.worker.configurations() == (Configuration(1), Configuration(4))
