@@ -84,12 +84,6 @@ class Reports(Struct, frozen=True):
     progress: Sequence[tuple[Progress, Sequence[Buffer]]] = ()
     ended: Sequence[tuple[Ended, Sequence[Buffer]]] = ()
 
-    @property
-    def response_bytes(self) -> int:
-        """Total size of the responses."""
-        reports = (*self.progress, *self.ended)
-        return sum(len(response) for _, responses in reports for response in responses)
-
     def encode(self) -> list[Buffer]:
         """Return the parts of the serialised ``WorkReports``."""
         parts: list[Buffer] = []
@@ -104,15 +98,6 @@ class Reports(Struct, frozen=True):
             rest.ClearField("progress")
             parts += _field(_ENDED_REPORTS, [*last, rest.SerializeToString()])
         return parts
-
-
-def merge_reports(reports: Sequence[Reports]) -> Reports:
-    """Return one message with the contents of several, in order."""
-    return Reports(
-        [started for each in reports for started in each.started],
-        [progress for each in reports for progress in each.progress],
-        [ended for each in reports for ended in each.ended],
-    )
 
 
 def decode_orders(data: Buffer) -> Orders:

@@ -7,9 +7,11 @@ gateway and an agent in one process, over a `WorkPipe`, which passes them on as 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from synergai.errors import SynergaiError
+from synergai.protocol.rpc import log_internal_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -81,14 +83,18 @@ class WorkPipe:
     """One end of a work stream within a process; implements `WorkTransport`.
 
     Sending a message calls the other end's receiver, so there is nothing to wait for, and the size
-    limit has no use. Created by `open_pipe`.
+    limit has no use. What an end sends while it is receiving follows in the next turn of the event
+    loop, since the other end is still occupied with its own message. Created by `open_pipe`.
     """
 
     def __init__(self) -> None:
         # Each end receives what the other one sends, whose type a pipe does not know.
         self._on_message: Callable[[Any], None] = _drop
         self.max_bytes = 0
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._receiving = False
+        self._waiting: deque[WorkMessage] = deque()
         self.peer: WorkPipe
 
     def listen(
@@ -101,12 +107,28 @@ class WorkPipe:
 
     def send_message(self, message: WorkMessage) -> None:
         """Pass `message` to the other end, which drops it if it does not listen yet."""
+        if self._receiving or self._waiting:
+            self._waiting.append(message)
+            self._loop.call_soon(self._send_next)
+        else:
+            self.peer.receive(message)
+
+    def receive(self, message: WorkMessage) -> None:
+        """Handle a message of the other end."""
         if self.closed.done():
             return
+        self._receiving = True
         try:
-            self.peer._on_message(message)  # noqa: SLF001 - of the same class
+            self._on_message(message)
         except SynergaiError as error:
-            self.peer.close(error)
+            self.close(error)
+        except Exception:  # noqa: BLE001 - a bug at one end must not end what the other one does
+            self.close(log_internal_error("the work stream"))
+        finally:
+            self._receiving = False
+
+    def _send_next(self) -> None:
+        self.peer.receive(self._waiting.popleft())
 
     async def drain(self) -> None:
         """Return at once: the message has been received."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
-    from worker_agent.hub_client.send_queue import MergingSendQueue
     from worker_agent.runner.interfaces import Failure, WorkHandler
     from worker_agent.runner.runner import Runner
 
@@ -34,7 +33,7 @@ class Assignments:
 
     Args:
         runner: runs the work items.
-        queue: receives the reports.
+        send: sends reports.
         configurations: configurations available on this worker.
         read_input: returns the request for the input of an engine at a URL; blocks, and raises
             `InvalidInput` if it cannot be read.
@@ -44,13 +43,13 @@ class Assignments:
     def __init__(
         self,
         runner: Runner,
-        queue: MergingSendQueue[Reports],
+        send: Callable[[Reports], None],
         configurations: Sequence[Configuration],
         read_input: Callable[[EngineName, str], bytes],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
-        self._queue = queue
+        self._send = send
         self._configurations = configurations
         self._clock = clock
         self._read_input = read_input
@@ -80,7 +79,7 @@ class Assignments:
         self._items.clear()
 
     def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
-        reporter = _AssignmentReporter(assignment.id, self._queue, self._remove)
+        reporter = _AssignmentReporter(assignment.id, self._send, self._remove)
         try:
             work = _work_item(assignment, requests, reporter, self._clock())
         except InvalidInput as error:
@@ -138,10 +137,10 @@ class _AssignmentReporter:
     """Sends the reports of one assignment; implements `WorkHandler`."""
 
     def __init__(
-        self, assignment_id: int, queue: MergingSendQueue[Reports], on_ended: Callable[[int], None]
+        self, assignment_id: int, send: Callable[[Reports], None], on_ended: Callable[[int], None]
     ) -> None:
         self._id = assignment_id
-        self._queue = queue
+        self._send = send
         self._on_ended = on_ended
         self._failures: list[hub_pb2.InputFailure] = []
 
@@ -153,11 +152,11 @@ class _AssignmentReporter:
     def on_started(self, setup_s: float) -> None:
         """Report that the setup is complete."""
         started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
-        self._queue.put(Reports(started=(started,)))
+        self._send(Reports(started=(started,)))
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
         """Report progress and the responses since the previous report."""
-        self._queue.put(Reports(progress=((self._progress(tally), responses),)))
+        self._send(Reports(progress=((self._progress(tally), responses),)))
 
     def on_ended(
         self,
@@ -174,7 +173,7 @@ class _AssignmentReporter:
             detail=detail,
             progress=self._progress(tally),
         )
-        self._queue.put(Reports(ended=((ended, responses),)))
+        self._send(Reports(ended=((ended, responses),)))
         self._on_ended(self._id)
 
     def _progress(self, tally: Tally) -> hub_pb2.Progress:

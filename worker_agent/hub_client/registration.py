@@ -19,13 +19,13 @@ from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.send_queue import MERGED_REPORTS, MergingSendQueue
-from worker_agent.hub_client.work_channel import WorkChannel
+from worker_agent.hub_client.control_queue import ControlQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from synergai.domain import Configuration, EngineName, Session
+    from synergai.protocol.work_transport import WorkTransport
     from worker_agent.hub_client.link import HubConnection
     from worker_agent.placements.reconciler import Fetch
     from worker_agent.runner.runner import Runner
@@ -95,14 +95,13 @@ class Registration:
     ) -> None:
         self._connection = connection
         self._handler = handler
-        self._work: WorkChannel | None = None
+        self._work: WorkTransport | None = None
         self._registered: hub_pb2.Registered
         self._sequence = 0
         self._acknowledged = 0
-        self.control_queue = MergingSendQueue[bytes]()
-        self._work_queue = MergingSendQueue(MERGED_REPORTS)
+        self.control_queue = ControlQueue()
         self._assignments = Assignments(
-            runner, self._work_queue, configurations, handler.read_input
+            runner, self._send_reports, configurations, handler.read_input
         )
 
     async def register(self) -> None:
@@ -140,21 +139,24 @@ class Registration:
             self._serve_work(),
         )
 
-    async def _serve_work(self) -> NoReturn:
-        transport = await self._connection.open_work(
+    async def _serve_work(self) -> None:
+        self._work = await self._connection.open_work(
             self._registered, self._assignments.handle_orders
         )
-        self._work = work = WorkChannel(transport)
-        await _run_until_one_ends(work.receive(), self._work_queue.send_all(work.write))
+        await asyncio.shield(self._work.closed)
+
+    def _send_reports(self, reports: Reports) -> None:
+        if self._work is not None:
+            self._work.send_message(reports)
 
     async def flush(self) -> None:
         """Wait, with a timeout, until the gateway has received all reports."""
         try:
             async with asyncio.timeout(_FLUSH_TIMEOUT_S):
-                await self._work_queue.wait_empty()
                 await self.control_queue.wait_empty()
                 if self._work is not None:
-                    await self._work.finish()
+                    self._work.finish()
+                    await asyncio.wait([self._work.closed])
         except TimeoutError:
             _log.warning(
                 "the gateway did not receive the last reports within %g s", _FLUSH_TIMEOUT_S
@@ -193,7 +195,7 @@ class Registration:
             heartbeat.sequence = self._sequence
             self.control_queue.put(hub_pb2.AgentControl(heartbeat=heartbeat).SerializeToString())
             # A gateway flooded with gRPC calls reads its control streams late, but not its sockets.
-            self._work_queue.put(_NO_REPORTS)
+            self._send_reports(_NO_REPORTS)
 
 
 async def _run_until_one_ends(*coroutines: Coroutine[Any, Any, object]) -> NoReturn:

@@ -8,17 +8,18 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol import rpc
 from synergai.protocol.call_errors import error_from_call
 from synergai.protocol.grpcio.writes import keep_status
 from synergai.protocol.tls import ClientTls, open_channel
+from synergai.protocol.work_messages import decode_orders
 from synergai.protocol.work_socket import WorkSocket
 from synergai.runtime.addresses import is_loopback
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.identity import NO_CREDENTIALS
-from worker_agent.hub_client.work_channel import read_orders
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -244,7 +245,7 @@ async def open_work_socket(
     """
 
     def on_message(data: Buffer) -> None:
-        on_orders(read_orders(data))
+        on_orders(_decode(data))
 
     loop = asyncio.get_running_loop()
     try:
@@ -262,6 +263,13 @@ async def open_work_socket(
         ) from None
     socket.send((connection_id.encode(),))
     return socket
+
+
+def _decode(data: Buffer) -> Orders:
+    try:
+        return decode_orders(data)
+    except DecodeError:
+        raise InvalidInput("the gateway sent data that is not a WorkOrders message") from None
 
 
 def _reason(error: OSError | TimeoutError, timeout_s: float) -> str:

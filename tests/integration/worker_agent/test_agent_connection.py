@@ -18,7 +18,6 @@ from worker_agent.hosts.pool import HostPool
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.registration import ControlHandler
 from worker_agent.hub_client.remote import RemoteHub, open_work_socket
-from worker_agent.hub_client.work_channel import WorkChannel
 from worker_agent.runner.runner import Runner
 
 
@@ -132,7 +131,10 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
         writer.write((3).to_bytes(4, "little") + b"\xff\xff\xff")
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        closed.set()
 
+    closed = asyncio.Event()
     server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
@@ -146,4 +148,5 @@ async def test_malformed_orders_close_the_socket_with_a_reason() -> None:
             timeout_s=5.0,
         )
         with pytest.raises(InvalidInput, match="not a WorkOrders"):
-            await WorkChannel(socket).receive()
+            await socket.closed
+        await closed.wait()

@@ -16,7 +16,6 @@ from synergai.protocol.work_messages import (
     Reports,
     decode_orders,
     decode_reports,
-    merge_reports,
 )
 from synergai.v1.hub_pb2 import (
     OUTCOME_STOPPED,
@@ -122,10 +121,3 @@ def test_truncated_message_raises_decode_error() -> None:
     data = b"".join(Reports(ended=[(ended, [bytes(LARGE)])]).encode())
     with pytest.raises(DecodeError):
         decode_reports(data[:-1])
-
-
-def test_merged_reports_are_those_of_one_message() -> None:
-    starts, progress = [Started(assignment_id=1)], [(Progress(assignment_id=2), [b"a"])]
-    ended = [(Ended(progress=Progress(assignment_id=2, done=2)), [b"b"])]
-    messages = [Reports(starts, progress), Reports(), Reports(ended=ended)]
-    assert merge_reports(messages) == Reports(starts, progress, ended)

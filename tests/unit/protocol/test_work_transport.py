@@ -1,12 +1,14 @@
 """Pipes pass messages within a process, and close at both ends."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from synergai.errors import InvalidInput, Unavailable
+from synergai.errors import InternalError, InvalidInput, Unavailable
 from synergai.protocol.work_messages import Orders, Reports, decode_orders, decode_reports
 from synergai.protocol.work_transport import WorkPipe, open_pipe
+from synergai.v1 import hub_pb2
 
 ORDERS, REPORTS = Orders(stops=[7]), Reports()
 
@@ -82,15 +84,30 @@ async def test_receiver_that_raises_closes_the_pipe_with_its_error() -> None:
         await other.closed
 
 
-async def test_error_that_is_no_fault_of_the_message_reaches_the_sender() -> None:
+async def test_bug_of_the_receiver_closes_the_pipe_and_does_not_reach_the_sender() -> None:
     def fail(_message: object) -> None:
         raise ZeroDivisionError
 
     one, other = listening(ignore, fail)
-    with pytest.raises(ZeroDivisionError):
-        one.send_message(ORDERS)
-    assert not one.closed.done()
-    assert not other.closed.done()
+    one.send_message(ORDERS)
+    await one.closed
+    with pytest.raises(InternalError):
+        await other.closed
+
+
+async def test_what_a_receiver_sends_arrives_in_order_once_the_sender_is_done() -> None:
+    arrived: list[Reports] = []
+
+    def report(_message: object) -> None:
+        other.send_message(REPORTS)
+
+    one, other = listening(arrived.append, report)
+    last = Reports(started=[hub_pb2.Started()])
+    one.send_message(ORDERS)
+    other.send_message(last)
+    assert arrived == []
+    await asyncio.sleep(0)
+    assert arrived == [REPORTS, last]
 
 
 @pytest.mark.parametrize("closing_end", [0, 1])

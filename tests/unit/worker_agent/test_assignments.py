@@ -11,7 +11,6 @@ from synergai.domain import BatchTimes, Configuration, Engine, EngineName, Tenso
 from synergai.protocol.work_messages import Orders
 from synergai.v1 import common_pb2, hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.send_queue import MERGED_REPORTS, MergingSendQueue
 from worker_agent.runner.runner import Runner
 
 
@@ -74,9 +73,8 @@ def no_urls(_engine: EngineName, _url: str) -> bytes:
 
 async def test_abandoning_all_assignments_tolerates_some_ending_meanwhile() -> None:
     engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
-    queue = MergingSendQueue(MERGED_REPORTS)
     runner = Runner(NeverLoadingHosts(), engines, lambda: 0.0)
-    assignments = Assignments(runner, queue, [Configuration(1)], no_urls)
+    assignments = Assignments(runner, lambda _: None, [Configuration(1)], no_urls)
     one_thread = common_pb2.Configuration(threads=1)
     orders = [
         hub_pb2.Assignment(id=number, engine=engine, count=9, configuration=one_thread)
@@ -93,9 +91,7 @@ async def test_batch_budget_counts_from_receipt_of_the_assignment() -> None:
     engines = {EngineName("good"): an_engine("good")}
     hosts = ResidentHosts()
     runner = Runner(hosts, engines, lambda: 0.0)
-    assignments = Assignments(
-        runner, MergingSendQueue(MERGED_REPORTS), [Configuration(1)], no_urls, lambda: 100.0
-    )
+    assignments = Assignments(runner, lambda _: None, [Configuration(1)], no_urls, lambda: 100.0)
     one_thread = common_pb2.Configuration(threads=1)
     alone, hurried, leisurely = (
         hub_pb2.Assignment(id=number, engine="good", count=1, configuration=one_thread)
