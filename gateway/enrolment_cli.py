@@ -101,11 +101,7 @@ def revoke(worker_id: Annotated[str, typer.Argument(metavar="ID")], state: State
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds of a positive duration such as ``30m``.
-
-    Raises:
-        InvalidInput: it is not a positive duration.
-    """
+    """Return the seconds of a positive duration such as ``30m``."""
     seconds = parse_duration(text)
     if not 0.0 < seconds <= _LONGEST_S:
         raise InvalidInput(f"{text!r} is not a validity: write one such as 30m, 1h or 2d")

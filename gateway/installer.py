@@ -45,9 +45,6 @@ class Installation:
         http: address of REST, metrics and health checks.
         insecure: listen beyond loopback although encryption or authentication is missing.
         programs: directory of ``synergai``.
-
-    Raises:
-        InvalidInput: on construction, if an address is invalid.
     """
 
     listen: str = ""
@@ -66,9 +63,6 @@ class Installation:
 
         Args:
             root: directory that takes the place of ``/``.
-
-        Raises:
-            NotFound: this installation of SynergAI lacks the unit file.
         """
         yield from check_programs(self.programs, ("synergai",), root)
         settings = self._settings()
@@ -118,11 +112,7 @@ class Installation:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a file of settings; none if there is none.
-
-    Raises:
-        InvalidInput: it cannot be read.
-    """
+    """Return the lines of a file of settings; none if there is none."""
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

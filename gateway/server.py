@@ -114,12 +114,7 @@ class Gateway:
         self._stop_requested.set()
 
     async def wait_stopped(self) -> None:
-        """Wait for `stop` and the shutdown.
-
-        Raises:
-            JournalBroken: the gateway stopped because the journal could not be written.
-            InternalError: it stopped because a gRPC server could not be replaced.
-        """
+        """Wait for `stop` and the shutdown."""
         await self._stop_requested.wait()
         await self._shut_down()
         if self.app.journal.broken.done():
@@ -216,9 +211,7 @@ class Gateway:
 
         Args:
             passage: what its calls pass.
-            options: its options.
             connections: most connections of its front.
-            certificates: whether it requires client certificates.
         """
         needed = passage.is_needed
         interceptors = [PassageInterceptor(passage, certificates=certificates)] if needed else []
@@ -265,11 +258,7 @@ class Gateway:
         return HttpApp(routes)
 
     def _http_tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context of the HTTP port.
-
-        Raises:
-            InvalidInput: it is to be encrypted, but there is no certificate.
-        """
+        """Return the TLS context of the HTTP port."""
         config = self._config
         if not config.http_tls:
             return None

@@ -66,11 +66,7 @@ _WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
 async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
-    """Build a gateway's components; closing `stack` closes them.
-
-    Raises:
-        SynergaiError: the state directory or the dictionary cannot be used.
-    """
+    """Build a gateway's components; closing `stack` closes them."""
     clock, metrics, tasks = Clock(), Metrics(), TaskBag()
     stack.push_async_callback(tasks.close)
     access, authenticator = _access(config, metrics, tasks, stack)
@@ -237,11 +233,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
 
 
 def _store(config: GatewaySettings, tasks: TaskBag, stack: AsyncExitStack) -> EngineStore:
-    """Return the store of engines, which loads its versions in the background.
-
-    Raises:
-        InvalidInput: its URL cannot be used.
-    """
+    """Return the store of engines, which loads its versions in the background."""
     store = EngineStore(
         open_files(config.store, config.state),
         config.state / "uploads",
@@ -280,11 +272,7 @@ def _access(
 
 
 def _audit(config: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> AuditLog | None:
-    """Return the audit log, if one is configured.
-
-    Raises:
-        InvalidInput: its file cannot be opened.
-    """
+    """Return the audit log, if one is configured."""
     if config.audit_log is None:
         return None
     file = AuditFile(config.audit_log)

@@ -52,12 +52,6 @@ if TYPE_CHECKING:
 class _Command:
     """The common part of both.
 
-    Args:
-        settings: what to measure with.
-        machine: what the machine offers.
-        origins: digests and runtimes of the engines.
-        measurer: measures.
-
     Attributes:
         summary: what to say at the end; empty for nothing.
     """

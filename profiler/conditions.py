@@ -31,7 +31,6 @@ class Conditions:
 
     Attributes:
         clock_mhz: mean clock of the fastest core.
-        lowest_clock_mhz: its lowest clock.
         temperature_c: highest temperature of the processor.
         throttled: share of the time in which clocks were limited by heat or power, 0 to 1.
     """

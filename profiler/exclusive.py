@@ -27,10 +27,6 @@ def only_profiler(worker_class: WorkerClass, root: Path) -> Iterator[None]:
     """Be the only profiler of a worker class on this machine for as long as the block runs.
 
     The kernel ends the claim together with the process, however that ends.
-
-    Args:
-        worker_class: the worker class.
-        root: root of the power interface's files.
     """
     key = hashlib.sha256(f"{worker_class}\0{root.resolve()}".encode()).hexdigest()[:16]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:

@@ -39,8 +39,6 @@ class Measurement:
     """A profile entry with the result of queries one at a time.
 
     Attributes:
-        entry: the profile entry.
-        single_stream: that result.
         logs: folder of log files.
         background: share of the machine's CPU time that other processes took, 0 to 1.
         elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
@@ -102,12 +100,8 @@ def measure(
     """Measure `session` in a child process, which ends before this returns or raises.
 
     Args:
-        models: model directory.
-        session: engine and configuration.
-        worker_class: worker class of this machine.
         cores: cores to pin the engine to; empty for all.
         provider: the execution provider of the configuration; None for the CPU.
-        queries: minimum number of queries one at a time.
         min_duration: minimum duration of these in seconds.
         max_batch: largest batch to measure; 1 for none.
         output: folder for log files; created if missing.

@@ -33,11 +33,6 @@ class Measurer:
     """Measures sessions of this machine.
 
     Args:
-        settings: what to measure with.
-        modes: switches the power modes.
-        providers: execution providers by name.
-        origins: digests and runtimes of the engines.
-        output: folder for log files.
         timer: what times queries one at a time, `LOADGEN` or `BUILT_IN`.
         say: shows a line to people.
     """
@@ -76,8 +71,6 @@ class Measurer:
         """Measure a session, after a switch to its power mode if that is not in force.
 
         Args:
-            session: engine and configuration.
-            queries: minimum number of queries one at a time.
             min_duration: minimum duration of these in seconds.
             max_batch: largest batch to measure; 1 for none.
             report: called with the completed share, 0 to 1.

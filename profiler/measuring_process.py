@@ -97,10 +97,7 @@ class MeasurementPlan:
         """Run a few queries to estimate their latency.
 
         Args:
-            host: the engine host.
             queries: as the attribute, like the next two.
-            min_duration_s: see there.
-            max_batch: see there.
             accuracy: whether to measure the accuracy, if there are labels.
         """
         taken, labelled = [], 0
@@ -254,11 +251,7 @@ def run_single_stream(
     """Time queries on `host` one at a time.
 
     Args:
-        host: the engine host.
-        plan: extent of the measurement.
         timer: what times them, `LOADGEN` or `BUILT_IN`.
-        output: folder of log files.
-        reporter: is told the progress.
     """
     began = time.monotonic()
     samples = host.ready.samples  # all are in the host's memory
@@ -337,9 +330,6 @@ def measure_accuracy(
     They run one at a time, as in jobs, so that the answers are the same.
 
     Args:
-        host: the engine host.
-        plan: extent of the measurement.
-        reporter: is told the progress.
         per_query_s: time per query in ranges.
     """
     samples, count = plan.labelled, ACCURACY_CHUNK

@@ -24,7 +24,6 @@ class ProfiledModes:
     Args:
         power: name of the controller; ``auto`` selects it by the board.
         wanted: names of the modes to measure in; empty for all that need no reboot.
-        files: the machine's files.
 
     Attributes:
         modes: the modes to measure in; empty on a machine without power modes.

@@ -28,7 +28,6 @@ def measure_with_repeats(
     Args:
         measure: measures sessions in the given order; an error takes the place of a measurement
             that failed.
-        sessions: what to measure.
         required: whether to raise an error instead of continuing with the next session. An error
             of a repetition is never raised, since the session has a measurement.
         repeats: number of repetitions without being asked for.

@@ -55,15 +55,9 @@ class SearchRun:
     """A search on this machine.
 
     Args:
-        searched: the space.
-        strategy: name of the strategy.
-        options: its options.
         budget: share of the exhaustive time; infinite for no limit; None for the default one,
             with a measurement of each row.
-        plan: duration of measurements.
-        measurer: measures.
         origins: digests and runtimes, for predictions.
-        worker_class: worker class of this machine.
         keep: stores an entry.
         skip: shows an error.
         clock: monotonic clock in seconds.

@@ -32,7 +32,6 @@ class SearchedSpace:
 
     Attributes:
         space: the points to search, and entries that say something about them.
-        rows: the rows to search.
         drafts: what to measure, by point to search.
         known: results of the dictionary by point.
     """
@@ -65,9 +64,6 @@ def make_space(
 
     Args:
         drafts: what each engine may be measured with.
-        worker_class: worker class of this machine.
-        machine: what the machine offers.
-        entries: the dictionary.
         is_fresh: whether an entry of this worker class makes another measurement unnecessary.
     """
     points: list[Point] = []

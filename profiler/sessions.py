@@ -34,7 +34,6 @@ def sessions_to_measure(
     Each variant of an engine is measured in each of them.
 
     Args:
-        models: model directory.
         engines: names of the engines; empty for all usable ones.
         threads: thread counts; 0 stands for one per core.
         modes: power modes; empty on a machine without any.
@@ -99,7 +98,6 @@ def find_engines(models: Path, wanted: Sequence[str]) -> list[EngineDefinition]:
     """Return the definitions of engines.
 
     Args:
-        models: model directory.
         wanted: names of the engines; empty for all usable ones.
     """
     directory = ModelDirectory(models)

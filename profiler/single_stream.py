@@ -56,8 +56,6 @@ def time_queries(
 
     Args:
         issue: runs the query on the sample with this index.
-        samples: number of samples.
-        queries: minimum number of queries.
         min_duration_s: minimum duration in seconds.
         report: called after each query with the number of queries so far, outside its latency.
         clock: monotonic clock in nanoseconds.

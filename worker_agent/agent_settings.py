@@ -167,9 +167,6 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         Args:
             modes: available power modes; thread counts are limited by the cores of each mode.
             offers: the execution providers; None for the CPU alone.
-
-        Raises:
-            InvalidInput: `cores`, or every mode, has fewer cores than a thread count.
         """
         on_cpu = self._on_cpu(modes)
         if offers is None:

@@ -50,7 +50,6 @@ class Agent:
     """A machine's agent. Use it as an async context manager and await `wait_stopped`.
 
     Args:
-        config: the configuration.
         hub: the way to reach the gateway; by default, over the network.
 
     Attributes:
@@ -205,12 +204,7 @@ class Agent:
         return hub
 
     def _configure_workers(self, offers: Offers) -> None:
-        """Give the machine's worker its configurations, and each device beside it a worker.
-
-        Raises:
-            InvalidInput: no configuration is left, devices are to run beside others although the
-                machine has power modes, or a worker id is too long.
-        """
+        """Give the machine's worker its configurations, and each device beside it a worker."""
         modes = self._main.modes.modes
         beside = [choice for choice in offers.choices if choice.parallel]
         here = [choice for choice in offers.choices if not choice.parallel]

@@ -49,9 +49,6 @@ def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> Non
     Args:
         threads: thread counts of configurations.
         cores: CPU cores that engines are restricted to; all if empty.
-
-    Raises:
-        InvalidInput: a thread count exceeds the number of cores.
     """
     most = max(threads, default=0)
     if cores and most > len(cores):

@@ -55,9 +55,6 @@ class Installation:
         programs: directory of ``synergai`` and ``synergai-power``.
         keep_settings: whether the settings of an earlier installation, if there is one, take the
             place of the others here.
-
-    Raises:
-        InvalidInput: on construction, if an address or a name is invalid.
     """
 
     gateway: str
@@ -85,12 +82,7 @@ class Installation:
         return self.gateway if ":" in self.gateway else f"{self.gateway}:{_HUB_PORT}"
 
     def steps(self, files: MachineFiles) -> Iterator[Step]:
-        """Yield the steps that install the agent on the machine `files`.
-
-        Raises:
-            InvalidInput: the settings to keep name no power controller.
-            NotFound: this installation of SynergAI lacks the unit files.
-        """
+        """Yield the steps that install the agent on the machine `files`."""
         options = self._with_installed(files) if self.keep_settings else self
         power = detect(files) if options.power == AUTO else options.power
         yield from check_programs(self.programs, ("synergai", "synergai-power"), files.root)

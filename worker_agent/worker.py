@@ -54,12 +54,7 @@ class Worker:
     """A worker of this machine.
 
     Args:
-        config: configuration of the machine's agent.
-        worker_id: its id in the fleet.
-        instance: id of the agent's process.
         memory: counts and limits the memory of the machine's engine hosts.
-        hub: the way to reach the gateway.
-        memory_bytes: memory budget of its resident engines.
         start_task: starts a task that the agent owns.
         on_idle: called whenever it has no more work.
         on_engine_fault: called with an engine that it has found to be broken.
@@ -68,8 +63,6 @@ class Worker:
 
     Attributes:
         id: its id in the fleet.
-        engines: its engines by name.
-        configurations: its configurations.
         meter: the power meter of the machine; None for a worker that does not report it.
         reconciler: fetches the engines that the gateway places on it, which all workers of the
             machine then have; None for a worker on which none are placed.
@@ -170,8 +163,6 @@ class Worker:
         An engine whose last load hung or crashed is tried again.
 
         Args:
-            session: what to load.
-            preload: nothing needs it yet.
             limit_s: time after which a preload is ended.
         """
         again = self._describe_again(session.engine)

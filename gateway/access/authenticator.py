@@ -32,11 +32,7 @@ class AuthenticationMethod(Protocol[CredentialT]):
         """Follow a change of the access table."""
 
     async def authenticate(self, credential: CredentialT, /) -> Caller | None:
-        """Return the caller with a credential; None if this method does not know it.
-
-        Raises:
-            Unauthenticated: the credential is of this kind, but invalid.
-        """
+        """Return the caller with a credential; None if this method does not know it."""
 
 
 class Authenticator:
@@ -71,10 +67,6 @@ class Authenticator:
         Args:
             authorization: all values of the header or metadata `AUTHORIZATION`.
             certificate: the verified certificate of the connection; None without one.
-
-        Raises:
-            Unauthenticated: the credentials are invalid, or are no longer valid.
-            Unavailable: they cannot be verified at the moment.
         """
         try:
             caller = await self._find(authorization, certificate)
@@ -106,11 +98,7 @@ class Authenticator:
 
 
 def _bearer_token(authorization: Sequence[str]) -> str:
-    """Return the token in the values of `AUTHORIZATION`.
-
-    Raises:
-        Unauthenticated: there is not exactly one token.
-    """
+    """Return the token in the values of `AUTHORIZATION`."""
     scheme, _, token = authorization[0].partition(" ")
     token = token.strip()
     if len(authorization) > 1 or scheme.lower() != "bearer" or not 0 < len(token) <= _MAX_TOKEN:

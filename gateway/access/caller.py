@@ -28,9 +28,7 @@ class Caller:
     changes the caller itself, by `update` or `revoke`.
 
     Args:
-        name: name under which it is logged.
         tenant: its tenant; empty is the default tenant.
-        grants: the rows of the access table that are for it.
         max_priority: highest priority that its requests and jobs may have.
         expires_at: Unix time after which its credentials are invalid; None for never.
         credential: kind of its credentials: ``token``, ``jwt``, ``certificate`` or ``none``.
@@ -108,7 +106,6 @@ class Caller:
         """Return whether the caller has one of some roles.
 
         Args:
-            roles: the roles.
             engine: the engine concerned, or a version of it, which patterns do not tell apart;
                 None asks whether it has the role for any engine.
             tenant: the tenant concerned; None stands for the caller's own.
@@ -133,23 +130,14 @@ class Caller:
         )
 
     def check_valid(self) -> None:
-        """Check that the credentials are still valid.
-
-        Raises:
-            Unauthenticated: they have been revoked or have expired.
-        """
+        """Check that the credentials are still valid."""
         if self._revoked:
             raise Unauthenticated(self._revoked)
         if self.expires_at is not None and time.time() >= self.expires_at:
             raise Unauthenticated(f"the credentials of {self.name!r} have expired; get new ones")
 
     def check(self, *roles: Role, engine: str | None = None, tenant: str | None = None) -> None:
-        """Check that the caller has one of some roles; see `may`.
-
-        Raises:
-            Unauthenticated: its credentials are no longer valid, or it has none.
-            PermissionDenied: it has none of the roles.
-        """
+        """Check that the caller has one of some roles; see `may`."""
         if self.expires_at is not None or self._revoked:
             self.check_valid()
         if self.may(*roles, engine=engine, tenant=tenant):
@@ -175,22 +163,13 @@ class Caller:
 
         Args:
             requested: the tenant that it names; empty for the caller's own.
-            role: the role that it needs.
-            engine: its engine.
-
-        Raises:
-            Unauthenticated, PermissionDenied: see `check`.
         """
         tenant = requested or self.tenant
         self.check(role, engine=engine, tenant=tenant)
         return tenant
 
     def check_priority(self, priority: int) -> None:
-        """Check the priority of a request or job.
-
-        Raises:
-            PermissionDenied: it exceeds the caller's limit.
-        """
+        """Check the priority of a request or job."""
         if priority > self.max_priority:
             raise PermissionDenied(
                 f"priority {priority} exceeds the limit of {self.name!r}, which is "

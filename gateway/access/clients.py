@@ -20,7 +20,6 @@ class Clients:
     """Callers of the table's clients, by one kind of credential.
 
     Args:
-        kind: the kind of credential.
         key: returns a client's credential; None if it has another kind.
     """
 
@@ -78,11 +77,7 @@ class Certificates:
         self.apply = self._clients.apply
 
     async def authenticate(self, certificate: PeerCertificate) -> Caller:
-        """Return the client of a certificate.
-
-        Raises:
-            Unauthenticated: none of its names is in the table.
-        """
+        """Return the client of a certificate."""
         for name in certificate.names:
             caller = self._clients.find(name)
             if caller is not None:

@@ -32,9 +32,6 @@ class EnrolledWorker(Struct, frozen=True, kw_only=True):
     """A worker that has exchanged a token for a secret.
 
     Attributes:
-        id: its id.
-        worker_class: its class.
-        secret_sha256: SHA-256 of its secret.
         enrolled_at: when it enrolled, in seconds since the epoch.
         revoked_at: when it was revoked; None if it was not.
     """
@@ -71,16 +68,7 @@ class _Enrolments(Struct):
 
 
 class EnrolmentStore:
-    """Enrolled workers and tokens.
-
-    Args:
-        state: state directory of the gateway.
-
-    Raises:
-        NotFound: on construction, if the directory does not exist.
-        StateDamaged: the file is damaged; so do all methods.
-        Unavailable: the file cannot be read or written; so do all methods.
-    """
+    """Enrolled workers and tokens."""
 
     def __init__(self, state: Path) -> None:
         if not state.is_dir():
@@ -104,7 +92,6 @@ class EnrolmentStore:
             worker_id: the only worker that may use it; empty for any that is not known.
             worker_class: its class; empty for any.
             expires_at: end of its validity, in seconds since the epoch.
-            now: the current time.
         """
         text = secrets.token_urlsafe(32)
         token = _Token(worker_id=worker_id, worker_class=worker_class, expires_at=expires_at)
@@ -122,12 +109,7 @@ class EnrolmentStore:
     def enrol(
         self, token: str, worker_id: str, worker_class: str, secret_sha256: bytes, now: float
     ) -> None:
-        """Use a token for a worker, and record its secret, at once.
-
-        Raises:
-            Unauthenticated: the token is unknown, expired, used, or for another worker; or the
-                worker was enrolled before and the token is not for its id.
-        """
+        """Use a token for a worker, and record its secret, at once."""
         key = sha256(token).hex()
         with self._file.locked():
             content = self._read()
@@ -160,11 +142,7 @@ class EnrolmentStore:
         return self._file.changed()
 
     def revoke(self, worker_id: str, now: float) -> None:
-        """Revoke a worker's secret; idempotent.
-
-        Raises:
-            NotFound: it is not enrolled.
-        """
+        """Revoke a worker's secret; idempotent."""
         with self._file.locked():
             content = self._read()
             worker = content.workers.get(worker_id)

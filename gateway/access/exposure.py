@@ -18,9 +18,6 @@ def check_before_start(config: GatewaySettings) -> None:
     """Check as `check_exposure` does, before anything is started that the gateway's start undoes.
 
     Reads the access table only if other machines can reach a port.
-
-    Raises:
-        InvalidInput: see `check_exposure`; or the access table is invalid.
     """
     if config.insecure or all(is_loopback(each.rpartition(":")[0]) for each in config.addresses):
         return
@@ -38,11 +35,7 @@ def check_exposure(config: GatewaySettings, *, workers_are_listed: bool) -> None
     With ``insecure``, missing protection is logged instead.
 
     Args:
-        config: the gateway's configuration.
         workers_are_listed: whether the access table says which workers may join.
-
-    Raises:
-        InvalidInput: a port lacks encryption or authentication; the message has the options.
     """
     encryption = "" if config.tls_cert else "--tls-cert and --tls-key"
     table = "" if config.access else "--access"

@@ -77,12 +77,7 @@ class JwtTokens:
                 self._update(caller, claims)
 
     async def authenticate(self, token: str) -> Caller | None:
-        """Return the caller with a token; None if it is not a JSON web token.
-
-        Raises:
-            Unauthenticated: it is not valid.
-            Unavailable: the issuer's keys cannot be loaded.
-        """
+        """Return the caller with a token; None if it is not a JSON web token."""
         if not self._issuers or token.count(".") != 2:
             return None
         digest = hashlib.sha256(token.encode()).digest()
@@ -139,11 +134,7 @@ class JwtTokens:
 
 
 def _read_claims(claims: dict[str, Any], issuer: Jwt) -> _Claims:
-    """Return the claims that matter.
-
-    Raises:
-        Unauthenticated: one of them has an unexpected value.
-    """
+    """Return the claims that matter."""
     subject = claims["sub"]
     if not 0 < len(subject) <= _MAX_SUBJECT or not subject.isprintable():
         raise Unauthenticated(f"the token's subject is longer than {_MAX_SUBJECT} characters")

@@ -62,10 +62,6 @@ class KeySet:
 
         Args:
             key_id: its id; empty for the only key.
-
-        Raises:
-            Unauthenticated: there is no such key.
-            Unavailable: no keys could be loaded yet.
         """
         key = self._find(key_id)
         if key is None:
@@ -106,11 +102,7 @@ class KeySet:
 
 
 def _read(location: str) -> bytes:
-    """Return the content of a URL or file, of limited size and within a limited time.
-
-    Raises:
-        OSError, HTTPException, Unavailable: it cannot be read.
-    """
+    """Return the content of a URL or file, of limited size and within a limited time."""
     if not location.startswith("https://"):
         with Path(location).open("rb") as file:
             return _bounded(file.read(_MAX_BYTES + 1))

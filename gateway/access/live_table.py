@@ -12,14 +12,7 @@ if TYPE_CHECKING:
 
 
 class LiveTable(WatchedFiles[AccessTable]):
-    """The access table in force.
-
-    Args:
-        path: its file.
-
-    Raises:
-        InvalidInput: on construction, if the file cannot be read or is invalid.
-    """
+    """The access table in force."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("access table", [path], lambda: read_access_table(path))

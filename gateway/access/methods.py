@@ -33,12 +33,7 @@ class Permission(Struct, frozen=True):
     public: bool = False
 
     def check(self, caller: Caller) -> None:
-        """Check that a caller may make the call.
-
-        Raises:
-            Unauthenticated: it has no credentials.
-            PermissionDenied: it has none of the roles.
-        """
+        """Check that a caller may make the call."""
         if self.public:
             return
         if self.roles:
@@ -149,10 +144,6 @@ def check_call(permission: Permission | None, caller: Caller) -> None:
 
     Args:
         permission: the permission that it needs; None refuses every caller.
-        caller: the caller.
-
-    Raises:
-        Unauthenticated, PermissionDenied: it may not.
     """
     if permission is None:
         KNOWN.check(caller)

@@ -192,11 +192,7 @@ _NO_QUOTA: Final = Quota()
 
 
 def read_access_table(path: Path) -> AccessTable:
-    """Read an access table.
-
-    Raises:
-        InvalidInput: the file cannot be read or is invalid.
-    """
+    """Read an access table."""
     try:
         content = tomllib.loads(path.read_text("utf-8"))
         return msgspec.convert(content, AccessTable)

@@ -27,15 +27,11 @@ class WatchedFiles(Generic[T]):
 
     Args:
         what: name of the content, for the log.
-        paths: the files.
         read: reads them; called from a thread after the first time.
 
     Attributes:
         content: the content in force.
         rejected: number of changes that were not applied, because the files were invalid.
-
-    Raises:
-        InvalidInput: on construction, if the files cannot be read or are invalid.
     """
 
     def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:

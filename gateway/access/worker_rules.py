@@ -84,11 +84,7 @@ class WorkerRules:
         return self._rows is not None
 
     async def load(self) -> None:
-        """Read the enrolments, before the first rows are set.
-
-        Raises:
-            SynergaiError: they cannot be read.
-        """
+        """Read the enrolments, before the first rows are set."""
         await self._in_thread(self._read_enrolled)
 
     def set_rows(self, rows: tuple[Worker, ...] | None) -> None:
@@ -111,11 +107,6 @@ class WorkerRules:
 
         Returns:
             Whether it has been enrolled now.
-
-        Raises:
-            PermissionDenied: no row is for this worker.
-            Unauthenticated: it does not prove its identity, and has no valid token.
-            Unavailable: the enrolments cannot be read or written.
         """
         if self.active:
             await self.load()

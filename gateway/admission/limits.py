@@ -30,21 +30,12 @@ class Admission:
         self.bytes = 0
 
     def check_open(self) -> None:
-        """Check that new work is accepted.
-
-        Raises:
-            Unavailable: the gateway is stopping.
-        """
+        """Check that new work is accepted."""
         if not self.open:
             raise Unavailable("the gateway is stopping; try another one, or later")
 
     def acquire(self, size_bytes: int) -> None:
-        """Reserve room for a request.
-
-        Raises:
-            Unavailable: the gateway is stopping.
-            Overloaded: a limit is reached.
-        """
+        """Reserve room for a request."""
         self.check_open()
         if self.requests >= self._max_requests:
             raise Overloaded(f"{self.requests:,} requests are in flight, the limit; try later")

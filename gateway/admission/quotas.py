@@ -33,8 +33,6 @@ class TenantQuotas:
     use nothing.
 
     Args:
-        clock: source of time.
-        table: the quotas; None for none.
         max_tenants: tenants tracked at a time; further ones are refused.
 
     Attributes:
@@ -71,13 +69,7 @@ class TenantQuotas:
         """Count a request; return the usage on which to end it, or None if it has no limit.
 
         Args:
-            tenant: its tenant.
-            size_bytes: size of its message.
             charged: it has been counted before, and does not count towards the rates again.
-
-        Raises:
-            QuotaExceeded: there is no room for it.
-            Overloaded: too many tenants are active.
         """
         table = self._table
         if table is None:
@@ -92,12 +84,7 @@ class TenantQuotas:
         return usage
 
     def start_job(self, tenant: str, queries: int) -> TenantUsage | None:
-        """Count a job; return the usage on which to end it, or None without quotas.
-
-        Raises:
-            QuotaExceeded: it has too many queries, or there is no room for it.
-            Overloaded: too many tenants are active.
-        """
+        """Count a job; return the usage on which to end it, or None without quotas."""
         usage = self._usage_of(tenant)
         if usage is not None:
             usage.start_job(queries, self._clock.now())
@@ -115,13 +102,8 @@ class TenantQuotas:
         """Count the bytes that a tenant stores.
 
         Args:
-            tenant: the tenant.
             used: bytes that are stored.
             added: bytes to store in addition; 0 only counts.
-
-        Raises:
-            QuotaExceeded: there is no room for it.
-            Overloaded: too many tenants are active.
         """
         usage = self._usage_of(tenant)
         if usage is not None:
@@ -132,13 +114,7 @@ class TenantQuotas:
         """Count a call while the context is open.
 
         Args:
-            tenant: the caller's tenant.
             connection: address of the connection's other end.
-            stream: whether it is a stream.
-
-        Raises:
-            QuotaExceeded: there is no room for a further connection or stream.
-            Overloaded: too many tenants are active.
         """
         usage = self._usage_of(tenant)
         if usage is None:

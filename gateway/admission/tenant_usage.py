@@ -24,7 +24,6 @@ class TenantUsage:
 
     Args:
         tenant: its name; empty is the default tenant.
-        quota: its quota.
         now: current time in monotonic seconds.
         on_rejection: called with every refusal.
 
@@ -74,12 +73,8 @@ class TenantUsage:
         """Count a request.
 
         Args:
-            size_bytes: size of its message.
             now: current time in monotonic seconds.
             charged: it has been counted before, and does not count towards the rates again.
-
-        Raises:
-            QuotaExceeded: there is no room for it.
         """
         quota = self.quota
         self._check("requests_in_flight", self.in_flight, quota.requests_in_flight, now)
@@ -108,11 +103,7 @@ class TenantUsage:
             self._bytes.take(size_bytes, now)
 
     def start_stream(self, now: float) -> None:
-        """Count a stream.
-
-        Raises:
-            QuotaExceeded: there is no room for it.
-        """
+        """Count a stream."""
         self._check("streams", self.streams, self.quota.streams, now)
         self.streams += 1
 
@@ -121,11 +112,7 @@ class TenantUsage:
         self.streams -= 1
 
     def start_call(self, connection: str, now: float) -> None:
-        """Count a call on a connection.
-
-        Raises:
-            QuotaExceeded: it is on a further connection, for which there is no room.
-        """
+        """Count a call on a connection."""
         calls = self.connections.get(connection, 0)
         if not calls:
             self._check("connections", len(self.connections), self.quota.connections, now)
@@ -138,11 +125,7 @@ class TenantUsage:
             del self.connections[connection]
 
     def start_job(self, queries: int, now: float) -> None:
-        """Count a job.
-
-        Raises:
-            QuotaExceeded: it has too many queries, or there is no room for it.
-        """
+        """Count a job."""
         if self.quota.queries_per_job is not None and queries > self.quota.queries_per_job:
             self._refuse("queries_per_job", self.quota.queries_per_job, now, asked=queries)
         self._check("unfinished_jobs", self.jobs, self.quota.unfinished_jobs, now)
@@ -159,9 +142,6 @@ class TenantUsage:
             used: bytes that are stored.
             added: bytes to store in addition; 0 only counts.
             now: current time in monotonic seconds.
-
-        Raises:
-            QuotaExceeded: there is no room for it.
         """
         self.stored_bytes = used
         limit = self.quota.stored_bytes

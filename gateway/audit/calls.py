@@ -22,7 +22,6 @@ class AuditedCall:
     """A call in progress.
 
     Args:
-        audit: the log.
         name: full name of the gRPC method, or HTTP method and route.
         peer: address of the connection's other end.
 
@@ -57,20 +56,13 @@ class AuditedCall:
         """Record that the call, or a message of its stream, was refused.
 
         Args:
-            result: name of the status code.
-            reason: why.
             quota: name of the quota that refused it, if one did.
         """
         self.refused = True
         self._record(result, reason, quota, refused=True)
 
     def fail(self, error: SynergaiError, *, change: bool) -> None:
-        """Record the error that ended the call, if the log wants it.
-
-        Args:
-            error: the error.
-            change: whether the call would have changed something.
-        """
+        """Record the error that ended the call, if the log wants it."""
         result = status_code(error).name
         if isinstance(error, REFUSALS):
             if not self.refused:

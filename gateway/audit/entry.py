@@ -55,9 +55,7 @@ def to_line(entry: Entry, unix_time: float, count: int = 1) -> str:
     """Return an entry as a line of JSON in ASCII, with its line break.
 
     Args:
-        entry: the entry.
         unix_time: when it happened; the last time if it happened often.
-        count: how often it happened.
     """
     at = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
     texts = {name: getattr(entry, name) for name in _TEXTS}

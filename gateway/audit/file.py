@@ -29,13 +29,9 @@ class AuditFile:
 
     Args:
         path: the file; created for its owner only.
-        max_queued: lines that wait for the disk.
 
     Attributes:
         path: as given.
-
-    Raises:
-        InvalidInput: it cannot be opened.
     """
 
     def __init__(self, path: Path, *, max_queued: int = MAX_QUEUED) -> None:

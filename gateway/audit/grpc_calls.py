@@ -28,7 +28,6 @@ class GrpcRecord:
     """What the audit log has to say of a call: a change, or a refusal.
 
     Args:
-        call: the call.
         request: its request; an iterator if it is a stream.
     """
 

@@ -51,7 +51,6 @@ class AuditLog:
     """Record of changes and refusals.
 
     Args:
-        sink: where lines go.
         clock: Unix time.
         call_later: schedules a callback after a number of seconds; by default, on the running loop.
     """

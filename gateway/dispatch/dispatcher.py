@@ -69,9 +69,6 @@ class Dispatcher:
     """Driver of the scheduling core.
 
     Args:
-        core: the scheduling core.
-        journal: durable storage that reports on durable jobs wait for.
-        clock: source of the core's time.
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
         recorder: receives every event with its commands.
 
@@ -124,9 +121,7 @@ class Dispatcher:
         """Schedule a job.
 
         Args:
-            job: the job to run.
             handler: called on everything that happens to the job.
-            ready: number of leading queries that can run now.
             done: ranges ``[first, stop)`` of queries that are already recorded.
         """
         self._handlers[job.id] = handler
@@ -278,7 +273,6 @@ class Dispatcher:
         """Pass an event to the core and execute its commands.
 
         Args:
-            event: what happened.
             source: the worker that it happened to; the event is dropped unless this very worker,
                 and not another connection under its id, is in the fleet.
             after_pending: whether to wait for all pending writes of the journal first.

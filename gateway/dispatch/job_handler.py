@@ -68,7 +68,6 @@ class JobHandler(Protocol):
         """Handle newly completed queries.
 
         Args:
-            worker: worker that ran them.
             progress: their assignment, this report included.
             responses: serialized responses of the new queries, if they carry tensors.
             now: when the report arrived, in monotonic seconds.
@@ -78,9 +77,7 @@ class JobHandler(Protocol):
         """Handle the end of the job; the last call.
 
         Args:
-            state: final state.
             reason: explanation for users; empty on success.
-            fault: kind of failure.
             now: when it ended, in monotonic seconds.
         """
 

@@ -41,7 +41,6 @@ class ReportIntake:
 
     Args:
         dispatcher: knows the jobs' handlers, and receives the events.
-        clock: source of receive times.
         metrics: counts the queries, before the job's handler.
     """
 
@@ -51,11 +50,7 @@ class ReportIntake:
         self._metrics = metrics
 
     def apply(self, worker: ConnectedWorker, reports: Reports) -> None:
-        """Apply a message of reports, in order.
-
-        Raises:
-            ProtocolViolation: a report is impossible; its assignment has been failed.
-        """
+        """Apply a message of reports, in order."""
         for started in reports.started:
             self.apply_started(worker, started)
         for progress, responses in reports.progress:
@@ -64,11 +59,7 @@ class ReportIntake:
             self.apply_ended(worker, ended, responses)
 
     def apply_started(self, worker: ConnectedWorker, report: hub_pb2.Started) -> None:
-        """Apply the report that an assignment's setup is complete.
-
-        Raises:
-            ProtocolViolation: the setup time is impossible.
-        """
+        """Apply the report that an assignment's setup is complete."""
         setup_s = checked_seconds(report.setup_s, "setup_s")
         if self._in_flight(worker, report.assignment_id) is not None:
             self._dispatcher.post(AssignmentStarted(AssignmentId(report.assignment_id), setup_s))
@@ -76,11 +67,7 @@ class ReportIntake:
     def apply_progress(
         self, worker: ConnectedWorker, report: hub_pb2.Progress, responses: Sequence[Buffer] = ()
     ) -> None:
-        """Apply a progress report, with the responses of its newly completed queries.
-
-        Raises:
-            ProtocolViolation: the report is impossible; the assignment has been failed.
-        """
+        """Apply a progress report, with the responses of its newly completed queries."""
         progress = self._in_flight(worker, report.assignment_id)
         if progress is None:
             return
@@ -92,11 +79,7 @@ class ReportIntake:
     def apply_ended(
         self, worker: ConnectedWorker, report: hub_pb2.Ended, responses: Sequence[Buffer] = ()
     ) -> None:
-        """Apply the report that an assignment has ended, with its remaining responses.
-
-        Raises:
-            ProtocolViolation: the report is impossible; the assignment has been failed.
-        """
+        """Apply the report that an assignment has ended, with its remaining responses."""
         progress = self._in_flight(worker, report.progress.assignment_id)
         if progress is None:
             return
@@ -212,14 +195,8 @@ def apply_progress(
 
     Args:
         progress: the assignment's progress; unchanged if an error is raised.
-        report: the worker's report.
-        responses: serialized responses of the newly completed queries.
         with_tensors: whether responses are expected; None if the job has ended and they are
             ignored.
-
-    Raises:
-        ProtocolViolation: the figures contradict each other, an earlier report or the
-            assignment, or the responses are not one ``ModelInferResponse`` per query.
     """
     assignment = progress.assignment
     done, labelled, correct = report.done, report.labelled, report.correct

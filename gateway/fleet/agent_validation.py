@@ -23,11 +23,7 @@ class ProtocolViolation(InvalidInput):
 
 
 def checked_seconds(seconds: float, what: str) -> float:
-    """Return a duration measured by a worker.
-
-    Raises:
-        ProtocolViolation: it is negative or not finite.
-    """
+    """Return a duration measured by a worker."""
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ProtocolViolation(f"{what} must be at least 0 seconds, not {seconds}")
     return seconds
@@ -42,9 +38,6 @@ def engine_from_agent(message: common_pb2.Engine) -> Engine:
     """Convert an engine of a worker; its texts are safe for terminals and logs.
 
     What only gateways say of an engine is left out.
-
-    Raises:
-        InvalidInput: as for `engine_from_proto`.
     """
     engine = engine_from_proto(message)
     return replace(

@@ -48,9 +48,6 @@ class Catalogue:
     each variant is compared on its own: a worker with another one serves the rest.
 
     Args:
-        known: engines known from earlier runs of the gateway.
-        unloaded: those of them that were unloaded.
-        established: descriptions established in earlier runs.
         on_established: called with each description that becomes established or gains a worker.
         suggests: whether the current caller may be told of an engine when it asks for an unknown
             one.
@@ -87,12 +84,6 @@ class Catalogue:
         """Return the engine of this name if it is in service.
 
         This counts as a client asking for it, which establishes its description.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
-            Unavailable: no connected worker has it.
-            EnginePending: it is still being inspected by the workers that have it.
-            EngineUnusable: it is faulty on every worker that has it, or it is unloaded.
         """
         engine = self._in_service.get(EngineName(name))
         if engine is not None:
@@ -134,11 +125,7 @@ class Catalogue:
         return bool(offers) and all(each.fault and not each.pending for each in offers)
 
     def check_in_service(self, engine: EngineName) -> None:
-        """Check that an engine accepts requests, without asking for it as a client.
-
-        Raises:
-            SynergaiError: as for `find`.
-        """
+        """Check that an engine accepts requests, without asking for it as a client."""
         if engine not in self._in_service:
             self.find(engine)
 
@@ -155,12 +142,6 @@ class Catalogue:
         """Return the engine of this name if a connected worker can run it, unloaded or not.
 
         Like `find`, this establishes its description.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
-            Unavailable: no connected worker has it.
-            EnginePending: it is still being inspected by the workers that have it.
-            EngineUnusable: it is faulty on every worker that has it.
         """
         engine = self._usable.get(EngineName(name))
         if engine is not None:
@@ -187,9 +168,6 @@ class Catalogue:
         Args:
             name: name of the engine, known or not.
             timeout_s: seconds to wait; None means no limit.
-
-        Raises:
-            DeadlineExceeded: the timeout expired.
         """
         try:
             self.find_usable(name)
@@ -210,12 +188,7 @@ class Catalogue:
             ) from None
 
     def check_known(self, name: str) -> None:
-        """Check that jobs for an engine may be accepted: it can run now or after a reconnection.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
-            EngineUnusable: it is faulty on every worker that has it, or it is unloaded.
-        """
+        """Check that jobs for an engine may be accepted: it can run now or after a reconnection."""
         try:
             self.find(name)
         except Unavailable:
@@ -225,9 +198,6 @@ class Catalogue:
         """Check that a job for a known engine has samples to draw its queries from.
 
         An engine that no connected worker has, or that one is still inspecting, passes.
-
-        Raises:
-            EngineUnusable: every worker that has it found no input that it accepts.
         """
         engines = self._offers_of(name).values()
         if engines and all(each.unverified and not each.samples for each in engines):
@@ -274,11 +244,7 @@ class Catalogue:
         return self._unloaded
 
     def unload(self, name: str) -> EngineName:
-        """Take an engine out of service until `load`; return its name.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
-        """
+        """Take an engine out of service until `load`; return its name."""
         if name not in self._known:
             raise self.not_found(name)
         engine = EngineName(name)
@@ -329,9 +295,6 @@ class Catalogue:
         """Forget the established description of an engine; return the resolved engine per worker.
 
         The caller removes the record of it.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
         """
         if name not in self._known:
             raise self.not_found(name)

@@ -137,7 +137,6 @@ class EstablishedDescription(Struct, frozen=True, kw_only=True):
     """A description that clients have relied on.
 
     Attributes:
-        description: the description.
         holders: workers that serve it, or did when they were last connected.
     """
 

@@ -27,7 +27,6 @@ class EngineOffers:
     """The offers of one engine; `Catalogue` has the rule by which one is in service.
 
     Args:
-        name: name of the engine.
         established: its description that was established in an earlier run; None without one.
 
     Attributes:
@@ -62,12 +61,7 @@ class EngineOffers:
         return EstablishedDescription(description=self.description, holders=tuple(self._holders))
 
     def withdraw(self, worker_id: WorkerId, *, holds: bool) -> None:
-        """Remove the offer of a worker.
-
-        Args:
-            worker_id: the worker.
-            holds: whether it keeps an established description in service.
-        """
+        """Remove the offer of a worker."""
         del self.by_worker[worker_id]
         if not (holds and self.established):
             self._holders.pop(worker_id, None)

@@ -45,11 +45,7 @@ class WorkerPower:
         self._computed[engine] = self._computed.get(engine, 0.0) + seconds
 
     def update(self, draw: hub_pb2.Draw, now: float) -> None:
-        """Record the power draw of a heartbeat, and charge the engines that computed since.
-
-        Raises:
-            ProtocolViolation: a figure is impossible, or the energy has decreased.
-        """
+        """Record the power draw of a heartbeat, and charge the engines that computed since."""
         if not (math.isfinite(draw.watts) and math.isfinite(draw.joules)):
             raise ProtocolViolation("power and energy must be finite numbers")
         if draw.watts < 0 or draw.joules < (self.joules or 0.0):

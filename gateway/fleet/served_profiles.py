@@ -32,7 +32,6 @@ class ServedProfiles:
     Its events are for the core, in their order.
 
     Args:
-        profiles: the gateway's dictionary.
         workers: returns the registered workers.
     """
 

@@ -24,7 +24,6 @@ class FleetVariants:
     """Variants as the dictionary and the workers describe them, by worker and configuration.
 
     Args:
-        dictionary: what was measured.
         workers: returns the workers of the fleet.
     """
 
@@ -57,12 +56,8 @@ class FleetVariants:
         Passes if no worker that has the engine is in the fleet yet.
 
         Args:
-            engine: the engine.
             floor: lowest accuracy, 0 to 1.
             variant: the only variant that may be used; empty for any.
-
-        Raises:
-            InvalidInput: none does.
         """
         if self._still_reaches(engine, floor, variant):
             return

@@ -60,8 +60,6 @@ def draw(name: str, target: str, request_id: str) -> float:
     always the same requests that get a new version first. Without an id, the number is random.
 
     Args:
-        name: name of the engine.
-        target: the new version.
         request_id: id of the request; empty if it has none.
     """
     if not request_id:
@@ -71,11 +69,7 @@ def draw(name: str, target: str, request_id: str) -> float:
 
 
 class PolicyFile:
-    """The policies of all engines that have one, in the gateway's state directory.
-
-    Args:
-        state: the state directory.
-    """
+    """The policies of all engines that have one, in the gateway's state directory."""
 
     def __init__(self, state: Path) -> None:
         self._file = StateFile(
@@ -86,18 +80,10 @@ class PolicyFile:
         self._writing = asyncio.Lock()
 
     def read(self) -> dict[str, VersionPolicy]:
-        """Return the policies by name of the engine.
-
-        Raises:
-            Unavailable: the file is damaged, or of another program.
-        """
+        """Return the policies by name of the engine."""
         return self._file.read() or {}
 
     async def write(self, policies: Mapping[str, VersionPolicy]) -> None:
-        """Write the policies, durably.
-
-        Raises:
-            Unavailable: they cannot be written.
-        """
+        """Write the policies, durably."""
         async with self._writing:
             await asyncio.to_thread(self._file.write, dict(policies))

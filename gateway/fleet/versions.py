@@ -80,12 +80,6 @@ class Versions:
             version: the version that the client asks for, and maybe a variant of it, such as
                 ``2.int8``; empty leaves the choice to the gateway.
             request_id: id of the request, if it has one.
-
-        Raises:
-            InvalidInput: the version is malformed.
-            EngineNotFound: no worker has ever had the engine.
-            VersionNotFound: no worker has ever had this version of it.
-            Unavailable: a version has to be named, since no worker has one that counts.
         """
         if not version:
             default = self._defaults.get(name)
@@ -94,13 +88,7 @@ class Versions:
         return self._resolve(name, parse_version(version)[0], request_id)
 
     def find(self, name: str, version: str = "", request_id: str = "") -> Engine:
-        """Return the version of an engine that a request gets; see `resolve`.
-
-        Raises:
-            NotFound: no worker has ever had the engine, or this version of it; or no connected
-                worker has this variant.
-            Unavailable, EngineUnusable: see `Catalogue.find`.
-        """
+        """Return the version of an engine that a request gets; see `resolve`."""
         engine = self.catalogue.find(self.resolve(name, version, request_id))
         if "." in version:
             check_variant(engine, parse_version(version)[1])
@@ -110,12 +98,7 @@ class Versions:
         """Return the specification of a job with the version that it gets; see `resolve`.
 
         Args:
-            spec: as the client asks for it.
             key: idempotency key, if it has one; stands for the id of a request.
-
-        Raises:
-            NotFound, Unavailable: see `resolve`; or no connected worker has its variant.
-            InvalidInput: no variant reaches its floor.
         """
         engine = self.resolve(spec.engine, spec.version, key)
         if spec.variant and self.catalogue.serves(engine):
@@ -152,11 +135,7 @@ class Versions:
     async def wait_inspected(
         self, name: str, version: str = "", timeout_s: float | None = None
     ) -> None:
-        """Wait until a version of an engine is not pending any more; return at once if unknown.
-
-        Raises:
-            DeadlineExceeded: the timeout expired.
-        """
+        """Wait until a version of an engine is not pending any more; return at once if unknown."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
         # By the time this continues, it may be pending again, or another version instead of it.
@@ -181,11 +160,7 @@ class Versions:
         return [split_version(each)[1] for each in known if self.catalogue.serves(each)]
 
     def selected(self, text: str) -> Sequence[EngineName]:
-        """Return the versions that ``NAME`` (all) or ``NAME/N`` (one) stands for in an operation.
-
-        Raises:
-            NotFound: no worker has ever had it.
-        """
+        """Return the versions that ``NAME`` (all) or ``NAME/N`` (one) stands for."""
         name, separator, version = text.partition("/")
         if separator:
             return [self.resolve(name, version)]
@@ -311,11 +286,7 @@ class Versions:
 
 
 def check_variant(engine: Engine, variant: str) -> None:
-    """Check that a connected worker has a variant of an engine.
-
-    Raises:
-        VersionNotFound: none has.
-    """
+    """Check that a connected worker has a variant of an engine."""
     if not engine.has_variant(variant) and engine.file_variant != variant:
         name, version = split_version(engine.name)
         variants = [versioned_variant(version, each.name) for each in engine.variants]

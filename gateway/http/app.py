@@ -31,11 +31,7 @@ _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 class HttpApp:
-    """Routes requests and turns every failure into a response.
-
-    Args:
-        routes: the routes.
-    """
+    """Routes requests and turns every failure into a response."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._router = Router(routes, redirect_slashes=False)
@@ -100,13 +96,7 @@ def _failure(scope: Scope, error: Exception) -> Response:
 
 
 def _check_allowed(scope: Scope) -> None:
-    """Refuse requests on surplus connections, and those that a browser sends for other sites.
-
-    Raises:
-        HTTPException: there are too many connections; or a page of another site sent the request,
-            which could unload engines through the browser of a visitor where no access table is
-            configured.
-    """
+    """Refuse requests on surplus connections, and those that a browser sends for other sites."""
     if scope.get("state", {}).get(SURPLUS) and scope["path"] not in _ALWAYS_SERVED:
         raise HTTPException(
             HTTPStatus.SERVICE_UNAVAILABLE,
@@ -127,9 +117,6 @@ async def cancelled_on_disconnect(request: Request) -> AsyncGenerator[None, None
     """Cancel the work in the context once the client of `request` is gone.
 
     The request's body must have been received.
-
-    Raises:
-        ClientDisconnect: the client is gone.
     """
     work = _current_task()
     working = True

@@ -37,9 +37,6 @@ class Bodies:
         max_bytes: largest body, compressed or not.
         max_total_bytes: limit on the bytes of the bodies held at a time; a single one may exceed
             it.
-
-    Attributes:
-        held_bytes: bytes of the bodies held.
     """
 
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:
@@ -54,15 +51,7 @@ class Bodies:
         """Receive the body of `request`; its room is reserved while the context is open.
 
         Args:
-            request: the request.
             timeout_s: seconds until the call's deadline; None if it has none.
-
-        Raises:
-            DeadlineExceeded: the deadline passed before the body was complete.
-            HTTPException: the body is too large or too slow, or its encoding is unknown.
-            InvalidInput: it does not match its encoding.
-            Overloaded: the bodies of other requests fill the memory.
-            ClientDisconnect: the client is gone.
         """
         room = _Room(self)
         try:
@@ -121,12 +110,7 @@ class _Room:
         self._bytes = 0
 
     def reserve(self, count: int) -> None:
-        """Reserve room for `count` bytes more.
-
-        Raises:
-            HTTPException: the body is too large.
-            Overloaded: the bodies of other requests fill the memory.
-        """
+        """Reserve room for `count` bytes more."""
         bodies = self._bodies
         if self._bytes + count > bodies.max_bytes:
             raise too_large(bodies.max_bytes)
@@ -153,11 +137,7 @@ def too_large(max_bytes: int) -> HTTPException:
 
 
 def _wbits(encoding: str) -> int | None:
-    """Return zlib's argument for a content encoding; None for no encoding.
-
-    Raises:
-        HTTPException: the encoding is not supported.
-    """
+    """Return zlib's argument for a content encoding; None for no encoding."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return None
@@ -171,12 +151,7 @@ def _wbits(encoding: str) -> int | None:
 
 
 def _decompress(body: bytes, wbits: int, max_bytes: int) -> bytes:
-    """Decompress at most `max_bytes`.
-
-    Raises:
-        HTTPException: the content is larger.
-        InvalidInput: `body` is damaged, or followed by other data.
-    """
+    """Decompress at most `max_bytes`."""
     stream = zlib.decompressobj(wbits)
     try:
         content = stream.decompress(body, max_bytes)

@@ -157,11 +157,7 @@ class LimitedConnection(HttpToolsProtocol):
         state[PEER] = self._peer
 
     def on_headers_complete(self) -> None:
-        """Handle a request whose head is complete.
-
-        Raises:
-            TooManyPipelined: the connection has too many unanswered requests; the parser stops.
-        """
+        """Handle a request whose head is complete."""
         if len(self._unfinished) >= MAX_PIPELINED:
             self._refuse(
                 HTTPStatus.TOO_MANY_REQUESTS,

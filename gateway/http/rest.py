@@ -65,12 +65,7 @@ _control_decoder: Final = msgspec.json.Decoder(_ControlRequest)
 
 
 class RestCalls:
-    """The calls of the protocol.
-
-    Args:
-        calls: answers them.
-        bodies: reads request bodies.
-    """
+    """The calls of the protocol."""
 
     def __init__(self, calls: InferenceCalls, bodies: Bodies) -> None:
         self._calls = calls
@@ -196,12 +191,7 @@ def _name_and_version(request: Request) -> tuple[str, str]:
 
 
 def _timeout_s(request: Request) -> float | None:
-    """Return the seconds in the timeout header; None without one.
-
-    Raises:
-        InvalidInput: it is not a number.
-        DeadlineExceeded: it is zero.
-    """
+    """Return the seconds in the timeout header; None without one."""
     text = request.headers.get(TIMEOUT_HEADER)
     if text is None:
         return None

@@ -51,7 +51,6 @@ class HttpServer:
     """Serves an application over HTTP.
 
     Args:
-        app: the application.
         unread: counts the responses that clients have not read yet.
         tls: context for HTTPS; None for plain HTTP.
     """
@@ -66,11 +65,7 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> str:
-        """Listen on ``host:port`` and return the bound address.
-
-        Raises:
-            Unavailable: the port is in use, or the host is not an address of this machine.
-        """
+        """Listen on ``host:port`` and return the bound address."""
         host, _, _ = address.rpartition(":")
         sockets = await asyncio.to_thread(bind, address, _BACKLOG)
         for each in sockets:

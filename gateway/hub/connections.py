@@ -106,11 +106,7 @@ class AgentConnections:
         return self._by_worker.get(worker_id)
 
     def authenticate(self, connection_id: str) -> tuple[AgentConnection, ConnectedWorker]:
-        """Return the connection with this id, and its worker.
-
-        Raises:
-            Unavailable: there is none.
-        """
+        """Return the connection with this id, and its worker."""
         connection = self._by_id.get(connection_id)
         if connection is None or connection.worker is None:
             raise Unavailable("unknown connection id: register on a control stream first")

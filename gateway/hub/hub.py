@@ -74,15 +74,8 @@ class Hub:
     """Servicer of ``synergai.v1.Hub``.
 
     Args:
-        connections: registry of the agent connections.
-        work_streams: server of the work streams.
-        dispatcher: receives the state changes of workers.
-        catalogue: receives their engines.
-        profiles: receives their engines, too, whose profiles depend on the model files.
-        model_control: receives their session changes.
-        clock: source of receive times.
+        profiles: receives their engines, whose profiles depend on the model files.
         rules: which workers may join, and what they may serve.
-        placements: engine versions of the store that they should have.
         on_new_engines: called with the names of engines that agents register.
         on_forgotten_engines: called with names of engines that are too many to remember.
         heartbeat_s: interval at which agents send heartbeats, in seconds.
@@ -257,11 +250,7 @@ class Hub:
         )
 
     def _check_vacant(self, worker: ConnectedWorker) -> None:
-        """Check that no other process is connected under a worker's id.
-
-        Raises:
-            Conflict: one is.
-        """
+        """Check that no other process is connected under a worker's id."""
         other = self._connections.of_worker(worker.id)
         if (
             other is not None
@@ -283,9 +272,6 @@ class Hub:
 
         One that no connected worker can run is removed from the list of engines, until a worker
         offers it again.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
         """
         engine = EngineName(name)
         self._apply_engines(self._catalogue.forget(name))

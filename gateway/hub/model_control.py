@@ -60,10 +60,7 @@ class ModelControl:
     """Loader and unloader of engines.
 
     Args:
-        dispatcher: source of the fleet's workers.
-        catalogue: engines in service.
         dictionary: throughput per configuration, to pick the fastest.
-        journal: durable record of the unloaded engines.
     """
 
     def __init__(
@@ -88,14 +85,7 @@ class ModelControl:
         Workers try again to load one that is faulty on all of them: the fault may be of the past.
 
         Args:
-            name: name of the engine.
             budget_s: time until the call's deadline, in seconds; None if it has none.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
-            Unavailable: no connected worker has it, or all that had it left while loading.
-            EngineUnusable: no worker can load it, or it was unloaded meanwhile.
-            DeadlineExceeded: the budget ran out; loading continues, if the engine was inspected.
         """
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         loop = asyncio.get_running_loop()
@@ -118,10 +108,6 @@ class ModelControl:
         """Load versions of an engine like `load`.
 
         Those that cannot run now are put into service, too, and serve once they can.
-
-        Raises:
-            SynergaiError: none can be loaded, or one stays unloaded; the error is that of the
-                highest such one.
         """
         usable = [each for each in engines if self._catalogue.is_usable(each)]
         loading = usable or engines[-1:]
@@ -136,11 +122,7 @@ class ModelControl:
             await self._journal.set_unloaded(engine, unloaded=False)
 
     async def unload(self, name: str) -> None:
-        """Take an engine out of service, durably; idempotent.
-
-        Raises:
-            EngineNotFound: no worker has ever had it.
-        """
+        """Take an engine out of service, durably; idempotent."""
         engine = self._catalogue.unload(name)
         if engine in self._loads:
             self._finish_load(engine, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))

@@ -30,7 +30,6 @@ class OrderCollector:
     """Holds the orders of one worker back while waiting costs nothing.
 
     Args:
-        worker: knows its assignments in flight.
         clock: a monotonic clock.
     """
 

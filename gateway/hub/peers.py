@@ -19,13 +19,7 @@ _MAX_SECRET: Final = 256
 
 
 def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker:
-    """Return who registers on a connection.
-
-    Raises:
-        InvalidInput: the secret or token is too short or too long.
-        Unauthenticated: it came over a connection that others may have read.
-        Unavailable: the connection has closed.
-    """
+    """Return who registers on a connection."""
     peer = peer_of(context.peer())
     if message.secret or message.enrolment_token:
         if not (peer.tls or peer.is_local):

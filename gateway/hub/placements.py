@@ -41,10 +41,7 @@ class Placements:
     """The versions that are placed on the connected workers.
 
     Args:
-        store: the store of engines.
-        connections: the connections of the workers.
         rules: what they may serve.
-        pacer: pace of the transfers.
     """
 
     def __init__(
@@ -149,11 +146,7 @@ class Placements:
             yield worker, placed
 
     def check_moved(self, stored: StoredVersion, placement: tuple[str, ...]) -> None:
-        """Check that another placement does not withdraw a version from all connected workers.
-
-        Raises:
-            InvalidInput: it does.
-        """
+        """Check that another placement does not withdraw a version from all connected workers."""
         holders = ", ".join(worker.id for worker, _ in self.holders(stored))
         moved = replace(stored, placement=placement)
         registered = self._connections.registered()
@@ -167,14 +160,7 @@ class Placements:
     async def fetch(
         self, request: hub_pb2.FetchRequest
     ) -> AsyncGenerator[hub_pb2.FetchChunk, None]:
-        """Yield content of a version that is placed on the calling worker, from an offset.
-
-        Raises:
-            Unavailable: the worker is not connected (any more), or the store cannot be read.
-            PermissionDenied: the content is not placed on it.
-            InvalidInput: the offset is beyond the end.
-            Overloaded: it fetches too much at a time.
-        """
+        """Yield content of a version that is placed on the calling worker, from an offset."""
         _, worker = self._connections.authenticate(request.session)
         if worker.fetches >= MAX_FETCHES:
             raise Overloaded(f"worker {worker.id!r} fetches {MAX_FETCHES} files already")

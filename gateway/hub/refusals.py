@@ -40,12 +40,7 @@ class RefusalLog:
         self._repeated: OrderedDict[tuple[str, str], _Repeated] = OrderedDict()
 
     def record(self, agent: str, reason: str) -> None:
-        """Record a refusal.
-
-        Args:
-            agent: how the message names the agent.
-            reason: why it was refused.
-        """
+        """Record a refusal."""
         now = self._clock()
         self._forget_old(now)
         kind = (agent, reason)

@@ -42,12 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def worker_from_registration(message: hub_pb2.Register, now: float) -> ConnectedWorker:
-    """Return the worker of a registration; it has no work stream yet.
-
-    Raises:
-        NotSupported: the agent speaks another version of the protocol.
-        InvalidInput: a field is invalid, duplicated or too long.
-    """
+    """Return the worker of a registration; it has no work stream yet."""
     if message.protocol_version != HUB_VERSION:
         raise NotSupported(
             f"this gateway speaks version {HUB_VERSION} of the hub protocol, the agent "
@@ -144,10 +139,6 @@ def lacking_text(session: Session) -> str:
 
 
 def unusable_sessions(messages: Iterable[common_pb2.UnusableSession]) -> dict[Session, str]:
-    """Return the sessions that a worker cannot run, and why.
-
-    Raises:
-        InvalidInput: a name or number of threads is invalid.
-    """
+    """Return the sessions that a worker cannot run, and why."""
     found = map(unusable_session_from_proto, messages)
     return {each.session: printable_detail(each.reason) for each in found}

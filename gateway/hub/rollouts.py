@@ -49,8 +49,6 @@ class Rollouts:
 
     Args:
         versions: holds the policies, and asks for versions to be prepared.
-        loader: loads versions.
-        store: remembers the policies across restarts.
     """
 
     def __init__(self, versions: Versions, loader: Loader, store: PolicyStore) -> None:
@@ -80,16 +78,7 @@ class Rollouts:
         Returns once a worker has loaded it. If the call is cancelled, the rollout goes on.
 
         Args:
-            name: name of the engine.
-            version: the new version.
             share: share of the requests, 0 to 1.
-
-        Raises:
-            NotFound: there is no such engine, or not this version of it.
-            InvalidInput: the share is invalid, or there is no other version in service.
-            Conflict: a rollout to another version is under way.
-            Unavailable: no connected worker has the version, or the policy cannot be recorded.
-            EngineUnusable: no worker can load it; the rollout has been rolled back.
         """
         async with self._changing:
             await self._apply(name, self._begun(name, version, share))
@@ -97,24 +86,14 @@ class Rollouts:
         await self._prepared(versioned(name, version))
 
     async def pin(self, name: str, version: str) -> None:
-        """Give all requests a version, once a worker has loaded it. This ends a rollout.
-
-        Raises:
-            SynergaiError: as for `start`; nothing has changed then.
-        """
+        """Give all requests a version, once a worker has loaded it. This ends a rollout."""
         await self._load_now(name, version)
         async with self._changing:
             await self._apply(name, VersionPolicy(base=version))
         _log.info("engine %s: pinned to version %s", name, version)
 
     async def promote(self, name: str) -> None:
-        """End a rollout: all requests get the new version.
-
-        Raises:
-            InvalidInput: there is no rollout (any more).
-            Conflict: another one has begun meanwhile.
-            SynergaiError: as for `start`; nothing has changed then.
-        """
+        """End a rollout: all requests get the new version."""
         version = self._rollout(name).target
         await self._load_now(name, version)
         async with self._changing:
@@ -124,24 +103,14 @@ class Rollouts:
         _log.info("engine %s: promoted version %s", name, version)
 
     async def roll_back(self, name: str) -> None:
-        """End a rollout: all requests get the old version.
-
-        Raises:
-            InvalidInput: there is no rollout.
-            Unavailable: the policy cannot be recorded.
-        """
+        """End a rollout: all requests get the old version."""
         async with self._changing:
             policy = self._rollout(name)
             await self._apply(name, VersionPolicy(base=policy.base))
         _log.info("engine %s: rolled back to version %s", name, policy.base)
 
     async def follow_latest(self, name: str) -> None:
-        """Give requests the highest usable version again. This ends a rollout or a pin.
-
-        Raises:
-            EngineNotFound: there is no such engine.
-            Unavailable: the policy cannot be recorded.
-        """
+        """Give requests the highest usable version again. This ends a rollout or a pin."""
         self._versions.selected(name)
         async with self._changing:
             await self._apply(name, LATEST)

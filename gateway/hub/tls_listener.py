@@ -34,8 +34,6 @@ class TlsListener:
 
     Args:
         make: factory of the protocols, called when a connection is accepted.
-        tls: TLS context of the server.
-        handshake_timeout_s: time limit of a handshake.
     """
 
     def __init__(
@@ -48,11 +46,7 @@ class TlsListener:
         self._tasks = TaskBag()
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on `port`, or on a free one if it is 0; return the port.
-
-        Raises:
-            OSError: the port is in use, or the host is not an address of this machine.
-        """
+        """Listen on `port`, or on a free one if it is 0; return the port."""
         loop = asyncio.get_running_loop()
         # Resolves and binds the addresses of the host; it never listens.
         bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)

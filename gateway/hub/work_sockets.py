@@ -50,11 +50,7 @@ class WorkSocketServer:
         self._unauthenticated: dict[WorkSocket, None] = {}
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on `port`, or on a free one if it is 0; return the port.
-
-        Raises:
-            Unavailable: the port is in use, or the host is not an address of this machine.
-        """
+        """Listen on `port`, or on a free one if it is 0; return the port."""
         try:
             if self._listener is not None:
                 return await self._listener.start(host.strip("[]"), port)

@@ -41,10 +41,6 @@ class WorkStreams:
     """Server of the work streams.
 
     Args:
-        connections: the open agent connections.
-        dispatcher: receives the workers with an open work stream.
-        intake: receives their reports.
-        clock: source of receive times and remaining budgets.
         max_message_bytes: maximum size of a message, in both directions.
     """
 
@@ -70,11 +66,7 @@ class WorkStreams:
         await self._senders.wait()
 
     def serve(self, connection_id: str, transport: WorkTransport) -> None:
-        """Serve the work stream of the connection with this id.
-
-        Raises:
-            Unavailable: the connection id is unknown.
-        """
+        """Serve the work stream of the connection with this id."""
         connection, worker = self._connections.authenticate(connection_id)
         collector = OrderCollector(worker, self._clock)
         orders: SendQueue[Order] = SendQueue(

@@ -51,8 +51,6 @@ class JobData(NamedTuple):
     """The files of a job over an upload.
 
     Attributes:
-        inputs: its inputs.
-        results_log: its results, as an open log.
         results: the same, as results.
     """
 
@@ -67,7 +65,6 @@ class _AssignedInputs:
 
     Attributes:
         worker: the worker that runs it.
-        assignment: the assignment.
         progress: its progress, which counts the inputs that the worker has.
         sent: number of inputs sent.
         held: cost of each input whose result is not recorded yet, in order.
@@ -121,8 +118,6 @@ class InputFeed:
     """Sends the inputs of a job to the workers that run its assignments.
 
     Args:
-        job_id: the job.
-        data: its files.
         fail: fails the job, for a reason.
         on_results: called with the numbers of responses and of failed inputs that were recorded.
 
@@ -184,14 +179,7 @@ class InputFeed:
     def on_recorded(
         self, execution: RecordedExecution, assignment: Assignment, indexes: range, failed: int
     ) -> None:
-        """Free the room of inputs whose results are recorded.
-
-        Args:
-            execution: what is recorded of the assignment.
-            assignment: the assignment.
-            indexes: the inputs.
-            failed: number of these that failed.
-        """
+        """Free the room of inputs whose results are recorded."""
         for index in indexes:
             self._names.pop(index, None)
             self._suspects.discard(index)
@@ -250,11 +238,7 @@ class InputFeed:
 
 
 def _read(log: RecordLog, first: int, count: int) -> list[bytes]:
-    """Return the next inputs, at least one.
-
-    Raises:
-        DamagedLog, OSError: they are missing, or cannot be read.
-    """
+    """Return the next inputs, at least one."""
     inputs = log.read(first, count, PORTION_BYTES)
     if not inputs:
         raise DamagedLog(f"{log.directory} lacks input {first}")

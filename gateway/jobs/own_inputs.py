@@ -26,11 +26,6 @@ if TYPE_CHECKING:
 class OwnInputs:
     """What `SubmittedJobs` needs for jobs over uploads.
 
-    Args:
-        store: their files.
-        uploads: the uploads.
-        journal: durable store of the jobs.
-
     Attributes:
         answered: number of inputs with a response.
         failed: number of inputs that failed.
@@ -48,17 +43,9 @@ class OwnInputs:
 
         Args:
             tenant: the caller's tenant. An upload of it becomes the job's tenant's.
-            record: the job's record.
 
         Returns:
             The record with the number of inputs, and the files.
-
-        Raises:
-            UploadNotFound: there is no such upload.
-            UploadUsed: another job uses it.
-            InvalidInput: it is empty, or has another number of inputs than the specification.
-            StoreFull: the disk is full.
-            Unavailable: the files cannot be opened now.
         """
         try:
             return await self._prepare(tenant, record)
@@ -89,13 +76,7 @@ class OwnInputs:
         await self._uploads.give_back(data.inputs)
 
     async def restore(self, record: JobRecord) -> JobData:
-        """Open the files of an unfinished job in the journal.
-
-        Raises:
-            UploadNotFound: its upload is missing.
-            DamagedLog: a result is missing that was counted.
-            OSError, StoreFull: they cannot be opened now.
-        """
+        """Open the files of an unfinished job in the journal."""
         inputs = await self._uploads.take((record.spec.tenant,), record.spec.upload_id)
         try:
             data = await self._open_results(record, inputs)

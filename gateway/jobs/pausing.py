@@ -30,8 +30,6 @@ class Pauses:
     """The paused jobs.
 
     Args:
-        store: the store of the jobs.
-        dispatcher: schedules the jobs.
         jobs: all unfinished jobs.
     """
 

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def in_tenant(caller: Caller, spec: JobSpec) -> JobSpec:
-    """Return a submitted specification with its tenant.
-
-    Raises:
-        Unauthenticated, PermissionDenied: see `Caller.check`.
-    """
+    """Return a submitted specification with its tenant."""
     tenant = caller.tenant_of(spec.tenant, Role.SUBMIT, engine=spec.engine)
     return spec if tenant == spec.tenant else replace(spec, tenant=tenant)
 
@@ -34,25 +30,14 @@ def may_see(caller: Caller, engine: str, tenant: str) -> bool:
 
 
 def check_visible(caller: Caller, status: JobStatus) -> None:
-    """Check that a caller may follow a job.
-
-    Raises:
-        Unauthenticated: the caller's credentials have been revoked or have expired.
-        JobNotFound: it may not.
-    """
+    """Check that a caller may follow a job."""
     caller.check_valid()
     if not may_see(caller, status.spec.engine, status.spec.tenant):
         raise JobNotFound(status.id)
 
 
 def check_cancel(caller: Caller, status: JobStatus) -> None:
-    """Check that a caller may cancel a job.
-
-    Raises:
-        Unauthenticated: the caller's credentials have been revoked or have expired.
-        JobNotFound: it may not even follow it.
-        PermissionDenied: it may follow but not cancel it.
-    """
+    """Check that a caller may cancel a job."""
     spec = status.spec
     if not caller.may(Role.SUBMIT, Role.OPERATE, engine=spec.engine, tenant=spec.tenant):
         check_visible(caller, status)

@@ -15,12 +15,7 @@ AHEAD_BYTES: Final = 16 * 1024 * 1024
 
 
 class ReadAhead:
-    """Reads messages of a client ahead while earlier ones are written.
-
-    Args:
-        messages: the client's messages.
-        idle_s: time to wait for a message.
-    """
+    """Reads messages of a client ahead while earlier ones are written."""
 
     def __init__(self, messages: AsyncIterator[bytes], idle_s: float) -> None:
         self._messages = messages
@@ -31,11 +26,7 @@ class ReadAhead:
         self._room = asyncio.Event()
 
     async def batches(self, first: bytes) -> AsyncGenerator[list[bytes], None]:
-        """Yield `first`, and then in each batch all messages that have been read meanwhile.
-
-        Raises:
-            Unavailable: no message has arrived for long.
-        """
+        """Yield `first`, and then in each batch all messages that have been read meanwhile."""
         reader = asyncio.create_task(self._read_all())
         reader.add_done_callback(lambda _: self._arrived.set())
         try:

@@ -41,9 +41,7 @@ class Reopening:
     """Tries again to open the files of jobs.
 
     Args:
-        own_inputs: opens them.
         on_opened: called with a job and its files, to run it.
-        clock: the gateway's clock.
     """
 
     def __init__(

@@ -32,12 +32,7 @@ class Batch(Struct, frozen=True):
 
 
 class JobResults:
-    """Reader of the results of all jobs over uploads.
-
-    Args:
-        jobs: the jobs.
-        store: the files.
-    """
+    """Reader of the results of all jobs over uploads."""
 
     def __init__(self, jobs: SubmittedJobs, store: DataStore) -> None:
         self._jobs = jobs
@@ -52,16 +47,7 @@ class JobResults:
 
         Args:
             caller: who asks; checked again for each batch.
-            job_id: the job.
-            cursor: number of results to leave out.
             follow: whether to wait for further results until the job has ended.
-
-        Raises:
-            JobNotFound: the id is unknown, or the job is not, or no longer, for the caller to see.
-            NotFound: the results have been deleted.
-            Unavailable: they cannot be read now.
-            WrongState: the job has no inputs of its own.
-            InvalidInput: the cursor is beyond the results.
         """
         status = await self._jobs.get(caller, job_id)
         if not status.spec.upload_id:

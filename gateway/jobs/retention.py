@@ -29,8 +29,6 @@ class Retention:
     """Deletes data whose retention time is over.
 
     Args:
-        store: the data.
-        journal: knows the jobs.
         now: returns Unix time.
         uploads_kept_s: time after its last change for which an unused upload is kept.
         results_kept_s: time after a job's end for which its inputs and results are kept.

@@ -100,11 +100,7 @@ class StreamedJob:
         self.answers: SendQueue[Answer] = SendQueue(WINDOW_QUERIES + 2)
 
     async def put(self, query: Query) -> None:
-        """Add the next query, waiting until the window has room for it.
-
-        Raises:
-            InvalidInput: it is out of order, or does not match the engine.
-        """
+        """Add the next query, waiting until the window has room for it."""
         queries = self.tracker.spec.queries
         if query.index != self.arrived or query.index >= queries:
             raise InvalidInput(
@@ -191,12 +187,8 @@ class StreamedJobs:
     """Runner of streamed jobs.
 
     Args:
-        dispatcher: schedules the jobs.
-        versions: engines in service.
         admission: limits concurrent requests and their bytes.
         quotas: limits the jobs of each tenant, and the rate of their queries.
-        metrics: counters of ended jobs.
-        clock: the gateway's clock.
         window_bytes: maximum bytes of inputs held per job.
         unread: counts the responses that clients have not read yet.
     """
@@ -241,14 +233,6 @@ class StreamedJobs:
 
         Yields:
             The initial status, results in any order, and the final status.
-
-        Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
-            QuotaExceeded: the tenant has used up a quota.
-            InvalidInput: queries are out of order, missing, or do not match the engine.
-            NotFound, Unavailable, EngineUnusable: see `Versions.find`.
-            DeadlineExceeded: the engine was still being inspected at the deadline.
-            Overloaded: too many requests or bytes are in flight.
         """
         spec = in_tenant(caller, spec)
         caller.check_priority(spec.priority)

@@ -58,15 +58,7 @@ class SubmittedJobs:
     """Service for submitting, querying, watching and cancelling jobs.
 
     Args:
-        dispatcher: schedules the jobs.
-        versions: known engines.
-        journal: durable store of the jobs.
-        admission: refuses jobs once the gateway is stopping.
         quotas: limits the jobs of each tenant.
-        metrics: counters of ended jobs.
-        clock: the gateway's clock.
-        max_jobs: maximum number of unfinished jobs.
-        own_inputs: the files of jobs over uploads.
 
     Attributes:
         pauses: the jobs that wait until the journal can be written.
@@ -146,23 +138,10 @@ class SubmittedJobs:
         """Accept a job; return once the journal has recorded it.
 
         Args:
-            caller: who submits it.
             spec: specification of the job; without a tenant, it is the caller's, and without a
                 version of the engine, the gateway chooses one, which the job keeps.
             key: idempotency key; submitting the same specification again under it returns the
                 same job.
-            terms: what else has to be the same.
-
-        Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
-            QuotaExceeded: the tenant has used up a quota.
-            InvalidInput: the key is too long or not printable.
-            NotFound: see `Versions.resolve`.
-            EngineUnusable: see `Catalogue.check_known` and `check_samples`.
-            IdempotencyConflict: the key was used for another specification.
-            UploadNotFound, UploadUsed, InvalidInput: see `OwnInputs.prepare`.
-            Overloaded: too many jobs are unfinished, or the disk is full.
-            Unavailable: the gateway is stopping.
         """
         if len(key) > _MAX_KEY or not key.isprintable():
             raise InvalidInput(
@@ -194,11 +173,7 @@ class SubmittedJobs:
         return await self._status(job_id)
 
     async def get(self, caller: Caller, job_id: str) -> JobStatus:
-        """Return the status of a job as of now.
-
-        Raises:
-            JobNotFound: the id is unknown, or the job is not for the caller to see.
-        """
+        """Return the status of a job as of now."""
         status = await self._status(job_id)
         check_visible(caller, status)
         return status
@@ -209,7 +184,6 @@ class SubmittedJobs:
         """Return the jobs that a caller may see, newest first.
 
         Args:
-            caller: who asks.
             states: states to include; empty for all.
             limit: maximum number of jobs, at most `MAX_LISTED`.
         """
@@ -236,12 +210,7 @@ class SubmittedJobs:
         ]
 
     async def watch(self, caller: Caller, job_id: str) -> AsyncGenerator[JobStatus, None]:
-        """Yield the status of a job now, and again as it changes, until it has ended.
-
-        Raises:
-            JobNotFound: the id is unknown, or the job is not, or no longer, for the caller to see.
-            Unauthenticated: the caller was revoked meanwhile.
-        """
+        """Yield the status of a job now, and again as it changes, until it has ended."""
         job = self._unfinished.get(JobId(job_id))
         if job is None:
             yield await self.get(caller, job_id)
@@ -252,13 +221,7 @@ class SubmittedJobs:
                 yield status
 
     async def cancel(self, caller: Caller, job_id: str) -> JobStatus:
-        """Cancel a job before its next query, unless it has ended; return its final status.
-
-        Raises:
-            JobNotFound: the id is unknown, or the job is not for the caller to see.
-            PermissionDenied: the caller may see the job, but not cancel it.
-            StoreFull: the disk is full; the job is stopped, and its end recorded later.
-        """
+        """Cancel a job before its next query, unless it has ended; return its final status."""
         status = await self._status(job_id)
         check_cancel(caller, status)
         job = self._unfinished.get(JobId(job_id))
@@ -298,11 +261,7 @@ class SubmittedJobs:
         return self._unfinished.get(JobId(job_id))
 
     async def _status(self, job_id: str) -> JobStatus:
-        """Return the status of a job, without a check of the caller.
-
-        Raises:
-            JobNotFound: the id is unknown.
-        """
+        """Return the status of a job, without a check of the caller."""
         job = self._unfinished.get(JobId(job_id))
         if job is not None:
             return job.tracker.snapshot()

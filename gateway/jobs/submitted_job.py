@@ -135,10 +135,7 @@ class SubmittedJob:
     """An unfinished submitted job. Its status shows only what the journal has recorded.
 
     Args:
-        tracker: its live record.
         usage: its tenant's usage, on which it is counted; None without quotas.
-        dispatcher: runs it.
-        journal: records it.
         on_phase: called with the job whenever its phase has changed.
 
     Attributes:
@@ -206,11 +203,7 @@ class SubmittedJob:
             self.start()
 
     async def cancel(self) -> None:
-        """Cancel it before its next query, unless it has ended; return once that is recorded.
-
-        Raises:
-            StoreFull: the disk is full; the job is stopped, and its end recorded later.
-        """
+        """Cancel it before its next query, unless it has ended; return once that is recorded."""
         self._dispatcher.cancel(self.tracker.id)
         if self.ending is None:  # the dispatcher does not have it
             self.on_ended(JobState.CANCELLED, "", Fault.UNSPECIFIED, self.tracker.clock.now())

@@ -27,13 +27,10 @@ class JobTracker:
     """Live record of an unfinished job.
 
     Args:
-        record: initial record.
-        clock: the gateway's clock.
         expected: returns when the job is expected to complete, in monotonic seconds, if known.
         errors: of earlier estimates; None for a job whose client sets the pace.
 
     Attributes:
-        id: id of the job.
         spec: specification of the job.
         clock: the gateway's clock.
         queries_s: part of the estimate that its queries take; None without an estimate.
@@ -142,9 +139,6 @@ class JobTracker:
         """Yield the status now, at every change of state, and as queries complete, until the end.
 
         A slow consumer misses intermediate changes, never the latest one.
-
-        Args:
-            rate: spaces statuses of the same state.
         """
         loop = asyncio.get_running_loop()
         with self.watching(rate) as changed:

@@ -83,11 +83,7 @@ class Message(Struct, frozen=True):
 
 
 def parse(data: bytes) -> Message:
-    """Parse a serialised ``UploadRequest`` without copying its inputs.
-
-    Raises:
-        InvalidInput: it is not one, or has too many inputs.
-    """
+    """Parse a serialised ``UploadRequest`` without copying its inputs."""
     try:
         rest, (inputs,) = split_fields(data, _INPUTS, max_fields=_MAX_INPUTS)
         header = UploadRequest.FromString(rest)
@@ -103,9 +99,6 @@ class InputUploads:
     """The uploads of all tenants.
 
     Args:
-        store: their files.
-        journal: knows the jobs that use them.
-        admission: tells whether the gateway is stopping.
         quotas: limits the bytes of each tenant.
         budget_bytes: limit on all uploads and results; None for none.
         memory_bytes: limit on the memory of open uploads. It is not that of requests: uploads
@@ -146,18 +139,8 @@ class InputUploads:
         """Store the inputs of a stream; yield what is stored whenever it is durable.
 
         Args:
-            tenant: the caller's tenant.
             messages: serialised ``UploadRequest`` messages.
             check_caller: raises if the caller may not upload any more.
-
-        Raises:
-            InvalidInput: a message is not valid, or leaves a gap.
-            Conflict: an input is stored already, and differs.
-            UploadUsed: a job uses the upload, and there are further inputs.
-            QuotaExceeded: the tenant has used up its quota of stored bytes.
-            StoreFull, Overloaded: the disk or the budget is full, or too many uploads are open or
-                of this tenant open or kept.
-            Unavailable: the gateway is stopping, or no message has arrived for long.
         """
         opening = await self._first(messages)
         if opening is None:
@@ -192,9 +175,6 @@ class InputUploads:
 
         It then belongs to the first of the tenants, and nothing can be added to it until
         `give_back`.
-
-        Raises:
-            UploadNotFound: there is none.
         """
         for tenant in dict.fromkeys(tenants):
             key = DataKey(tenant, "uploads", upload_id)
@@ -302,12 +282,7 @@ class InputUploads:
 
 
 def _repeated(user: JobRecord, batch: Sequence[bytes]) -> Receipt:
-    """Return the receipt for inputs that were deleted after their job.
-
-    Raises:
-        InvalidInput: a message is not valid.
-        UploadUsed: there are further inputs.
-    """
+    """Return the receipt for inputs that were deleted after their job."""
     stored = user.spec.queries
     for message in map(parse, batch):
         if message.first + len(message.inputs) > stored:
@@ -319,12 +294,6 @@ def _store(opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
     """Append the inputs of messages that are not stored yet, and sync.
 
     What precedes a message that is refused is stored.
-
-    Raises:
-        InvalidInput: a message is not valid, or leaves a gap.
-        Conflict: an input is stored already, and differs.
-        UploadUsed: a job uses the upload, and there are further inputs.
-        OSError: the inputs cannot be written.
     """
     log = opened.log
     with opened.lock:

@@ -76,12 +76,7 @@ class Report:
 
 
 def check(directory: Path) -> Report:
-    """Read all of a journal and report its state; changes nothing.
-
-    Raises:
-        NotFound: there is no journal.
-        InvalidInput: it is a file.
-    """
+    """Read all of a journal and report its state; changes nothing."""
     path = _existing(directory)
     with _perhaps_locked(directory) as running:
         content = None
@@ -102,11 +97,6 @@ def back_up(directory: Path, target: Path) -> Report:
     """Copy a journal to a new file, atomically; return the state of the copy.
 
     The copy has everything that can be read. It may therefore lack what the marker knows of.
-
-    Raises:
-        NotFound: there is no journal.
-        InvalidInput: the target exists, or cannot be written; or the directory is a file.
-        JournalBroken: the journal cannot be read, or a page of it is corrupt.
     """
     path = _existing(directory)
     if target.exists():
@@ -129,11 +119,6 @@ def restore(directory: Path, source: Path) -> Report:
     """Replace a journal by a backup; the files before it move to a folder of their own.
 
     The gateway continues in a new epoch, so that reports on earlier assignments are rejected.
-
-    Raises:
-        Unavailable: a gateway uses the directory, or it cannot be written.
-        NotFound: there is no backup.
-        InvalidInput: the file is not a backup, or is damaged.
     """
     path = directory / DATABASE
     if not source.is_file():
@@ -208,12 +193,7 @@ def _reader(path: Path) -> apsw.Connection:
 
 
 def _read_content(connection: apsw.Connection) -> Content:
-    """Return the figures of a report.
-
-    Raises:
-        WrongVersion: it is not a journal.
-        apsw.Error: it cannot be read.
-    """
+    """Return the figures of a report."""
     if not schema.read_version(connection):
         raise schema.WrongVersion("it has no tables")
     counters = schema.read_counters(connection)
@@ -229,13 +209,7 @@ def _read_content(connection: apsw.Connection) -> Content:
 
 
 def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
-    """Copy a database in one step, as of one commit; return the figures of the copy.
-
-    Raises:
-        JournalDamaged: it is corrupt.
-        WrongVersion: it is not a journal.
-        apsw.Error: it cannot be read, or the copy not written.
-    """
+    """Copy a database in one step, as of one commit; return the figures of the copy."""
     with closing(connect(copy, create=True)) as target:
         with target.backup("main", connection, "main") as backup:
             backup.step()

@@ -10,12 +10,7 @@ class JournalBroken(InternalError):
 
 
 class JournalDamaged(JournalBroken):
-    """The journal lacks something that was acknowledged, or its content is corrupt.
-
-    Args:
-        path: the database.
-        fault: what is wrong with it.
-    """
+    """The journal lacks something that was acknowledged, or its content is corrupt."""
 
     def __init__(self, path: object, fault: str) -> None:
         super().__init__(

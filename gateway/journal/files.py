@@ -30,12 +30,7 @@ class StateInUse(Unavailable):
 
 
 def lock(directory: Path) -> int:
-    """Create the state directory if it is missing, and lock it; return the descriptor to close.
-
-    Raises:
-        StateInUse: a gateway uses the directory.
-        Unavailable: it cannot be written.
-    """
+    """Create the state directory if it is missing, and lock it; return the descriptor to close."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)

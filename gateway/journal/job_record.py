@@ -108,9 +108,7 @@ class UploadUse(NamedTuple):
     """A job over an upload.
 
     Attributes:
-        job_id: the job.
         tenant: its tenant, and the upload's.
-        upload_id: the upload.
         finished_at: Unix time of its end; None if it has not ended.
     """
 

@@ -77,19 +77,12 @@ class Journal:
 
     Args:
         directory: state directory, created if missing; locked by one gateway at a time.
-        kept_jobs: number of ended jobs to keep.
         clock: the gateway's clock; a new one by default.
 
     Attributes:
         epoch: number of times that the journal has been opened, from 1.
         broken: done once the journal cannot be written any more, with the cause.
         space: room on the disk.
-
-    Raises:
-        Unavailable: another gateway uses the directory, or it cannot be written.
-        StoreFull: its disk is full.
-        JournalDamaged: it lacks something that was acknowledged, or its content is corrupt.
-        JournalBroken: the file is not a journal of this version.
     """
 
     def __init__(
@@ -135,11 +128,9 @@ class Journal:
         """Record a new job; return its id, or that of the earlier job with the same key.
 
         Args:
-            record: the job.
             key: idempotency key; empty for none.
             asked: the specification before the gateway chose what it leaves open, which jobs under
                 the same key have to repeat; that of the record by default.
-            terms: what else they have to repeat.
 
         Raises (the future):
             IdempotencyConflict: the key was used for another specification.
@@ -285,8 +276,6 @@ class Journal:
         """Return the newest jobs that ended in one of `states`, newest first.
 
         Args:
-            states: the states.
-            limit: maximum number of jobs.
             wanted: whether to include jobs of an engine and tenant; called from another thread.
         """
         return self._enqueue(
@@ -459,11 +448,7 @@ class Journal:
 
 
 def _write_results(batch: list[_QueuedOperation]) -> None:
-    """Make the results of the batch durable, with one sync for each sink.
-
-    Raises:
-        OSError: they cannot be written; some of them may have been, and are left out next time.
-    """
+    """Make the results of the batch durable, with one sync for each sink."""
     written = [item.results for item in batch if item.results is not None]
     for sink, results in written:
         sink.append(results)

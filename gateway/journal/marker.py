@@ -48,11 +48,7 @@ class InvalidMarker(Exception):
 
 
 def read_marker(path: Path) -> Mark | None:
-    """Return the latest mark; None if there is no marker.
-
-    Raises:
-        InvalidMarker: the head is damaged.
-    """
+    """Return the latest mark; None if there is no marker."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -65,11 +61,7 @@ def read_marker(path: Path) -> Mark | None:
 
 
 def write_marker(path: Path, mark: Mark) -> None:
-    """Replace the marker, durably.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Replace the marker, durably."""
     write_atomic(path, (_encode(mark) * 2).decode(), 0o600)
     sync_directory(path.parent)
 
@@ -78,11 +70,7 @@ class Marker:
     """Marker of an open journal.
 
     Args:
-        path: the marker's file.
         mark: the first mark, written durably.
-
-    Raises:
-        OSError: the file cannot be written.
     """
 
     def __init__(self, path: Path, mark: Mark) -> None:

@@ -40,7 +40,6 @@ class OpenedJournal(NamedTuple):
 
     Attributes:
         connection: its database.
-        marker: its marker.
         epoch: the new epoch.
         commits: number of commits so far.
     """
@@ -55,15 +54,7 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
     """Open the journal in a locked state directory; create it if there is none.
 
     Args:
-        directory: the state directory.
-        clock: the gateway's clock.
         stack: closes the journal.
-
-    Raises:
-        JournalDamaged: the journal is damaged; nothing was changed.
-        JournalBroken: the file cannot be used, or is not a journal of a known version.
-        StoreFull: the disk is full.
-        Unavailable: the directory cannot be written.
     """
     path = directory / DATABASE
     connection = None
@@ -99,12 +90,7 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
 
 
 def check_files(directory: Path) -> Mark | None:
-    """Check the files before SQLite opens them; return the mark, None if there is none.
-
-    Raises:
-        JournalDamaged: the database is missing or empty, or the marker is damaged.
-        OSError: they cannot be read.
-    """
+    """Check the files before SQLite opens them; return the mark, None if there is none."""
     path = directory / DATABASE
     try:
         mark = read_marker(directory / MARKER)
@@ -126,15 +112,8 @@ def check_content(
     """Check the content of a database against the mark and its checksums.
 
     Args:
-        connection: the database.
         path: its file, for messages.
         mark: what it contains at least; None if there is no marker.
-        thorough: whether to check more than a start needs.
-
-    Raises:
-        JournalDamaged: something is wrong.
-        WrongVersion: the file is not a journal, or of an unsupported version.
-        apsw.Error: the file cannot be read.
     """
     try:
         version = schema.read_version(connection)

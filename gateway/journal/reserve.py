@@ -33,7 +33,6 @@ class Reserve:
 
     Args:
         path: the file; one that is left from an earlier process is taken over.
-        size_bytes: its size.
     """
 
     def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:

@@ -118,12 +118,7 @@ class Counters(NamedTuple):
 
 
 def read_version(connection: apsw.Connection) -> int:
-    """Return the version of the journal; 0 if the database has no tables.
-
-    Raises:
-        WrongVersion: the file is not a journal, or of an unsupported version.
-        apsw.Error: it cannot be read.
-    """
+    """Return the version of the journal; 0 if the database has no tables."""
     application, version = (connection.pragma(name) for name in ("application_id", "user_version"))
     if application == APPLICATION_ID and version == VERSION:
         return VERSION
@@ -134,12 +129,7 @@ def read_version(connection: apsw.Connection) -> int:
 
 
 def create(connection: apsw.Connection) -> None:
-    """Create the tables in an empty database.
-
-    Raises:
-        WrongVersion: the file is not a journal, or of an unsupported version.
-        apsw.Error: it cannot be read or written.
-    """
+    """Create the tables in an empty database."""
     with connection:
         if read_version(connection):
             return
@@ -151,12 +141,7 @@ def create(connection: apsw.Connection) -> None:
 
 
 def read_counters(connection: apsw.Connection) -> Counters:
-    """Return the counters of a journal.
-
-    Raises:
-        WrongVersion: there are none.
-        apsw.Error: they cannot be read.
-    """
+    """Return the counters of a journal."""
     row = connection.execute("SELECT epoch, commits FROM gateway").fetchone()
     if row is None:
         raise WrongVersion("it has no epoch")
@@ -164,12 +149,7 @@ def read_counters(connection: apsw.Connection) -> Counters:
 
 
 def next_epoch(connection: apsw.Connection, now: ClockReading) -> Counters:
-    """Increment the epoch, durably, and return the counters; see also `follow_clock`.
-
-    Raises:
-        WrongVersion: there are none.
-        apsw.Error: they cannot be written.
-    """
+    """Increment the epoch, durably, and return the counters; see also `follow_clock`."""
     with connection:
         before = read_counters(connection)
         changed_s = follow_clock(connection, now)
@@ -198,9 +178,6 @@ def follow_clock(connection: apsw.Connection, now: ClockReading) -> float:
 
     Returns:
         The seconds by which the clock was changed.
-
-    Raises:
-        apsw.Error: they cannot be written.
     """
     [row] = connection.execute("SELECT boot_id, since_boot, unix FROM gateway")
     last = ClockReading(*row)

@@ -17,7 +17,6 @@ def is_disk_full(error: Exception, connection: apsw.Connection | None = None) ->
     A failed sync never can, for any cause: the kernel may have dropped unwritten data.
 
     Args:
-        error: why it failed.
         connection: the database, which has had no other error since.
     """
     if isinstance(error, OSError):

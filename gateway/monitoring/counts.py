@@ -251,8 +251,6 @@ class EngineMetrics:
     """Metrics of one engine.
 
     Attributes:
-        requests: metrics of its requests.
-        jobs: metrics of its jobs.
         queries: number of completed queries, of both.
         labelled: queries of ended jobs with a known label.
         correct: number of these that were answered correctly.
@@ -296,8 +294,6 @@ class EngineMetrics:
         """Count the answer of a variant to a request.
 
         Args:
-            accuracy: accuracy of the variant.
-            floor: lowest accuracy that the request allows.
             late: whether it came after the request's deadline.
         """
         if not late:

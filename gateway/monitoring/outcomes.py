@@ -49,7 +49,6 @@ def job_outcome(state: JobState, *, late: bool = False) -> str:
     """Return the outcome of a job that ended in `state`.
 
     Args:
-        state: its final state.
         late: it completed after its deadline.
     """
     if state is JobState.SUCCEEDED:

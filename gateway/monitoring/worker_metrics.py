@@ -30,7 +30,6 @@ class WorkerState(NamedTuple):
     """Snapshot of a connected worker.
 
     Attributes:
-        id: the worker.
         queries: number of queries completed since it connected.
         busy_s: time that its engines computed since it connected.
         assignments: number of assignments in flight.

@@ -38,7 +38,6 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
     A call without the right token is refused before its request is read.
 
     Args:
-        passage: what they pass.
         certificates: whether the port requires client certificates, which are known only once a
             call has begun.
     """

@@ -30,13 +30,7 @@ _CHANGES: Final = frozenset(
 
 
 class PassageMiddleware:
-    """Lets requests pass to their handler before their bodies are read.
-
-    Args:
-        app: handles the requests.
-        route: path of their route.
-        passage: what they pass.
-    """
+    """Lets requests pass to their handler before their bodies are read."""
 
     def __init__(self, app: ASGIApp, route: str, passage: Passage) -> None:
         self._app = app

@@ -66,9 +66,6 @@ class Passage:
             permission: the permission that the call needs; None refuses it.
             authorization: all values of the header or metadata ``authorization``.
             certificate: the verified certificate of the connection; None without one.
-
-        Raises:
-            SynergaiError: it may not make the call.
         """
         if self._authenticator is not None:
             caller = await self._authenticator.authenticate(authorization, certificate)

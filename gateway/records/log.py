@@ -65,14 +65,10 @@ class RecordLog:
 
     Args:
         directory: the directory; created if missing.
-        segment_bytes: size from which a new segment begins.
 
     Attributes:
         directory: as given.
         bytes: size of all records with their headers.
-
-    Raises:
-        OSError: it cannot be read or written.
     """
 
     def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -112,11 +108,7 @@ class RecordLog:
     # --- writing --------------------------------------------------------------------------
 
     def append(self, records: Iterable[Record]) -> None:
-        """Append records, all or none of them; they are durable after `sync` only.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Append records, all or none of them; they are durable after `sync` only."""
         count, end, size = len(self._positions), self._end, self.bytes
         self._open_data()
         try:
@@ -136,11 +128,7 @@ class RecordLog:
             raise
 
     def sync(self) -> None:
-        """Make all records durable.
-
-        Raises:
-            OSError: the disk has failed; what it has kept is unknown.
-        """
+        """Make all records durable."""
         if self._durable < len(self._positions):
             self._open_data()
             os.fdatasync(self._data)
@@ -212,10 +200,6 @@ class RecordLog:
             first: number of the first record.
             count: number of records at most.
             limit_bytes: limit on their size together; a single larger record is read alone.
-
-        Raises:
-            DamagedLog: a record is damaged or missing.
-            OSError: the files cannot be read.
         """
         stop = min(first + count, self._durable)
         if first >= stop:

@@ -27,7 +27,6 @@ class InputResult(Struct, frozen=True):
 
     Attributes:
         index: its index in the upload.
-        name: its name.
         response: the serialised ``ModelInferResponse``; empty if it failed.
         error: why it failed; empty if it did not.
     """
@@ -42,13 +41,6 @@ class ResultLog:
     """The results of a job: at most one for each input. Implements `ResultSink`.
 
     A record is a serialised ``JobResult``; its tag holds the index, and whether the input failed.
-
-    Args:
-        log: the records.
-        queries: number of inputs.
-
-    Raises:
-        DamagedLog: it holds results of other inputs.
     """
 
     def __init__(self, log: RecordLog, queries: int) -> None:

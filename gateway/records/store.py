@@ -55,8 +55,6 @@ class OpenLog:
     """A log that is in use. One thread at a time writes it, with the lock held.
 
     Attributes:
-        key: its name.
-        log: the records.
         lock: held while it is written.
         users: number of users, without whom it is closed.
         takers: number of jobs that use the upload, or are about to; nothing can be added then.
@@ -150,10 +148,6 @@ class DataStore:
 
         The thread that opens it cannot be stopped, so a cancelled call waits for it. Otherwise it
         might cut what is written to the log meanwhile.
-
-        Raises:
-            FileNotFoundError: there is none, and it is not to be created.
-            OSError: it cannot be read or written.
         """
         opening = asyncio.ensure_future(self._use(key, create=create))
         try:
@@ -207,12 +201,7 @@ class DataStore:
             return True
 
     async def move(self, opened: OpenLog, tenant: str) -> None:
-        """Give a log in use to another tenant.
-
-        Raises:
-            Conflict: the tenant has one of this name.
-            OSError: it cannot be moved.
-        """
+        """Give a log in use to another tenant."""
         while (before := opened.key).tenant != tenant:
             after = before._replace(tenant=tenant)
             async with AsyncExitStack() as stack:

@@ -43,9 +43,6 @@ class HeldRequests:
     """Begins requests once their engines have been inspected.
 
     Args:
-        inference: begins the requests.
-        versions: knows which engines have been inspected.
-        admission: limits the held requests together with those in flight.
         quotas: limits those of each tenant.
     """
 
@@ -70,15 +67,7 @@ class HeldRequests:
     def hold(
         self, caller: Caller, raw: RawRequest[RequestHeader], budget_s: float | None, tenant: str
     ) -> HeldRequest:
-        """Accept a request whose engine is pending; for the arguments see `Inference.begin`.
-
-        Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
-            QuotaExceeded: its tenant has used up a quota.
-            InvalidInput, NotSupported: a parameter is invalid.
-            Unavailable: the gateway is stopping.
-            Overloaded: a limit is reached.
-        """
+        """Accept a request whose engine is pending; for the arguments see `Inference.begin`."""
         options = parse_options(raw.parsed.message.parameters)
         if options.timeout_s is not None:
             budget_s = options.timeout_s if budget_s is None else min(budget_s, options.timeout_s)
@@ -127,12 +116,7 @@ class HeldRequests:
             raise
 
     async def _wait_inspected(self, message: ModelInferRequest, timeout_s: float | None) -> None:
-        """Wait until the engine of a request is inspected, or `close` is called.
-
-        Raises:
-            DeadlineExceeded: the timeout expired.
-            Unavailable: the gateway is stopping.
-        """
+        """Wait until the engine of a request is inspected, or `close` is called."""
         inspected = self._versions.wait_inspected(
             message.model_name, message.model_version, timeout_s
         )

@@ -222,21 +222,9 @@ class Inference:
         """Accept and enqueue a request.
 
         Args:
-            caller: who sends it.
-            raw: the request.
             budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
             charged: it has been counted towards its tenant's rates before.
-
-        Raises:
-            Unauthenticated, PermissionDenied: see `Caller.check` and `check_priority`.
-            QuotaExceeded: its tenant has used up a quota.
-            InvalidInput: it does not match its engine, a parameter is invalid, or its floor is
-                beyond all variants.
-            NotFound, Unavailable, EnginePending, EngineUnusable: see `Versions.find`.
-            NotSupported: it needs a stateful model.
-            DeadlineExceeded: its deadline has passed.
-            Overloaded: a limit is reached, or it would miss its deadline in the queue.
         """
         self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
@@ -310,11 +298,7 @@ class Inference:
         self._metrics.tenants.count_request(tenant, outcome)
 
     def _check_feasible(self, job: Job, budget_s: float) -> None:
-        """Refuse a request that no worker is expected to complete in time.
-
-        Raises:
-            Overloaded: other work leaves no time for it, or the engine takes longer anyway.
-        """
+        """Refuse a request that no worker is expected to complete in time."""
         expected_s = self._dispatcher.expected_answer_s(job)
         if expected_s is not None and expected_s > budget_s:
             raise Overloaded(

@@ -57,10 +57,6 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
 
     In the protocol, priority 1 is the highest and 0 means default; ours range from 0, the default,
     to 9, the highest. 1 to 9 therefore map to 9 to 1, and lower priorities to the default.
-
-    Raises:
-        InvalidInput: a parameter has the wrong type or an invalid value.
-        NotSupported: the request belongs to a sequence.
     """
     if "sequence_id" in parameters:
         raise NotSupported("sequences are not supported: engines are stateless; drop 'sequence_id'")
@@ -92,11 +88,7 @@ def parse_options(parameters: Mapping[str, InferParameter]) -> RequestOptions:
 
 
 def tenant_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Return the tenant in a call's metadata; empty if there is none.
-
-    Raises:
-        InvalidInput: the name is not valid.
-    """
+    """Return the tenant in a call's metadata; empty if there is none."""
     for key, content in metadata:
         if key == TENANT_METADATA:
             return checked_tenant(str(content))
@@ -104,11 +96,7 @@ def tenant_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> str:
 
 
 def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
-    """Return a stream's window from its call metadata.
-
-    Raises:
-        InvalidInput: the window is not a positive integer.
-    """
+    """Return a stream's window from its call metadata."""
     for key, value in metadata:
         if key == WINDOW_METADATA:
             if _WINDOW.fullmatch(str(value)) is None:
@@ -118,31 +106,19 @@ def window_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> int:
 
 
 def checked_tenant(text: str) -> str:
-    """Return `text` if it is a valid tenant name; empty is the default tenant.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Return `text` if it is a valid tenant name; empty is the default tenant."""
     return validate_name(text, "tenant name") if text else ""
 
 
 def bool_parameter(parameter: InferParameter, name: str) -> bool:
-    """Return the value of a boolean parameter.
-
-    Raises:
-        InvalidInput: it is not boolean.
-    """
+    """Return the value of a boolean parameter."""
     if parameter.WhichOneof("parameter_choice") != "bool_param":
         raise InvalidInput(f"the parameter {name!r} must be a boolean")
     return parameter.bool_param
 
 
 def int_parameter(parameter: InferParameter, name: str) -> int:
-    """Return the value of a nonnegative integer parameter.
-
-    Raises:
-        InvalidInput: it is negative or not an integer.
-    """
+    """Return the value of a nonnegative integer parameter."""
     match parameter.WhichOneof("parameter_choice"):
         case "int64_param":
             number = parameter.int64_param
@@ -156,11 +132,7 @@ def int_parameter(parameter: InferParameter, name: str) -> int:
 
 
 def float_parameter(parameter: InferParameter, name: str) -> float:
-    """Return the value of a numeric parameter, which may be a text: tritonclient sends no floats.
-
-    Raises:
-        InvalidInput: it is not a number.
-    """
+    """Return the value of a numeric parameter, maybe a text: tritonclient sends no floats."""
     match parameter.WhichOneof("parameter_choice"):
         case "double_param":
             return parameter.double_param

@@ -61,7 +61,6 @@ class SharedMemoryRegions:
 
     Args:
         max_bytes: most bytes that a request with its inputs may have.
-        directory: the files of shared memory.
     """
 
     def __init__(self, max_bytes: int, directory: Path = Path("/dev/shm")) -> None:  # noqa: S108 - the system's own
@@ -70,12 +69,7 @@ class SharedMemoryRegions:
         self._regions: dict[Owner, dict[str, Region]] = {}
 
     def register(self, owner: Owner, region: Region) -> None:
-        """Add a region of an owner.
-
-        Raises:
-            Conflict: the owner has a region of this name.
-            Overloaded: it has too many.
-        """
+        """Add a region of an owner."""
         validate_name(region.name, "region name")
         validate_name(_file_name(region.key), "key of shared memory")
         regions = self._regions.get(owner, {})

@@ -34,18 +34,8 @@ _BYTE_SIZE: Final = "shared_memory_byte_size"
 class SharedTensors:
     """The tensors of a request that are in shared memory.
 
-    Args:
-        regions: the regions.
-        tenant: whose regions it names.
-        peer: gRPC's name of the client.
-        raw: the request.
-
     Attributes:
         request: the request with its inputs, and without references to regions.
-
-    Raises:
-        InvalidInput: a reference is malformed, or the inputs are too large.
-        NotFound, InvalidInput: see `SharedMemoryRegions`.
     """
 
     def __init__(
@@ -77,11 +67,7 @@ class SharedTensors:
         self.request = RawRequest(data, RequestHeader(message, contents))
 
     def take_outputs(self, response: Buffer) -> bytes:
-        """Write outputs to their regions; return the response with references instead.
-
-        Raises:
-            NotFound, InvalidInput: see `SharedMemoryRegions`; an output may be too large.
-        """
+        """Write outputs to their regions; return the response with references instead."""
         message, raw = parse_response(response)
         contents = list(raw)
         for index, output in enumerate(message.outputs):
@@ -118,11 +104,7 @@ class SharedMemoryRequest:
 def _take_span(
     tensor: ModelInferRequest.InferInputTensor | ModelInferRequest.InferRequestedOutputTensor,
 ) -> Span | None:
-    """Remove the reference of a tensor to a region; return it if there is one.
-
-    Raises:
-        InvalidInput: it is malformed.
-    """
+    """Remove the reference of a tensor to a region; return it if there is one."""
     parameters = tensor.parameters
     if REGION not in parameters:
         return None

@@ -30,8 +30,6 @@ def serialised_timings(
         transfer_s: seconds from that dispatch to the result, less compute time: network, queue
             on the worker, engine load, pre- and postprocessing.
         estimated_s: the scheduler's estimate from dispatch to result; 0 if it had none.
-        worker: the worker that ran the request.
-        configuration: the engine's configuration.
     """
     response = ModelInferResponse(
         parameters={

@@ -61,8 +61,6 @@ class LocalConnection:
     """A connection to a hub in this process; implements the agent's `HubConnection`.
 
     Args:
-        hub: serves the control stream.
-        work_streams: serves the work stream.
         on_joined: called once the worker has joined the fleet.
 
     Attributes:

@@ -73,11 +73,7 @@ class LocalServer:
         self._gateway.stop()
 
     async def wait_stopped(self) -> None:
-        """Wait for `stop` and the end of the gateway.
-
-        Raises:
-            JournalBroken: the gateway stopped because the journal could not be written.
-        """
+        """Wait for `stop` and the end of the gateway."""
         await self._gateway.wait_stopped()
 
 

@@ -21,7 +21,6 @@ def engine_metadata(engine: Engine, versions: Sequence[str]) -> inference_pb2.Mo
     """Convert an engine to the protocol's metadata.
 
     Args:
-        engine: a version of it.
         versions: all versions in service.
     """
     # Clients of the protocol do not learn otherwise which version the tensors are of.

@@ -39,13 +39,6 @@ class FleetServicer:
     """Serves ``synergai.v1.Fleet``.
 
     Args:
-        dispatcher: knows the workers.
-        versions: the engines.
-        profiles: the dictionary.
-        served: decides which entries of it are used.
-        hub: connects the workers.
-        journal: records what engines are.
-        clock: the gateway's clock.
         policies: the calls about version policies.
     """
 

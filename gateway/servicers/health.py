@@ -37,8 +37,6 @@ class HealthServicer:
     """Serves ``grpc.health.v1.Health``.
 
     Args:
-        versions: the engines.
-        admission: tells whether the gateway accepts work.
         accepts_jobs: returns whether there is room to record new jobs.
     """
 
@@ -94,11 +92,7 @@ class HealthServicer:
     async def watch(
         self, request: health_pb2.HealthCheckRequest, _context: Context
     ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
-        """Yield the current status, and again at every change.
-
-        Raises:
-            Overloaded: there are too many watchers.
-        """
+        """Yield the current status, and again at every change."""
         if self._watchers >= MAX_WATCHERS:
             raise Overloaded(f"{MAX_WATCHERS:,} streams watch the health, the limit; try later")
         self._watchers += 1

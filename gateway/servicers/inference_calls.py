@@ -118,13 +118,9 @@ class InferenceCalls:
         """Run one request and return the serialised ``ModelInferResponse``; cancelling cancels it.
 
         Args:
-            raw: the request.
             budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
             peer: returns the client.
-
-        Raises:
-            SynergaiError: the request is rejected or fails.
         """
         pending = self.begin(raw, budget_s, tenant, peer)
         try:
@@ -166,7 +162,6 @@ class InferenceCalls:
         """Return a version of an engine in service, or a variant of it.
 
         Args:
-            name: name of the engine.
             version: the version, and maybe a variant of it, such as ``2.int8``; empty for the one
                 that requests without a version get.
         """
@@ -177,11 +172,7 @@ class InferenceCalls:
     async def model_metadata(
         self, name: str, version: str, budget_s: float | None
     ) -> inference_pb2.ModelMetadataResponse:
-        """Return an engine's inputs and outputs, once it has been inspected.
-
-        Raises:
-            DeadlineExceeded: the budget ran out.
-        """
+        """Return an engine's inputs and outputs, once it has been inspected."""
         current_caller().check(*READERS, engine=name)
         await self._versions.wait_inspected(name, version, budget_s)
         return engine_metadata(self.find_engine(name, version), self.versions_of(name))
@@ -255,27 +246,14 @@ class InferenceCalls:
         """Load an engine ``NAME``, or a version ``NAME/N``, and put it in service.
 
         Args:
-            name: the engine.
-            parameters: names of the call's parameters.
             budget_s: seconds within which it must be loaded; None for no limit.
-
-        Raises:
-            SynergaiError: it cannot be loaded within the budget.
         """
         _check_control_parameters(parameters)
         current_caller().check(Role.OPERATE, engine=name)
         await self._model_control.load_any(self._versions.selected(name), budget_s)
 
     async def unload(self, name: str, parameters: Iterable[str]) -> None:
-        """Take an engine ``NAME``, or ``NAME/N``, out of service, and unload it once idle.
-
-        Args:
-            name: the engine.
-            parameters: names of the call's parameters.
-
-        Raises:
-            NotFound: there is no such engine.
-        """
+        """Take an engine ``NAME``, or ``NAME/N``, out of service, and unload it once idle."""
         _check_control_parameters(parameters)
         current_caller().check(Role.OPERATE, engine=name)
         for engine in self._versions.selected(name):
@@ -303,11 +281,7 @@ def of_variant(engine: Engine, variant: str) -> Engine:
 
 
 def _check_control_parameters(parameters: Iterable[str]) -> None:
-    """Refuse parameters that would change the engine.
-
-    Raises:
-        NotSupported: there is one.
-    """
+    """Refuse parameters that would change the engine."""
     for parameter in parameters:
         if parameter not in _IGNORED_PARAMETERS:
             raise NotSupported(

@@ -38,9 +38,7 @@ class InferenceStream:
     """The requests of one stream, and their responses.
 
     Args:
-        calls: runs the requests.
         budget_s: seconds until the call's deadline; None if it has none.
-        tenant: tenant of requests whose parameters name none.
         peer: returns the client.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise

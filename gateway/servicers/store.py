@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 
 
 class StoreServicer:
-    """Serves ``synergai.v1.Store``.
-
-    Args:
-        store: the store of engines.
-        placements: which workers have them.
-        pacer: pace of the transfers.
-    """
+    """Serves ``synergai.v1.Store``."""
 
     def __init__(self, store: EngineStore, placements: Placements, pacer: Pacer) -> None:
         self._store = store

@@ -26,8 +26,6 @@ class VersionPolicyCalls:
     """Shows and changes version policies.
 
     Args:
-        versions: the policies.
-        rollouts: changes them.
         metrics: figures of each version.
     """
 

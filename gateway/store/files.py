@@ -116,9 +116,6 @@ class FsspecFiles:
 
     Args:
         url: its URL, such as ``s3://bucket/prefix``.
-
-    Raises:
-        InvalidInput: there is no such file system, or a library for it is missing.
     """
 
     def __init__(self, url: str) -> None:
@@ -215,10 +212,6 @@ def open_files(location: str, state: Path) -> Files:
 
     Args:
         location: a directory or a URL of fsspec; empty for the state directory.
-        state: the gateway's state directory.
-
-    Raises:
-        InvalidInput: the URL cannot be used.
     """
     if "://" in location:
         return FsspecFiles(location)

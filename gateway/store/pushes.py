@@ -61,9 +61,7 @@ class Push:
 
     Attributes:
         data: its manifest, as it was sent.
-        manifest: the manifest.
         contents: sizes of its contents by SHA-256.
-        received: content that was received.
         continued_at: when it was begun or continued, in monotonic seconds.
     """
 
@@ -80,10 +78,7 @@ class Pushes:
     """The versions that clients are pushing, and what was received of them.
 
     Args:
-        folder: directory of what they have received.
-        threads: threads for blocking operations.
         budget_bytes: limit of the store's content; 0 for none.
-        keep_free_bytes: space that pushes leave on their disk.
         clock: monotonic seconds.
     """
 
@@ -124,14 +119,8 @@ class Pushes:
         """Begin or continue a push; return the content that is to be uploaded.
 
         Args:
-            key: its key.
-            push: the push.
             readable: sizes of the stored content that the client may read, by SHA-256.
             stored: sizes of all stored content.
-
-        Raises:
-            Overloaded: there is no room for it.
-            Unavailable: what was received cannot be read.
         """
         self.end(key)
         self._check_budget(push, stored)
@@ -157,12 +146,6 @@ class Pushes:
         """Append to content of a push; return the bytes received so far.
 
         The digest is verified with the last byte.
-
-        Raises:
-            NotFound: the client has not begun the push, or its version does not have the content.
-            InvalidInput: it is larger than it should be, or has another digest.
-            Unavailable: another call has appended meanwhile.
-            Overloaded: the disk is full.
         """
         push = self._pushes.get(key)
         if push is None or sha256 not in push.contents:
@@ -184,11 +167,7 @@ class Pushes:
     async def complete(
         self, push: Push, readable: Mapping[str, int]
     ) -> list[tuple[str, Path | None]]:
-        """Return the files of content that the client had to upload; None for an incomplete one.
-
-        Raises:
-            Unavailable: they cannot be read.
-        """
+        """Return the files of content that the client had to upload; None for an incomplete one."""
         lacking = _lacking(push, readable)
         return await self._threads.run(
             lambda: [(sha256, push.received.complete(sha256)) for sha256 in lacking]

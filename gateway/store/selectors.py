@@ -20,11 +20,7 @@ _KEYS: Final = ("worker", "class", "label")
 
 
 def parse_placement(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return valid selectors in their full form, without duplicates.
-
-    Raises:
-        InvalidInput: there are too many, or one is not a selector.
-    """
+    """Return valid selectors in their full form, without duplicates."""
     if len(texts) > MAX_SELECTORS:
         raise InvalidInput(f"a version has at most {MAX_SELECTORS} selectors of workers")
     return tuple(dict.fromkeys(_parse(text) for text in texts))

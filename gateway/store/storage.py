@@ -36,8 +36,6 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
     """A version of an engine in the store.
 
     Attributes:
-        engine: name of the engine.
-        version: its version.
         digest: SHA-256 of its manifest.
         manifest: its files.
         model_sha256: digest of its model, as workers report it.
@@ -76,9 +74,7 @@ class Storage:
     """The records and the content in some files.
 
     Args:
-        files: the files.
         location: what identifies them, to notice that they were lost.
-        remembered: file in the state directory with their id.
     """
 
     def __init__(self, files: Files, location: str, remembered: Path) -> None:
@@ -92,11 +88,7 @@ class Storage:
         self._check_id()
 
     def load(self) -> tuple[dict[tuple[str, int], StoredVersion], dict[str, int]]:
-        """Return the versions by engine and version, and the sizes of the content by SHA-256.
-
-        Raises:
-            Unavailable: it is not the storage that was used before.
-        """
+        """Return the versions by engine and version, and the sizes of the content by SHA-256."""
         self._check_id()
         content = {
             name.rpartition("/")[2]: size for name, size in self._files.sizes(_CONTENT).items()
@@ -114,11 +106,7 @@ class Storage:
         return versions, content
 
     def write_record(self, stored: StoredVersion) -> None:
-        """Write the record of a version whose content is there, which makes it visible.
-
-        Raises:
-            Unavailable: it is not the storage that was used before.
-        """
+        """Write the record of a version whose content is there, which makes it visible."""
         self._check_id()
         record = _Record(
             digest=stored.digest,
@@ -130,11 +118,7 @@ class Storage:
         self._files.write(name, msgspec.json.encode(record))
 
     def remove_record(self, engine: str, version: int) -> None:
-        """Remove the record of a version.
-
-        Raises:
-            Unavailable: it is not the storage that was used before.
-        """
+        """Remove the record of a version."""
         self._check_id()
         self._files.remove(_record_name(engine, version))
 
@@ -155,11 +139,7 @@ class Storage:
         self._files.remove(_content_name(sha256))
 
     def remember(self) -> None:
-        """Give the storage an id, and remember it.
-
-        Raises:
-            Unavailable: it is not the storage that was used before.
-        """
+        """Give the storage an id, and remember it."""
         self._check_id()
         own = self._read_id()
         if not own:

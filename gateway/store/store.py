@@ -58,12 +58,8 @@ class EngineStore:
     """The store of a gateway.
 
     Args:
-        files: where it keeps its files.
-        uploads: directory of the content that clients are uploading.
         location: what identifies the storage, to notice that it was lost.
-        remembered: file in the state directory with the id of the storage.
         budget_bytes: limit of its content; 0 for none.
-        keep_free_bytes: space that uploads leave on their disk.
 
     Attributes:
         fault: why the storage cannot be used; empty if it can.
@@ -147,11 +143,7 @@ class EngineStore:
         await self._threads.close()
 
     async def load(self) -> None:
-        """Read the versions, and remove content that none of them has.
-
-        Raises:
-            SynergaiError: the storage cannot be read, or is not the one that was used before.
-        """
+        """Read the versions, and remove content that none of them has."""
         async with self._changes:
             versions, content = await self._call(self._storage.load)
             self._versions, self._content = versions, content
@@ -175,21 +167,11 @@ class EngineStore:
         """Begin or continue to push a version.
 
         Args:
-            caller: the client.
-            engine: name of the engine.
-            version: its version.
-            data: its manifest.
             placement: selectors with which it is to be published, as far as the client tells them.
 
         Returns:
             The digest of the manifest, whether the version is published already, and the content
             that is to be uploaded.
-
-        Raises:
-            InvalidInput: a name, a selector or the manifest is invalid, or lies about a size.
-            Conflict: the version is stored with another digest.
-            Overloaded: there is no room for it.
-            Unavailable: the store cannot be read.
         """
         self._check_loaded()
         validate_name(engine, "engine name")
@@ -223,20 +205,8 @@ class EngineStore:
         """Make an uploaded version visible.
 
         Args:
-            caller: the client that has uploaded it.
-            engine: name of the engine.
-            version: its version.
-            digest: digest of its manifest.
             placement: selectors of its workers. None stand for all workers, or for those of a
                 version that is stored already.
-
-        Raises:
-            InvalidInput: a selector is invalid.
-            NotFound: it was not opened.
-            EngineUnusable: some of its content was not uploaded.
-            Conflict: the version is stored with another digest.
-            Overloaded: the disk is full.
-            Unavailable: the storage cannot be written.
         """
         selectors = parse_placement(placement)
         return await self._running.complete(
@@ -244,34 +214,18 @@ class EngineStore:
         )
 
     async def place(self, engine: str, version: int, placement: Sequence[str]) -> StoredVersion:
-        """Change which workers fetch a version.
-
-        Raises:
-            InvalidInput: a selector is invalid.
-            NotFound: there is no such version.
-            Unavailable: the storage cannot be written.
-        """
+        """Change which workers fetch a version."""
         selectors = parse_placement(placement)
         return await self._running.complete(self._place(engine, version, selectors))
 
     async def remove(self, engine: str, version: int) -> int:
-        """Remove a version and the content that no other one has; return its size in bytes.
-
-        Raises:
-            NotFound: there is no such version.
-            Unavailable: the storage cannot be written.
-        """
+        """Remove a version and the content that no other one has; return its size in bytes."""
         return await self._running.complete(self._remove(engine, version))
 
     # --- reading ----------------------------------------------------------------------------
 
     def get(self, engine: str, version: int) -> StoredVersion:
-        """Return a version.
-
-        Raises:
-            NotFound: there is none.
-            Unavailable: the versions are not known yet.
-        """
+        """Return a version."""
         self._check_loaded()
         stored = self._versions.get((engine, version))
         if stored is None:
@@ -279,22 +233,13 @@ class EngineStore:
         return stored
 
     async def read(self, sha256: str, offset: int, size: int) -> bytes:
-        """Return part of a content.
-
-        Raises:
-            NotFound: the store does not have it.
-            Unavailable: it cannot be read.
-        """
+        """Return part of a content."""
         if sha256 not in self._content:
             raise NotFound(f"the store has no content {sha256[:12]}…")
         return await self._call(partial(self._storage.read, sha256, offset, size))
 
     def content_size(self, sha256: str) -> int:
-        """Return the size of a content in bytes.
-
-        Raises:
-            NotFound: the store does not have it.
-        """
+        """Return the size of a content in bytes."""
         if sha256 not in self._content:
             raise NotFound(f"the store has no content {sha256[:12]}…")
         return self._content[sha256]
@@ -418,12 +363,7 @@ class EngineStore:
             on_change()
 
     async def _call(self, operation: Callable[[], T]) -> T:
-        """Run a blocking operation of the storage in a thread, and keep its fault.
-
-        Raises:
-            Overloaded: its disk is full.
-            Unavailable: it cannot be used.
-        """
+        """Run a blocking operation of the storage in a thread, and keep its fault."""
         try:
             result = await self._threads.run(operation)
         except Unavailable as error:
@@ -438,9 +378,6 @@ def _check_sizes(contents: Mapping[str, int], readable: Mapping[str, int]) -> No
 
     Otherwise the store would take content for damaged when it is loaded, also that of other
     versions.
-
-    Raises:
-        InvalidInput: it does not.
     """
     for sha256, size in contents.items():
         if readable.get(sha256, size) != size:

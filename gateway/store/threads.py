@@ -22,7 +22,6 @@ class Threads:
 
     Args:
         count: number of threads; with one, operations follow one another.
-        name: name of the threads.
         location: the storage, for errors.
     """
 
@@ -31,12 +30,7 @@ class Threads:
         self._location = location
 
     async def run(self, operation: Callable[[], T]) -> T:
-        """Run an operation.
-
-        Raises:
-            Overloaded: the disk is full.
-            Unavailable: the storage cannot be used.
-        """
+        """Run an operation."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor, operation)

@@ -104,7 +104,6 @@ class Line:
     Attributes:
         emphasis: whether it stands out; other lines are thin.
         dashed: whether it is a reference instead of data.
-        legend: whether the legend names it.
     """
 
     name: str

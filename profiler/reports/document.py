@@ -83,7 +83,6 @@ class Report:
     """A report.
 
     Attributes:
-        title: its title.
         summary: one or two sentences.
         facts: names and values of what it is made of.
         banner: a warning at the top that concerns all of it; may be empty.

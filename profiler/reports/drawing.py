@@ -100,7 +100,6 @@ def draw_svg(chart: Chart, key: str) -> str:
     """Draw a chart as an SVG element to be put into a page.
 
     Args:
-        chart: what to draw.
         key: prefix of the element's ids, unique in the page.
     """
     with style.context([_STYLE, {"svg.hashsalt": key}]):

@@ -29,7 +29,6 @@ def render(report: Report, draw: Callable[[Chart, str], str]) -> str:
     """Return the page.
 
     Args:
-        report: what it shows.
         draw: returns a chart as an SVG element, with a prefix for its ids.
     """
     style = files("profiler.reports").joinpath(STYLE).read_text("utf-8")

@@ -26,7 +26,6 @@ class SearchPlan:
 
     Attributes:
         full_s: seconds of a full run.
-        full_queries: its queries.
         short_s: seconds of a short run.
         short_queries: its queries; 64 are LoadGen's least for an early-stopped 90th
             percentile.

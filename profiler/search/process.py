@@ -54,8 +54,6 @@ class Widths:
         device: constant of a device.
         both: constant of an engine on a device.
         curve: curve over the knobs that all have in common.
-        device_curve: curve of a device.
-        engine_curve: curve of an engine.
         row_curve: curve of an engine on a device.
         mode: constant of a power mode of a device.
         full: what computing on all cores changes, of an engine on a device.
@@ -147,8 +145,6 @@ class SharedProcess:
     """Belief about one figure of all points of a space.
 
     Args:
-        space: the space of N points.
-        widths: standard deviations of the terms.
         expected: expectation of a point without measurements, up to a constant.
 
     Attributes:
@@ -183,13 +179,7 @@ class SharedProcess:
         self.covariance = self._kernel()
 
     def observe(self, point: int, value: float, error: float) -> None:
-        """Learn from a measurement.
-
-        Args:
-            point: index of the point.
-            value: logarithm of the measured figure.
-            error: its standard error.
-        """
+        """Learn from a measurement."""
         seen = _Observation(point, value, error)
         off = abs(value - self.mean[point]) / np.sqrt(self._variance(seen))
         changed = self._count(seen, float(off))

@@ -27,9 +27,6 @@ class Search:
     """Asks a strategy for measurements until it needs none, or the budget is spent.
 
     Args:
-        space: the space.
-        strategy: proposes the measurements.
-        plan: duration of measurements.
         budget: share of the expected duration of an exhaustive profile, 0 to 1; infinite for no
             limit. The expectation improves with each measurement, and the limit with it. None
             for `DEFAULT_BUDGET`, and in any case the first measurement of each row.

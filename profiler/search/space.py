@@ -70,9 +70,6 @@ class SearchSpace:
 
     Args:
         points: the points; each engine, device and configuration at most once.
-
-    Attributes:
-        points: the points.
     """
 
     def __init__(self, points: Sequence[Point]) -> None:

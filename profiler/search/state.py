@@ -24,8 +24,6 @@ class SearchState:
     """Knowledge of a search.
 
     Args:
-        space: the space.
-        plan: duration of measurements.
         points: indices of the points to search; None for all. Results of others only tell
             something about these.
 

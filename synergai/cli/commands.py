@@ -25,21 +25,13 @@ def require(module: str) -> None:
 
     Checking it up front lets the command line name the extra to install, instead of leaving the
     error in the log of a child process.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
     """
     if find_spec(module) is None:
         raise ModuleNotFoundError(name=module)
 
 
 def check_plot(path: Path) -> None:
-    """Check, before a measurement, that its plot can be drawn into a file.
-
-    Raises:
-        InvalidSettings: the file is not a PNG file, or its directory cannot be made.
-        ModuleNotFoundError: matplotlib is not installed.
-    """
+    """Check, before a measurement, that its plot can be drawn into a file."""
     require("matplotlib")
     if path.suffix.lower() != ".png":
         raise InvalidSettings(f"--plot: {path} must end in .png")
@@ -60,7 +52,6 @@ def settings_command(
     ``invoke_without_command=True`` if it has subcommands, for which `run` is not called.
 
     Args:
-        settings: the settings.
         run: the command's implementation.
 
     Returns:

@@ -328,11 +328,7 @@ def _chosen(entries: Iterable[ProfileEntry], *, on_front: bool) -> list[ProfileE
 def _check_any(
     what: str, given: str | None, known: Collection[str], selects: Callable[[str], bool]
 ) -> None:
-    """Check that there are entries of an engine or worker class that was asked for.
-
-    Raises:
-        NotFound: there are none.
-    """
+    """Check that there are entries of an engine or worker class that was asked for."""
     from synergai.errors import NotFound
 
     if given and not any(map(selects, known)):

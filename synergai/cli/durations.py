@@ -16,11 +16,7 @@ def parse_duration(text: str, option: str) -> float:
     """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative.
 
     Args:
-        text: the duration.
         option: the option that has it, for the message.
-
-    Raises:
-        InvalidSettings: it is not a duration.
     """
     try:
         return durations.parse_duration(text)
@@ -34,12 +30,8 @@ def parse_instant(text: str, option: str, now: datetime) -> datetime:
     A time of day is the next one. Times without a zone are local.
 
     Args:
-        text: the time.
         option: the option that has it, for the message.
         now: the current time, with a zone.
-
-    Raises:
-        InvalidSettings: it is not a time, or has passed.
     """
     try:
         if match := _TIME.fullmatch(text.strip()):

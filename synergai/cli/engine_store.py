@@ -91,11 +91,7 @@ def push(
 
 
 async def first_version(client: Client, name: str) -> int:
-    """Return version 1 for an engine that the gateway does not know.
-
-    Raises:
-        InvalidInput: it knows versions of the engine; the error names them.
-    """
+    """Return version 1 for an engine that the gateway does not know."""
     from synergai.errors import InvalidInput
     from synergai.versions import split_version
 

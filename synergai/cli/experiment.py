@@ -118,11 +118,7 @@ def _print_records(records: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check_replay(recording: Recording) -> None:
-    """Check that the replay reproduced the recorded commands.
-
-    Raises:
-        InternalError: it did not.
-    """
+    """Check that the replay reproduced the recorded commands."""
     if recording.mismatches:
         raise InternalError(
             f"replaying the event log, {recording.mismatches} of {recording.events} events gave "

@@ -23,11 +23,7 @@ _COLUMNS: Final = 3
 
 
 def plot_fronts(fronts: Sequence[VariantFront], title: str, path: Path) -> None:
-    """Write a PNG of the fronts; bars are standard errors.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a PNG of the fronts; bars are standard errors."""
     save(draw_fronts(fronts, title), path)
 
 

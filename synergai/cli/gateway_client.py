@@ -31,11 +31,7 @@ class GatewayAddress(NamedTuple):
     token_file: Path | None = None
 
     def call(self, operation: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-        """Open a client, await `operation` with it and return its result.
-
-        Raises:
-            SynergaiError: the operation failed, or a file cannot be used.
-        """
+        """Open a client, await `operation` with it and return its result."""
         # Imported here to keep them out of `--help`.
         import uvloop
 

@@ -29,12 +29,7 @@ _MAX_FILE_BYTES: Final = 1 << 30
 
 
 def parse_inputs(texts: Iterable[str], engine: Engine) -> dict[str, Any]:
-    """Return the value of each input by name: arrays, lists, scalars, texts, or encoded images.
-
-    Raises:
-        InvalidInput: an input is unknown, missing or given twice, or a file is not of the format
-            of its suffix. The message shows the engine's inputs.
-    """
+    """Return the value of each input by name: arrays, lists, scalars, texts, or encoded images."""
     names = [spec.name for spec in engine.inputs]
     values: dict[str, Any] = {}
     for text in texts:
@@ -142,11 +137,7 @@ def _read(path: Path, engine: Engine, datatype: str) -> Any:
 
 
 def _array(file: IO[bytes], what: str) -> Any:
-    """Return the array in a file in NumPy's format; `what` names the file in errors.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the array in a file in NumPy's format; `what` names the file in errors."""
     if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
         raise ValueError(f"{what} is not an array in NumPy's format")
     file.seek(0)
@@ -161,12 +152,7 @@ def _array(file: IO[bytes], what: str) -> Any:
 
 
 def _archive(path: Path) -> dict[str, Any]:
-    """Return the arrays of a .npz file by name.
-
-    Raises:
-        ValueError: a member is no array.
-        BadZipFile: it is not an archive.
-    """
+    """Return the arrays of a .npz file by name."""
     arrays: dict[str, Any] = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():

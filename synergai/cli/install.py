@@ -25,8 +25,6 @@ def print_or_execute(steps: Iterable[Step], done: str, *, dry_run: bool) -> None
     """Print the steps, or execute them.
 
     Args:
-        steps: the plan.
-        done: what to print once they are executed.
         dry_run: print them, even if they could not be executed here.
     """
     from synergai.runtime.installation import execute, find_problem

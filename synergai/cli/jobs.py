@@ -199,12 +199,7 @@ def results(
 
 
 async def _find(client: Client, job: str) -> JobHandle:
-    """Return the job with this id, or the only listed one whose id begins with it.
-
-    Raises:
-        InvalidInput: several ids begin with it.
-        SynergaiError: a call failed.
-    """
+    """Return the job with this id, or the only listed one whose id begins with it."""
     if len(job) < _MIN_PREFIX or len(job) >= _ID_LENGTH:
         return client.job(job)
     ids = [each.id for each in await client.jobs(limit=_MAX_LISTED) if each.id.startswith(job)]
@@ -215,12 +210,7 @@ async def _find(client: Client, job: str) -> JobHandle:
 
 
 async def follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:
-    """Show a job's progress until it ends, then its final status.
-
-    Raises:
-        SynergaiError: the job did not succeed.
-        Exit: it missed its QoS, and `fail_on_violation` is set.
-    """
+    """Show a job's progress until it ends, then its final status."""
     status = await watch_progress(job)
     print_status(status, as_json=as_json)
     raise_unless_good(status, fail_on_violation=fail_on_violation)
@@ -234,7 +224,6 @@ async def print_accepted(
     The id is alone on standard output, for scripts; the hints are on standard error.
 
     Args:
-        job: the job.
         as_json: whether to print its status as JSON instead.
         results: directory for its results; None if it has none to fetch.
     """
@@ -254,11 +243,7 @@ async def print_accepted(
 
 
 async def watch_progress(job: JobHandle) -> JobStatus:
-    """Show a job's progress until it ends, and return its final status.
-
-    Raises:
-        SynergaiError: the watch failed.
-    """
+    """Show a job's progress until it ends, and return its final status."""
     with count_progress() as progress:
         task = progress.add_task(job.id, total=None)
         try:
@@ -288,12 +273,7 @@ def _print_continues(console: Console, verb: str, job_id: str) -> None:
 
 
 def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
-    """Raise unless a job succeeded and, if that matters, met its QoS.
-
-    Raises:
-        SynergaiError: the job did not succeed, or all of its inputs failed.
-        Exit: it missed its QoS, and `fail_on_violation` is set.
-    """
+    """Raise unless a job succeeded and, if that matters, met its QoS."""
     status.raise_unless_succeeded()
     if 0 < status.spec.queries <= status.failures:
         inputs = "the only input" if status.failures == 1 else f"all {status.failures:,} inputs"
@@ -303,11 +283,7 @@ def raise_unless_good(status: JobStatus, *, fail_on_violation: bool) -> None:
 
 
 def parse_format(name: str | None) -> Format | None:
-    """Return the format of `--format`; None if it is left to the directory.
-
-    Raises:
-        InvalidSettings: there is no such format.
-    """
+    """Return the format of `--format`; None if it is left to the directory."""
     match name:
         case None | "npz" | "parquet":
             return name

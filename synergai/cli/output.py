@@ -77,7 +77,6 @@ def print_table(
     and pipes get full-width lines.
 
     Args:
-        columns: the headers.
         rows: a cell for each column.
         optional: columns that may be left out, the least important one first.
     """

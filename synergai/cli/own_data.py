@@ -71,14 +71,7 @@ class OwnDataJob:
     failed: FailureList = field(default_factory=FailureList)
 
     async def run(self, *, detach: bool, fail_on_violation: bool, as_json: bool) -> None:
-        """Run the command.
-
-        Raises:
-            Conflict: the directory has results of another job.
-            SynergaiError: a call failed, or the job did not succeed.
-            OSError: a file cannot be read or written.
-            Exit: it missed its QoS, and `fail_on_violation` is set.
-        """
+        """Run the command."""
         version = self.options.get("version", "")
         description = await self.client.engine(with_version(self.engine, version))
         check_output_names(self.outputs, description)

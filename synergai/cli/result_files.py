@@ -79,13 +79,7 @@ class FailureList:
 async def fetch_into(
     job: JobHandle, output: Path, shard_format: Format | None, *, follow: bool, as_json: bool
 ) -> None:
-    """Fetch results into a directory, and print what there is and which inputs failed.
-
-    Raises:
-        Conflict: the directory has results of another job.
-        SynergaiError: a call failed, or with `follow`, the job did not succeed.
-        OSError: the directory cannot be written.
-    """
+    """Fetch results into a directory, and print what there is and which inputs failed."""
     failures = FailureList()
     with ResultDirectory(output) as directory:
         status = await job.status()
@@ -122,11 +116,7 @@ def has_all(directory: ResultDirectory, status: JobStatus) -> bool:
 
 
 async def print_results(job: JobHandle, *, follow: bool, as_json: bool) -> None:
-    """Print a line per result: JSON, or the input's name and the outputs.
-
-    Raises:
-        SynergaiError: a call failed, or with `follow`, the job did not succeed.
-    """
+    """Print a line per result: JSON, or the input's name and the outputs."""
     async with aclosing(job.results(follow=follow)) as results:
         async for index, result in results:
             if as_json:
@@ -163,15 +153,8 @@ async def fetch_results(
     """Write the results that the directory does not have yet, shard by shard.
 
     Args:
-        job: the job.
-        directory: claimed for the job.
         follow: wait for further results until the job has ended.
-        failures: takes the failed inputs among the fetched results.
         on_progress: called with the number of results in the shards.
-
-    Raises:
-        SynergaiError: a call failed.
-        OSError: a shard cannot be written.
     """
     pending = _Pending(directory)
     on_progress(directory.total)

@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 
 class StagedCheck:
-    """Loads a staged engine as an agent does, and keeps the result.
-
-    Args:
-        enabled: whether to load it.
-
-    Attributes:
-        result: the result.
-    """
+    """Loads a staged engine as an agent does, and keeps the result."""
 
     def __init__(self, *, enabled: bool) -> None:
         self.result = "not checked"
@@ -33,11 +26,7 @@ class StagedCheck:
         self._description: EngineDescription | None = None
 
     def __call__(self, models: Path, name: str, _model: ModelDescription) -> None:
-        """Check the engine `name` in the directory `models`.
-
-        Raises:
-            EngineUnusable: it cannot be loaded.
-        """
+        """Check the engine `name` in the directory `models`."""
         if not self._enabled:
             return
         # Part of a program, which the library does not import.

@@ -120,11 +120,7 @@ def rollout(
 
 
 def _parse_share(text: str) -> float:
-    """Return a share from 0 to 1, written as ``10%``.
-
-    Raises:
-        InvalidInput: it is not a percentage from 0 % to 100 %.
-    """
+    """Return a share from 0 to 1, written as ``10%``."""
     from synergai.errors import InvalidInput
 
     number = text.removesuffix("%")

@@ -98,7 +98,6 @@ def accuracy_note(engine: str, without: Sequence[str], variants: Sequence[str]) 
     """Return what follows from unknown accuracies of variants; empty if nothing does.
 
     Args:
-        engine: the engine.
         without: the variants without an accuracy.
         variants: all of them, the first one first.
     """

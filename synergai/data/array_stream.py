@@ -30,12 +30,7 @@ _HEADER_READERS: Final = {
 
 
 class ArrayStream:
-    """An array in a file; the file stays the caller's.
-
-    Attributes:
-        shape: shape of the array.
-        dtype: its dtype.
-    """
+    """An array in a file; the file stays the caller's."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:

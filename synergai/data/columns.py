@@ -25,8 +25,6 @@ def match_columns(available: Iterable[str], engine: Engine, kind: str) -> dict[s
     A file may have more columns than the engine inputs; a single column needs no matching name.
 
     Args:
-        available: names of the columns.
-        engine: the engine.
         kind: what columns are called in the file's format.
     """
     names = list(available)
@@ -46,7 +44,6 @@ def count_rows(shapes: Mapping[str, tuple[int, ...]], engine: Engine) -> int | N
 
     Args:
         shapes: shape of the array for each input of the engine.
-        engine: the engine.
     """
     counts: dict[str, int | None] = {}
     for spec in engine.inputs:

@@ -13,7 +13,6 @@ def import_optional(module: str, purpose: str) -> Any:
     """Return the module, one of the extra ``data``.
 
     Args:
-        module: its name.
         purpose: what needs it, for the message.
     """
     try:

@@ -61,8 +61,6 @@ class InputInventory:
 
     Args:
         patterns: paths, directories, patterns, URLs and manifests.
-        engine: the engine that the inputs are for.
-        by_reference: whether the workers read the files.
         limit: bytes of the largest input.
 
     Attributes:

@@ -27,7 +27,6 @@ class ParquetRows:
 
     Args:
         file: the file, which this object closes.
-        engine: the engine.
 
     Attributes:
         count: number of inputs.

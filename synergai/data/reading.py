@@ -27,10 +27,6 @@ def read_results(path: str | os.PathLike[str]) -> Iterator[tuple[int, JobResult]
 
     Yields:
         The position of each input, and its result; one that failed has its ``error`` set.
-
-    Raises:
-        InvalidInput: there is no such directory, or a file is not a shard.
-        NotSupported: the shards are Parquet files, and pyarrow is not installed.
     """
     path = Path(path)
     if not path.exists():

@@ -49,7 +49,6 @@ class ResultDirectory:
         path: the directory; it is created if it does not exist.
 
     Attributes:
-        path: the directory.
         marker: whose results it has; None if it has none yet.
         cursor: where the results continue after its last shard.
         total: number of results in its shards.
@@ -130,7 +129,6 @@ class ResultDirectory:
 
         Args:
             results: the results after the last shard.
-            cursor: where they continue.
         """
         if self.marker is None or not self.marker.job_id:
             raise InvalidInput(f"{self.path} has not been claimed for a job")

@@ -66,7 +66,6 @@ class ArrayRows:
 
     Args:
         file: the file, which this object closes.
-        engine: the engine.
         archive: whether it is a ``.npz`` archive.
 
     Attributes:

@@ -33,8 +33,6 @@ class OutputColumn(msgspec.Struct, frozen=True):
     """Format of an output in a shard.
 
     Attributes:
-        name: name of the output.
-        column: name of its column.
         datatype: its datatype in the Open Inference Protocol.
         shape: its shape in every result; None if that differs between results.
     """
@@ -49,7 +47,6 @@ class ShardDescription(msgspec.Struct, frozen=True):
     """Description of a shard.
 
     Attributes:
-        job_id: the job.
         cursor: where its results continue after this shard.
         count: number of results in the shard.
         total: number of results in this and all earlier shards.

@@ -34,19 +34,11 @@ class ShardFormat(Protocol):
         ...
 
     def describe(self, path: Path) -> ShardDescription:
-        """Return a shard's description.
-
-        Raises:
-            InvalidInput: the file is no shard.
-        """
+        """Return a shard's description."""
         ...
 
     def read(self, path: Path) -> Iterator[JobResult]:
-        """Yield a shard's results.
-
-        Raises:
-            InvalidInput: the file is no shard.
-        """
+        """Yield a shard's results."""
         ...
 
 
@@ -72,9 +64,7 @@ def write_shard(
     Args:
         path: the file; its suffix is the format. It must not exist.
         results: the results, in the order of the cursor; not empty.
-        job_id: the job.
         cursor: where its results continue after the last of these.
-        total: number of results up to and including these.
     """
     if path.exists():
         raise FileExistsError(errno.EEXIST, "it exists already", str(path))

@@ -34,8 +34,6 @@ def has_values(path: str, engine: Engine, *, takes_files: bool) -> bool:
     """Return whether a file has rows of values, by its first lines; otherwise it is a manifest.
 
     Args:
-        path: the file.
-        engine: the engine.
         takes_files: whether the engine takes encoded files; a number may then be one's name.
     """
     names = [spec.name for spec in engine.inputs]

@@ -40,12 +40,9 @@ class AsyncSystem:
     Args:
         client: client of the gateway, entered on the event loop's thread. It must neither retry,
             which would hide failures, nor limit requests in flight: LoadGen schedules them.
-        engine: name of the engine.
-        library: the samples.
         deadline_s: deadline of each sample in seconds, sent to the gateway; None for none.
         window: limit of samples in flight, in which case latency counts from sending; None to
             send samples when issued, in which case latency counts from then.
-        completer: reports completed samples.
         counter: counts queries and outcomes.
     """
 

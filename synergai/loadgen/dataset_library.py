@@ -31,10 +31,6 @@ class DatasetLibrary:
 
     Responses are logged in the format of MLPerf's accuracy scripts: float32, one number for a
     class, rows of seven for boxes with the image's index in the first column.
-
-    Args:
-        dataset: the images.
-        image_input: name of the engine's image input.
     """
 
     def __init__(self, dataset: Dataset, image_input: str) -> None:

@@ -23,7 +23,6 @@ class Accuracy:
 
     Attributes:
         measure: name of the measure, such as ``top-1``.
-        value: its value, from 0 to 1.
         samples: number of evaluated responses.
     """
 
@@ -64,8 +63,4 @@ class SampleLibrary(Protocol):
         """Return the bytes that LoadGen's accuracy log stores for a sample's outputs."""
 
     def evaluate(self, log: Path) -> Accuracy | None:
-        """Return the accuracy of the responses in an accuracy log; None without ground truth.
-
-        Raises:
-            InvalidInput: `log` is not an accuracy log, or of another sample set.
-        """
+        """Return the accuracy of the responses in an accuracy log; None without ground truth."""

@@ -40,7 +40,6 @@ def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -
     """Run LoadGen against the gateway.
 
     Args:
-        settings: settings of the run.
         report: called with the progress from time to time.
     """
     try:

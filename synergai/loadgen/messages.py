@@ -37,7 +37,6 @@ class RunCounts:
         seconds: time from the first issue to the last completion.
         first_failure: error of the first failed query; empty if none failed.
         measure: name of the accuracy measure; empty if accuracy was not evaluated.
-        accuracy: its value, from 0 to 1.
         evaluated: number of evaluated responses.
     """
 

@@ -25,7 +25,6 @@ def run_settings(
     """Return LoadGen's settings of a run.
 
     Args:
-        queries: minimum number of queries.
         min_duration_s: minimum duration in seconds.
         fastest_s: latency of the fastest query seen so far, in seconds.
     """
@@ -67,10 +66,6 @@ def run_test(
 
     Args:
         issue: called with each query; every sample must be completed eventually.
-        settings: LoadGen's settings of the run.
-        logs: LoadGen's log settings.
-        count: number of samples.
-        performance_count: number of samples held in memory at a time.
         load: loads samples before they are issued.
         unload: drops samples that are no longer issued.
     """

@@ -33,8 +33,6 @@ class SampleSet:
     unchanged.
 
     Args:
-        samples: the samples.
-        origin: human-readable description of their source.
         output: name of the engine's first output.
         has_classes: the engine has an output ``classes``; see ``synergai.models.postprocess``.
     """

@@ -31,7 +31,6 @@ def scenario_settings(settings: LoadgenSettings, fastest_s: float) -> mlperf_loa
     applies first, then that file, then our settings if they were given explicitly.
 
     Args:
-        settings: our settings.
         fastest_s: latency in seconds of the fastest query seen so far, sent one at a time.
     """
     result = run_settings(settings.queries, settings.min_duration, fastest_s)

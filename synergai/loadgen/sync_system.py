@@ -28,11 +28,9 @@ class SyncSystem:
     """Sends queries on LoadGen's thread and completes their samples as responses arrive.
 
     Args:
-        client: client of the gateway.
         engine: name of the engine, or ``NAME/N`` for a version of it.
         library: the samples; requests are serialised when loaded, so as not to be timed.
         deadline_s: deadline of each sample in seconds, sent to the gateway; None for none.
-        completer: reports completed samples.
         counter: counts queries and outcomes.
     """
 

@@ -49,10 +49,7 @@ class Contents:
         """Append to a content; return the number of bytes received.
 
         Args:
-            sha256: its SHA-256.
             offset: the number of bytes that precede `data`.
-            data: the bytes.
-            size: size of the whole content.
         """
         with self._appending:
             return self._append(sha256, offset, data, size)

@@ -47,11 +47,7 @@ class Dataset(Protocol):
         """Return the number of images."""
 
     def image(self, index: int) -> bytes:
-        """Return the encoded image at `index`.
-
-        Raises:
-            NotFound: The file cannot be read.
-        """
+        """Return the encoded image at `index`."""
 
     def evaluate(self, predictions: Predictions) -> float:
         """Score predictions, from 0 to 1.
@@ -59,9 +55,6 @@ class Dataset(Protocol):
         Args:
             predictions: By image index, float32: a class, or rows of boxes; empty if the engine
                 returned nothing.
-
-        Raises:
-            InvalidInput: A prediction has the wrong shape.
         """
 
 
@@ -69,9 +62,6 @@ class ImageNet:
     """The ImageNet validation images and ``val_map.txt``, with a file name and a class per line.
 
     Images that are listed but missing are skipped, so a subset of the dataset works.
-
-    Args:
-        folder: Contains the images and the list.
     """
 
     output = CLASSES

@@ -79,8 +79,6 @@ def resize(pixels: Pixels, width: int, height: int, *, area: bool) -> Pixels:
 
     Args:
         pixels: uint8 [any, any, 3].
-        width: Of the result.
-        height: Of the result.
         area: Average over areas instead of interpolating bilinearly.
     """
     how = cv2.INTER_AREA if area else cv2.INTER_LINEAR

@@ -50,7 +50,6 @@ def stage_engine(
 
     Args:
         models: The model directory; created if missing.
-        name: The engine's name.
         version: Its version, for a folder in the engine's folder; empty for that folder itself.
         replace: Replace an existing engine of this name, or the version.
 
@@ -158,7 +157,6 @@ def add_model(
     """Copy a user's model into the model directory and record its digest.
 
     Args:
-        models: The model directory.
         source: The model file, or a SavedModel's folder.
         name: The engine's name; by default the source's name without its suffix.
         version: Its version, which is put into its own folder and keeps the settings of the

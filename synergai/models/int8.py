@@ -38,8 +38,6 @@ def quantise(source: Path, target: Path, samples: Sequence[Sample]) -> None:
     """Write the model of a file with 8-bit integers.
 
     Args:
-        source: an ONNX file.
-        target: file to write.
         samples: inputs by name, as the model takes them; `CALIBRATION_SAMPLES` of them, spread
             evenly, are used.
     """

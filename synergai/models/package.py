@@ -57,11 +57,6 @@ def pack(source: Path, name: str, version: int) -> Package:
     All files of a folder belong to it, except hidden ones and other versions. A version's folder
     has the ``engine.toml``, ``samples.npz`` and warm-up files of the engine's folder unless it has
     its own. Files are read once, to compute their digests.
-
-    Args:
-        source: the file or folder.
-        name: name of the engine that it is to be.
-        version: its version.
     """
     validate_name(name, "engine name")
     validate_stored_version(version)

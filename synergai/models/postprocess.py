@@ -43,12 +43,7 @@ class Postprocessor(Protocol):
         """Names of the model outputs it reads."""
 
     def derive(self, outputs: Mapping[str, Array]) -> Array:
-        """Return the derived output.
-
-        Raises:
-            InvalidInput: The model's outputs do not have the expected shapes. They can still be
-                requested themselves, so the request is at fault.
-        """
+        """Return the derived output."""
 
 
 class ClassPostprocessor:
@@ -124,7 +119,6 @@ def top_classes(output: Array, count: int, *, as_imagenet: bool = False) -> Arra
 
     Args:
         output: Numbers; the leading axis is the batch if there are several axes.
-        count: Maximum number of classes.
         as_imagenet: Number classes as the output ``classes`` does.
 
     Returns:

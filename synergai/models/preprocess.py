@@ -82,7 +82,6 @@ def prepare(family: Preprocessing, image: Pixels | bytes) -> Array:
     """Prepare an image for models of a family: float32 or uint8 [size, size, 3], RGB.
 
     Args:
-        family: The model's family.
         image: uint8 [height, width, 3] in RGB order, or the contents of a JPEG or PNG file.
     """
     pixels = _decode(image)
@@ -103,7 +102,6 @@ class ImageInput:
     """A model's input that accepts images.
 
     Args:
-        preprocess: The name of the family.
         spec: The input: N x C x H x W or N x H x W x C, with real or integer elements.
         quantisation: The quantisation of an integer input, if the model has one.
     """

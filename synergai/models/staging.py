@@ -28,7 +28,6 @@ def staging_folder(models: Path, name: str) -> Iterator[Path]:
     """Yield an empty folder for this block, removed afterwards.
 
     Args:
-        models: The model directory.
         name: The engine's name, which becomes part of the folder's name.
     """
     remove_stale(models)
@@ -48,7 +47,6 @@ def install_staged(staging: Path, staged: Path, models: Path) -> None:
     Args:
         staging: The staging folder, which receives replaced files.
         staged: The folder in it, under the name that it gets in the model directory.
-        models: The model directory.
     """
     name = staged.relative_to(staging)
     target = models / name

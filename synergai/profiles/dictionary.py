@@ -172,10 +172,6 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
         """Return whether it is no worse than `known`, the entry of the same configuration.
 
         A prediction replaces only another prediction.
-
-        Args:
-            known: the entry that would be replaced.
-            keep_undisturbed: whether a disturbed entry is worse than a measured one.
         """
         if self.label == PREDICTED:
             return known.label == PREDICTED
@@ -188,7 +184,6 @@ class ProfileEntry(Struct, frozen=True, kw_only=True):
 
         Args:
             digest: SHA-256 of the engine's model file.
-            runtime: inference runtime and its version.
         """
         pairs = ((self.digest, digest), (self.runtime, runtime))
         return any(mine and theirs and mine != theirs for mine, theirs in pairs)

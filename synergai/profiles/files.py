@@ -93,8 +93,6 @@ def add_to_dictionary(
     The file is created if it does not exist.
 
     Args:
-        path: the file.
-        entries: what to add.
         keep_undisturbed: whether measured entries stay rather than be replaced by disturbed ones.
             Predicted ones never replace others.
         max_entries: most entries that the file may grow to; None for any number.

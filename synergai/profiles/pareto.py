@@ -14,7 +14,6 @@ def front(items: Iterable[T], figures: Callable[[T], tuple[float, float]]) -> li
     """Return the items that no other one exceeds in one figure and equals in the other.
 
     Args:
-        items: what to choose from.
         figures: two figures of an item; more is better.
 
     Returns:

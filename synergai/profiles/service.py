@@ -131,7 +131,6 @@ class ProfileService:
         """Write an entry observed by the core in the background, with the current date.
 
         Args:
-            entry: the entry.
             digest: SHA-256 of the model file that was observed; empty if not known.
         """
         _log.info(

@@ -143,20 +143,13 @@ class DictionaryStore:
 
         Args:
             thorough: whether to compare indexes with their tables as well, which takes longer.
-
-        Raises:
-            SynergaiError: the file is damaged, or cannot be read.
         """
         with self._translated():
             if fault := database.find_damage(self._connection, thorough=thorough):
                 raise self._damaged(fault)
 
     def changed_by_others(self) -> bool:
-        """Return whether another process has changed the database since it was last read.
-
-        Raises:
-            SynergaiError: the file cannot be read.
-        """
+        """Return whether another process has changed the database since it was last read."""
         with self._translated():
             return bool(self._connection.pragma("data_version") != self._data_version)
 
@@ -184,7 +177,6 @@ class DictionaryStore:
         """Add or replace `entries` in one transaction.
 
         Args:
-            entries: what to add.
             keep_undisturbed: whether measured entries stay rather than be replaced by disturbed
                 ones. Predicted ones never replace others.
             max_entries: most entries that the file may grow to; None for any number.

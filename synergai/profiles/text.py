@@ -40,7 +40,6 @@ def read_csv(text: str, where: str = "CSV") -> ConfigurationDictionary:
     """Read CSV in our own format or the thesis's; ``#`` lines before the header are comments.
 
     Args:
-        text: content of the file.
         where: name of the file, for messages.
     """
     lines = text.splitlines(keepends=True)
@@ -80,7 +79,6 @@ def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
     """Read the format of `write_json`.
 
     Args:
-        text: content of the file.
         where: name of the file, for messages.
     """
     try:

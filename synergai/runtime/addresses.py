@@ -11,11 +11,7 @@ _SCHEMES: Final = ("http://", "https://")
 
 
 def refuse_url(address: str) -> str:
-    """Return `address`, unless it is a URL, which gRPC would take for a misformatted name.
-
-    Raises:
-        InvalidInput: it is a URL.
-    """
+    """Return `address`, unless it is a URL, which gRPC would take for a misformatted name."""
     for scheme in _SCHEMES:
         if address.startswith(scheme):
             raise InvalidInput(f"{address!r} is not an address: leave out {scheme!r}")

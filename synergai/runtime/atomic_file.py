@@ -14,9 +14,6 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         path: the file; its directory must exist.
         text: new content, written as UTF-8.
         mode: permissions of the file; only the owner can read it while it is written.
-
-    Raises:
-        OSError: the file cannot be written; the old content is kept.
     """
     with NamedTemporaryFile(
         "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}-", delete=False

@@ -39,12 +39,7 @@ def connect(path: Path, *, create: bool = False) -> apsw.Connection:
     A log that is damaged can thus be looked at without losing the rest of it.
 
     Args:
-        path: the database.
         create: whether to create it if it does not exist.
-
-    Raises:
-        apsw.Error: it cannot be opened.
-        InternalError: SQLite's checksums are not installed.
     """
     _load_checksums()
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
@@ -64,9 +59,6 @@ def transaction(connection: apsw.Connection, *, writes: bool) -> Iterator[None]:
 
     One that writes waits for other writers before it begins. If it read first, it could not wait
     later: SQLite lets its first write fail at once while another process writes.
-
-    Raises:
-        apsw.BusyError: other connections kept the database locked for the busy timeout.
     """
     connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
     try:
@@ -81,11 +73,7 @@ def find_damage(connection: apsw.Connection, *, thorough: bool = False) -> str:
     """Read all pages and check them; return what is wrong, empty if nothing is.
 
     Args:
-        connection: the database.
         thorough: see `find_faults`.
-
-    Raises:
-        apsw.BusyError: other connections kept the database locked for the busy timeout.
     """
     if connection.reserve_bytes() != _CHECKSUM_BYTES:
         return "its pages have lost their checksums"
@@ -96,11 +84,7 @@ def find_faults(connection: apsw.Connection, *, thorough: bool = False) -> list[
     """Read all pages and check them; return what is wrong, for people.
 
     Args:
-        connection: the database.
         thorough: whether to compare indexes with their tables as well, which takes longer.
-
-    Raises:
-        apsw.BusyError: other connections kept the database locked for the busy timeout.
     """
     try:
         check = "integrity_check" if thorough else "quick_check"

@@ -14,11 +14,7 @@ _DURATION: Final = re.compile(
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a duration; without a unit, it is in seconds. It may be negative.
-
-    Raises:
-        InvalidInput: it is not a duration.
-    """
+    """Return the seconds of a duration; without a unit, it is in seconds. It may be negative."""
     bare = text.strip().lower()
     try:
         match = _DURATION.fullmatch(bare)

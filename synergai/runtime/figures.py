@@ -32,11 +32,7 @@ def make_figure(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, creating its directory if needed.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a figure as PNG, creating its directory if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure)
     figure.savefig(path, dpi=_DPI)
@@ -80,7 +76,6 @@ def fit_scale(axes: Axes, series: Iterable[float]) -> None:
     Below the smallest series that is not zero, the logarithmic axis is linear down to 0.
 
     Args:
-        axes: the axes.
         series: a typical value of each series, such as its mean; at least 0.
     """
     sizes = [each for each in series if each > 0 and math.isfinite(each)]

@@ -37,7 +37,6 @@ class IdleTrimmer:
     """Trims a heap if the process was idle since the last look at it.
 
     Args:
-        heap: the heap.
         clock: returns monotonic seconds.
         cpu: returns the processor time that the process has used, in seconds.
         resident: returns the bytes of the process that are in memory.

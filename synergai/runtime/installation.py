@@ -105,12 +105,7 @@ def _interpreter(programs: Path, root: Path) -> str:
 
 
 def path_problem(path: str, instead: str) -> str:
-    """Return why a service cannot use a path that is written into its unit; empty if it can.
-
-    Args:
-        path: the path.
-        instead: a directory to suggest.
-    """
+    """Return why a service cannot use a path that is written into its unit; empty if it can."""
     if not path.startswith("/") or any(c in path for c in "\n\"'\\$% "):
         return f"{path!r} must be an absolute path without spaces, quotes, '$' and '%'"
     if path.startswith(tuple(f"{private}/" for private in _PRIVATE_PATHS)):
@@ -122,7 +117,6 @@ def find_problem(step: Step, root: Path) -> str:
     """Return why `step` would fail on this machine, as far as visible now; empty if it would not.
 
     Args:
-        step: the step.
         root: directory that takes the place of ``/`` for files.
     """
     match step:
@@ -157,13 +151,7 @@ def execute(steps: Sequence[Step], root: Path = Path("/")) -> None:
     """Execute the steps, if none of them is known to fail.
 
     Args:
-        steps: the plan.
         root: directory that takes the place of ``/`` for files.
-
-    Raises:
-        NotSupported: a step would fail; nothing was changed.
-        Unavailable: a command failed; earlier steps remain, and executing all again is safe.
-        OSError: a file cannot be written.
     """
     for step in steps:
         if problem := find_problem(step, root):
@@ -186,15 +174,7 @@ def execute(steps: Sequence[Step], root: Path = Path("/")) -> None:
 
 
 def read_unit(name: str, programs: str = PROGRAMS) -> str:
-    """Return a file of ``deploy/systemd``, from the package or a checkout.
-
-    Args:
-        name: the file's name.
-        programs: directory of the programs that it is to run.
-
-    Raises:
-        NotFound: this installation of SynergAI lacks the file.
-    """
+    """Return a file of ``deploy/systemd``, from the package or a checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / "systemd", package.parent / "deploy" / "systemd"):
         if (folder / name).is_file():

@@ -14,7 +14,6 @@ def own_like(directory: Path, file: Path | int) -> None:
     """Give a file to the owner of a directory if this process runs as root.
 
     Args:
-        directory: the service's directory.
         file: path or descriptor of the file. A link is not followed: the owner could have made it.
     """
     if os.geteuid():

@@ -20,7 +20,6 @@ class Registry(Generic[T]):
     """Factories of `T` by name, each imported on first use.
 
     Args:
-        group: entry point group in which third parties register theirs.
         builtin: ``module:attribute`` by name.
     """
 
@@ -34,11 +33,7 @@ class Registry(Generic[T]):
         return sorted({*self._builtin, *plugins})
 
     def get(self, name: str) -> Callable[..., T]:
-        """Return the factory registered as `name`.
-
-        Raises:
-            InvalidInput: there is none, or the plug-in cannot be imported.
-        """
+        """Return the factory registered as `name`."""
         if name in self._builtin:
             module, _, attribute = self._builtin[name].partition(":")
             return cast("Callable[..., T]", getattr(import_module(module), attribute))
@@ -47,11 +42,7 @@ class Registry(Generic[T]):
         raise self._unknown(name)
 
     def check(self, name: str) -> str:
-        """Return `name`, without importing what is registered under it.
-
-        Raises:
-            InvalidInput: there is none.
-        """
+        """Return `name`, without importing what is registered under it."""
         if name in self._builtin or _entry_points(self._group).select(name=name):
             return name
         raise self._unknown(name)
@@ -74,11 +65,7 @@ class Registry(Generic[T]):
             ) from error
 
     def create(self, name: str, options: Mapping[str, str]) -> T:
-        """Create an instance of `name` with the operator's `options`.
-
-        Raises:
-            InvalidInput: the name or an option is unknown, or a value is invalid.
-        """
+        """Create an instance of `name` with the operator's `options`."""
         factory = self.get(name)
         parameters = signature(factory).parameters
         takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())

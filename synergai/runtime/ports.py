@@ -27,9 +27,6 @@ def check_free(addresses: Iterable[str]) -> None:
 
     Args:
         addresses: ``HOST:PORT`` each; any port is free if it is 0.
-
-    Raises:
-        Unavailable: a port is in use, or a host is not an address of this machine.
     """
     for address in addresses:
         for each in bind(address):
@@ -43,9 +40,6 @@ def bind(address: str, backlog: int = 0, *, both_families: bool = False) -> list
         address: ``HOST:PORT``; port 0 chooses a free port.
         backlog: connections that may wait to be accepted; 0 if the sockets do not listen.
         both_families: whether any wildcard stands for IPv4 and IPv6, as gRPC has it.
-
-    Raises:
-        Unavailable: the port is in use, or the host is not an address of this machine.
     """
     host, _, text = address.rpartition(":")
     host, port = host.strip("[]"), int(text)

@@ -20,9 +20,6 @@ def ready_file(path: Path | None, **addresses: str) -> Iterator[None]:
     """Keep a JSON file with `addresses` and the process id at `path` while the context is open.
 
     The file is created atomically. Does nothing if `path` is None.
-
-    Raises:
-        Unavailable: the file cannot be written.
     """
     if path is None:
         yield

@@ -47,10 +47,6 @@ def run_with_report_pipe(command: Sequence[str], log: Path) -> Iterator[IO[bytes
 
     Args:
         command: command line, to which ``--report FD`` is added.
-        log: file for the process's standard output and error.
-
-    Raises:
-        OSError: the log cannot be written, or the command cannot be run.
     """
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as lines:

@@ -78,11 +78,7 @@ class SendQueue(Generic[T]):
         self.close(None if reader.cancelled() else reader.exception())
 
     async def get_batch(self) -> list[T]:
-        """Wait for items and return all of them, in order; an empty list once closed.
-
-        Raises:
-            BaseException: the error that the queue was closed with.
-        """
+        """Wait for items and return all of them, in order; an empty list once closed."""
         while not self._items:
             if self._error is not None:
                 raise self._error

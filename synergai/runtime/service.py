@@ -42,7 +42,6 @@ def run_service(
 
     Args:
         make: factory of the service; called on the running loop, which gRPC objects bind to.
-        log_level: minimum level of messages logged to standard error.
     """
     import uvloop  # deferred to keep --help fast
 

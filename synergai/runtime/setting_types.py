@@ -60,11 +60,7 @@ def validate_address(text: str, example: str = "127.0.0.1:8001") -> str:
     """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 stands for a free one.
 
     Args:
-        text: the address.
         example: a valid address of the same kind, for the message.
-
-    Raises:
-        InvalidInput: it is not an address.
     """
     host, separator, port = refuse_url(text).rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -81,11 +77,7 @@ def validate_address(text: str, example: str = "127.0.0.1:8001") -> str:
 
 
 def parse_cores(parts: object) -> tuple[int, ...]:
-    """Parse core numbers and ranges such as ``2-5``; return them sorted, without duplicates.
-
-    Raises:
-        InvalidInput: a part is neither, or this machine has no such core.
-    """
+    """Parse core numbers and ranges such as ``2-5``; return them sorted, without duplicates."""
     cores: set[int] = set()
     configured = os.sysconf("SC_NPROCESSORS_CONF")  # includes cores that a power mode has disabled
     for part in parts if isinstance(parts, list | tuple) else (parts,):
@@ -106,11 +98,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def parse_size(value: object) -> object:
-    """Parse a number of bytes such as ``20GB`` or ``512MiB``; numbers are left as they are.
-
-    Raises:
-        InvalidInput: a text is not a size.
-    """
+    """Parse a number of bytes such as ``20GB`` or ``512MiB``; numbers are left as they are."""
     if not isinstance(value, str):
         return value
     found = _SIZE.fullmatch(value.strip())
@@ -126,11 +114,7 @@ def _seconds(value: object) -> object:
 
 
 def parse_share(value: object) -> object:
-    """Return a share, or a percentage such as ``1%``, as a number; other types as they are.
-
-    Raises:
-        InvalidInput: it is not from 0% to 100%.
-    """
+    """Return a share, or a percentage such as ``1%``, as a number; other types as they are."""
     if not isinstance(value, str):
         return value
     try:

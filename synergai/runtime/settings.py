@@ -113,11 +113,7 @@ class Option(NamedTuple):
         return next((mark.metavar for mark in self._marks(Parsed, Checked) if mark.metavar), "")
 
     def convert(self, value: Any) -> Any:
-        """Return the value of the field for one that was given, such as the text of an option.
-
-        Raises:
-            InvalidInput: it is invalid.
-        """
+        """Return the value of the field for one that was given, such as the text of an option."""
         given = value
         if isinstance(value, str):
             value = _split(value, self.bare_type)
@@ -170,11 +166,6 @@ class Settings(Struct, frozen=True, kw_only=True):
 
         Args:
             options: options given on the command line, by field name.
-            file: the TOML file.
-
-        Raises:
-            InvalidSettings: a value is invalid, or the file cannot be read, is not TOML, or has an
-                unknown key.
         """
         known = options_of(cls)
         from_file = _read(file)

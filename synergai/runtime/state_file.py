@@ -24,13 +24,7 @@ _PRIVATE = 0o600
 
 
 class StateDamaged(Unavailable):
-    """A state file is damaged.
-
-    Args:
-        path: the file.
-        fault: what is wrong with it.
-        remedy: what to do about it.
-    """
+    """A state file is damaged."""
 
     def __init__(self, path: Path, fault: str, remedy: str) -> None:
         super().__init__(f"{path} is damaged: {fault}. {remedy}")
@@ -49,12 +43,7 @@ class StateFile(Generic[T]):
 
     Args:
         path: the file; its directory must exist.
-        kind: type of the value.
         remedy: what to do if it is damaged, for the error.
-
-    Raises:
-        StateDamaged: the file is damaged.
-        Unavailable: it cannot be read or written; so do all methods.
     """
 
     def __init__(self, path: Path, kind: type[T], remedy: str) -> None:

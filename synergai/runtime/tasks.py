@@ -33,11 +33,7 @@ class TaskBag:
         return task
 
     async def complete(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end, even if the caller is cancelled; return its result.
-
-        Raises:
-            Exception: `work` failed. If the caller was cancelled, that is logged instead.
-        """
+        """Run `work` to its end, even if the caller is cancelled; return its result."""
         task = self._add(work)
         try:
             return await asyncio.shield(task)

@@ -63,12 +63,8 @@ class SchedulerCore:
     """Decides which worker runs which queries of which job, in which configuration.
 
     Args:
-        settings: scheduling options.
         dictionary: profiled engine speeds; the core adds the profiles it learns.
         epoch: increases with every start of the gateway, and assignment ids with it.
-
-    Raises:
-        InvalidInput: the policy does not exist or rejects its options.
 
     Attributes:
         state: the kernel.
@@ -120,7 +116,6 @@ class SchedulerCore:
         """Apply an event and return the commands to execute, in order.
 
         Args:
-            event: what happened.
             now: when it happened, in monotonic seconds; never earlier than the previous event.
         """
         state = self.state

@@ -42,9 +42,6 @@ class EventLog:
 
     Writes happen on the event loop and are buffered: a killed gateway loses the unwritten tail.
     On a write error the log is closed and the gateway continues without it.
-
-    Raises:
-        Unavailable: the file cannot be opened.
     """
 
     def __init__(
@@ -123,14 +120,10 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
     """Feed the recorded events to a new core.
 
     Args:
-        path: the event log.
         cpu_clock: returns CPU seconds; read before and after each event.
 
     Yields:
         One step per recorded event; without a last line that was cut off.
-
-    Raises:
-        InvalidInput: the file is not an event log of this version.
     """
     with _opened(path) as lines:
         head = _head(path, next(lines, ""))
@@ -169,11 +162,7 @@ def _decode_step(line: str, where: str) -> tuple[Event, float, list[Command]]:
 
 
 def recorded_settings(path: Path) -> SchedulingSettings:
-    """Return the settings of the core that an event log is of.
-
-    Raises:
-        InvalidInput: the file is not an event log of this version.
-    """
+    """Return the settings of the core that an event log is of."""
     with _opened(path) as lines:
         return _decode_settings(path, _head(path, next(lines, "")).settings)
 

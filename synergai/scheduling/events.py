@@ -155,8 +155,6 @@ class SessionLoaded(Struct, frozen=True):
     """A session became resident.
 
     Attributes:
-        worker_id: the worker.
-        session: the session.
         setup_s: load time; 0 if unknown.
         bytes: memory that it takes; 0 if unknown.
     """
@@ -171,8 +169,6 @@ class SessionDropped(Struct, frozen=True):
     """A session is no longer resident, or was not loaded.
 
     Attributes:
-        worker_id: the worker.
-        session: the session.
         no_room: the worker had no memory to preload it, or to keep it.
         bytes: memory that it takes, or more; 0 if unknown.
     """
@@ -346,7 +342,6 @@ class Load(Struct, frozen=True):
     """Preload a session; ``SessionLoaded`` or ``SessionDropped`` follows.
 
     Attributes:
-        worker_id: the worker.
         session: what it loads.
         estimate_s: estimated time until it is loaded, with the work ahead of it; 0 if unknown.
     """
@@ -374,7 +369,6 @@ class Pause(Struct, frozen=True):
     """An engine host of the worker crashed while it computed a variant, which pauses there.
 
     Attributes:
-        worker_id: the worker.
         session: the engine in this variant.
         pause_s: seconds for which it is not used.
     """

@@ -55,7 +55,6 @@ def predefined_configurations(profile: Profile, options: Mapping[str, str]) -> d
     """Return one configuration per worker class, as `number_configurations` names it.
 
     Args:
-        profile: with the original configurations.
         options: configurations by worker class; the default is the largest one.
     """
     result = {}

@@ -40,8 +40,6 @@ def run_live(
 
     Args:
         workload: with numbered configurations and warm or prewarmed sessions.
-        policy: scheduling policy.
-        scale: speedup over profiled times.
         directory: for models, state and logs; empty or new.
         options: policy options in profiled time, including predefined configurations by worker
             class.

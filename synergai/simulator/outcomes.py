@@ -41,7 +41,6 @@ def job_outcomes(
     """Return the outcomes of jobs.
 
     Args:
-        jobs: the jobs.
         spans: every assignment as executed.
         finished: completion times; jobs that did not finish are missing.
     """

@@ -57,15 +57,7 @@ class Recording:
 def read_recording(
     path: Path, workload: Workload, policy: str, scale: float, jobs: Mapping[str, Job]
 ) -> Recording:
-    """Read and replay the event log of a workload.
-
-    Args:
-        path: the log.
-        workload: the workload that ran.
-        policy: its scheduling policy.
-        scale: speedup over profiled times.
-        jobs: the workload's jobs by gateway job id.
-    """
+    """Read and replay the event log of a workload."""
     log = read_log(path)
     origin = log.jobs[0].arrival if log.jobs else 0.0
 
@@ -116,7 +108,6 @@ class GatewayLog:
         finished: completion times; rejected, failed and expired jobs are missing.
         failed: the rejected, failed and expired jobs.
         decisions_s: CPU seconds of each decision, when the events were replayed.
-        classes: worker classes by worker.
         ended: time of the last event.
         events: number of recorded events.
         mismatches: number of events after which the replayed commands differ.

@@ -115,8 +115,6 @@ def simulate(
     """Run a workload to its end, or until too many jobs are late.
 
     Args:
-        workload: jobs and their true durations.
-        settings: policy and options of the core.
         dictionary: what the scheduler knows of the profile; None for all of it.
         most_late: jobs that may be late; the run ends with the next one. None for no limit.
     """

@@ -52,8 +52,6 @@ def one_of(name: str, names: list[str], kind: str) -> str:
     """Return `name` if it is one of `names`.
 
     Args:
-        name: what was given.
-        names: what there is.
         kind: what they are names of, for the error message.
     """
     if name not in names:

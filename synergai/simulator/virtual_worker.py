@@ -32,8 +32,6 @@ class BusySpan:
     """An assignment as executed.
 
     Attributes:
-        worker_id: the worker.
-        job_id: the job.
         engine: the job's engine.
         configuration: how the worker ran it.
         first: its first query.
@@ -110,7 +108,6 @@ class Loaded:
     """A preload, as executed.
 
     Attributes:
-        worker_id: the worker.
         session: what it loads.
         left_s: worker time that it still takes.
         parts: when it ran; in between, assignments did.
@@ -137,8 +134,6 @@ class VirtualSessionChange:
 
     Attributes:
         at: when.
-        worker_id: the worker.
-        session: the session.
         resident: whether it is resident from then on.
         load: the preload that made it so; None if an assignment did, or it was dropped.
     """
@@ -154,9 +149,6 @@ class VirtualWorker:
     """One simulated worker.
 
     Args:
-        worker: the worker as the scheduler knows it.
-        workload: source of actual durations.
-        jobs: the workload's jobs by id.
         call_at: schedules a callback: ``call_at(instant, callback)``.
         notify: passes an event to the scheduler.
     """

@@ -253,14 +253,9 @@ def draw(
     experiment.
 
     Args:
-        profile: source of times.
-        experiment: demand and frequency.
-        seed: random seed.
         sessions: when T_pre is paid.
-        t_pre: whether T_pre depends on the number of queries.
         estimate_error: standard deviation of the logarithm of actual over profiled times, drawn
             once per job and worker class.
-        count: number of jobs.
         rate: arrivals per second, relative to the experiment's, or to those given.
         given: at least `count` arrivals, in their order; what they leave open is drawn. None for
             those of the experiment.

@@ -45,8 +45,6 @@ class CheckedVariant:
     """Results of running a variant.
 
     Attributes:
-        inputs: its inputs.
-        outputs: its outputs.
         unverified: why it is not known to work; empty if it is.
         labelled: number of labelled samples that it was run on.
         correct: number of these that it answered correctly.
@@ -63,11 +61,7 @@ class VariantCheck(Protocol):
     """Runs a variant on the engine's samples, in an engine host."""
 
     def __call__(self, models: Path, name: str, variant: str) -> CheckedVariant:
-        """Run a variant of an engine in a model directory.
-
-        Raises:
-            EngineUnusable: it cannot be loaded or run.
-        """
+        """Run a variant of an engine in a model directory."""
 
 
 def make_variants(
@@ -81,11 +75,9 @@ def make_variants(
     """Add an 8-bit variant of each model of an engine; return the engine.
 
     Args:
-        models: the model directory.
         name: the engine, or a version of it.
         check: checks each variant.
         say: called with a message about each step.
-        again: whether to make those again that are there.
     """
     definition, folder = _find(models, name)
     try:
@@ -119,8 +111,6 @@ class _Workshop:
     """Makes variants in a copy of an engine.
 
     Args:
-        definition: the engine.
-        original: its folder.
         staging: an empty folder, which becomes the model directory of the copy.
         check: checks each variant.
         say: called with a message about each step.

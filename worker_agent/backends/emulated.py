@@ -74,15 +74,11 @@ class EmulatedBackend:
     Queries follow an absolute schedule: a query that ends late shortens the next ones.
 
     Args:
-        path: the model file.
         threads: selects the configuration, unless `provider` does.
         provider: the execution provider; None for the CPU.
         clock: a monotonic clock.
         sleep: sleeps for the given number of seconds; None for until then or an interrupt.
         age_s: returns the seconds since the setup began; by default, with the process.
-
-    Raises:
-        EngineUnusable: on construction, if the file is invalid or lacks the configuration.
     """
 
     def __init__(
@@ -124,11 +120,7 @@ class EmulatedBackend:
         self._setup_job_until = now
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Return the model's outputs, or the input as every output, after the query's duration.
-
-        Raises:
-            Interrupted: the computation was interrupted.
-        """
+        """Return the model's outputs, or the input as every output, after the query's duration."""
         if self._model is None:
             array = inputs[_INPUT.name]
             answer = [array for _ in outputs]

@@ -31,7 +31,6 @@ def run_with_bfloat16(
 
     Args:
         session: the ``onnxruntime.InferenceSession``.
-        outputs: names of the outputs.
         inputs: arrays by name; bfloat16 tensors as bit patterns.
         bfloat16: names of the bfloat16 tensors.
         options: the ``onnxruntime.RunOptions``.

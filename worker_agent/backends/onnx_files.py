@@ -41,11 +41,7 @@ _MAX_DEPTH: Final = 100
 
 
 def check_files(model: Path) -> None:
-    """Check that all external weights of the ONNX file `model` are in its folder.
-
-    Raises:
-        EngineUnusable: a weight file is outside of the folder, or `model` is not an ONNX file.
-    """
+    """Check that all external weights of the ONNX file `model` are in its folder."""
     folder = model.parent.resolve()
     with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         try:

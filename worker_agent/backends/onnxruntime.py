@@ -63,7 +63,6 @@ class OnnxRuntimeBackend:
     """A model in an ONNX Runtime session.
 
     Args:
-        path: the model file.
         threads: number of intra-op threads; the runtime's default is wrong if cores are offline.
         provider: the execution provider; None for the CPU.
 
@@ -72,10 +71,6 @@ class OnnxRuntimeBackend:
         outputs: output tensors.
         elsewhere: share of the nodes that `provider` does not run, 0 to 1; None if it is not
             known.
-
-    Raises:
-        EngineUnusable: on construction, if the runtime cannot load the model, or not with
-            `provider`, or a tensor has no datatype in the Open Inference Protocol.
     """
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
@@ -128,11 +123,7 @@ class OnnxRuntimeBackend:
         )
 
     def _check_provider(self, provider: ProviderChoice) -> float | None:
-        """Check that the session uses the provider; return the share of nodes elsewhere.
-
-        Raises:
-            EngineUnusable: the runtime has fallen back to another one.
-        """
+        """Check that the session uses the provider; return the share of nodes elsewhere."""
         runtime_name = provider.details.runtime_name
         used = self._session.get_providers()
         if used[:1] != [runtime_name]:
@@ -154,13 +145,7 @@ class OnnxRuntimeBackend:
         return (total - there) / total
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query or batch.
-
-        Raises:
-            InvalidInput: the runtime rejects the inputs.
-            EngineUnusable: the runtime fails for another reason.
-            Interrupted: the computation was interrupted.
-        """
+        """Compute the named outputs, in that order, for one query or batch."""
         if self._texts:
             inputs = {
                 name: _to_text(name, array) if name in self._texts else array

@@ -69,10 +69,6 @@ class TensorflowBackend:
         threads: number of intra-op threads; operations run sequentially.
         inputs: input tensors of a frozen graph; by default its placeholders.
         outputs: output tensors of a frozen graph; by default the tensors without a consumer.
-
-    Raises:
-        EngineUnusable: on construction, if TensorFlow cannot load the model, or a tensor has no
-            datatype in the Open Inference Protocol.
     """
 
     def __init__(
@@ -103,12 +99,7 @@ class TensorflowBackend:
             raise EngineUnusable(f"{path.name} has no tensor inputs or no tensor outputs")
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query or batch.
-
-        Raises:
-            InvalidInput: the runtime rejects the inputs.
-            EngineUnusable: the runtime fails for another reason.
-        """
+        """Compute the named outputs, in that order, for one query or batch."""
         try:
             tensors = {
                 name: tf.constant(inputs[name], declared.dtype)

@@ -50,7 +50,6 @@ class TfliteBackend:
     ``synergai.models.formats.inspect.check``. Quantised tensors are passed as integers.
 
     Args:
-        path: the model file.
         threads: number of threads, including the calling thread.
         provider: ``XNNPACK`` to insist on it, ``Builtin`` to do without it; None for the default.
 
@@ -58,10 +57,6 @@ class TfliteBackend:
         inputs: input tensors.
         outputs: output tensors.
         quantisations: quantisation parameters of the quantised inputs and outputs, by name.
-
-    Raises:
-        EngineUnusable: on construction, if the runtime cannot load the model, or not with
-            `provider`, or a tensor has no datatype in the Open Inference Protocol.
     """
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
@@ -98,12 +93,7 @@ class TfliteBackend:
         self._shapes = {details["name"]: tuple(details["shape"]) for details in inputs}
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Compute the named outputs, in that order, for one query or batch.
-
-        Raises:
-            InvalidInput: the runtime rejects the inputs.
-            EngineUnusable: the runtime fails for another reason.
-        """
+        """Compute the named outputs, in that order, for one query or batch."""
         try:
             self._resize(inputs)
             for name, index in self._indices.items():

@@ -22,16 +22,7 @@ _CHUNK: Final = 100
 
 
 def check_engine(models: Path, name: str) -> EngineDescription:
-    """Load an engine once and describe it.
-
-    Args:
-        models: the model directory.
-        name: the engine's name.
-
-    Raises:
-        BackendMissing: its backend is not installed here.
-        EngineUnusable: it cannot be loaded.
-    """
+    """Load an engine once and describe it."""
     session = Session(EngineName(name), Configuration(1))
     try:
         with HostClient(models, session, timeout=_TIMEOUT_S) as host:
@@ -44,12 +35,7 @@ def check_engine(models: Path, name: str) -> EngineDescription:
 
 
 def check_variant(models: Path, name: str, variant: str) -> CheckedVariant:
-    """Load a variant of an engine once, and run the engine's samples.
-
-    Raises:
-        BackendMissing: its backend is not installed here.
-        EngineUnusable: it cannot be loaded or run.
-    """
+    """Load a variant of an engine once, and run the engine's samples."""
     session = Session(EngineName(name), Configuration(1, variant=variant))
     labelled = correct = 0
     give_up_at = time.monotonic() + _ACCURACY_S

@@ -27,7 +27,6 @@ class EmulatedBoard:
     """An emulated board. Created by `create`.
 
     Attributes:
-        kind: the kind of board.
         root: its directory.
         jetpack: JetPack release, 4 or 5, which determines the layout of the files.
     """

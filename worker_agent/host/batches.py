@@ -28,11 +28,7 @@ BatchKey: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, np.dtype[Any],
 
 
 def check_batchable(engine: Engine) -> None:
-    """Check that the model accepts batches if the engine definition allows them.
-
-    Raises:
-        EngineUnusable: the first dimension of a tensor is fixed.
-    """
+    """Check that the model accepts batches if the engine definition allows them."""
     if engine.max_batch == 1:
         return
     for spec in (*engine.inputs, *engine.outputs):
@@ -60,10 +56,6 @@ class BatchCandidate(Struct, frozen=True):
 def batch_key(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int, BatchKey] | None:
     """Return the number of rows of a query, and its key, equal for queries that can share a batch.
 
-    Args:
-        inputs: model inputs by name.
-        outputs: names of the outputs to compute.
-
     Returns:
         None if the inputs have no common size of the first axis.
     """
@@ -78,9 +70,7 @@ class BatchBuilder:
     """Builds a batch query by query and finds its best size.
 
     Args:
-        batch_times: durations of batches by size.
         limit: maximum number of rows, besides the limit of `batch_times`.
-        now: instant at which the batch would begin.
     """
 
     def __init__(self, batch_times: BatchTimes, limit: int, now: float) -> None:
@@ -138,11 +128,7 @@ def split_rows(outputs: Sequence[Array], rows: Sequence[int]) -> list[list[Array
     """Split the outputs of a batch into those of its queries, as views.
 
     Args:
-        outputs: outputs of the batch.
         rows: number of rows of each query.
-
-    Raises:
-        EngineUnusable: the outputs do not have one row per input row.
     """
     if any(not array.ndim or len(array) != sum(rows) for array in outputs):
         raise EngineUnusable("an output does not have as many rows as the inputs")

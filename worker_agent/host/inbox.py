@@ -48,11 +48,7 @@ class Inbox:
         self._polled_at = 0.0
 
     def take(self) -> Run | None:
-        """Wait for the next run and return it; None as soon as there is an order.
-
-        Raises:
-            AgentDisconnected: the agent closed the socket.
-        """
+        """Wait for the next run and return it; None as soon as there is an order."""
         while not self._orders:
             if self._runs:
                 return self._runs.popleft()
@@ -72,11 +68,7 @@ class Inbox:
         return bool(self._runs) and isinstance(self._runs[0], RunQuery)
 
     def peek_queries(self, count: int) -> list[RunQuery]:
-        """Return up to `count` next runs, ending before one that is stopped or not a query.
-
-        Raises:
-            AgentDisconnected: the agent closed the socket.
-        """
+        """Return up to `count` next runs, ending before one that is stopped or not a query."""
         self._poll()
         active = takewhile(lambda run: run.run_id not in self._stopped, islice(self._runs, count))
         queries = []
@@ -87,11 +79,7 @@ class Inbox:
         return queries
 
     def is_stopped(self, run_id: int) -> bool:
-        """Return whether the agent has stopped the run; polls the socket if necessary.
-
-        Raises:
-            AgentDisconnected: the agent closed the socket.
-        """
+        """Return whether the agent has stopped the run; polls the socket if necessary."""
         if time.perf_counter() - self._polled_at > _POLL_INTERVAL_S:
             self._poll()
         return run_id in self._stopped

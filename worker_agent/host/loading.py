@@ -44,7 +44,6 @@ class LoadedModel:
 
     Attributes:
         engine: description that requests are validated against.
-        backend: the loaded model.
         samples: the engine's sample set.
         processing: pre- and post-processing.
         codec: decodes its requests and encodes its responses.
@@ -67,11 +66,8 @@ class ModelLoader:
     """Loads models of one engine.
 
     Args:
-        models: the model directory.
-        engine: name of the engine.
         threads: number of intra-op threads, at least 1.
         provider: the execution provider; None for the CPU.
-        arena: memory shared with the agent.
     """
 
     def __init__(
@@ -214,11 +210,7 @@ class ModelLoader:
 
 
 def check_same_tensors(variant: str, engine: Engine, like: Engine) -> None:
-    """Check that a variant has the inputs and outputs of another one.
-
-    Raises:
-        EngineUnusable: it has not.
-    """
+    """Check that a variant has the inputs and outputs of another one."""
     for side in ("inputs", "outputs"):
         if getattr(engine, side) != getattr(like, side):
             raise EngineUnusable(

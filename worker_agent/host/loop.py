@@ -64,11 +64,7 @@ class HostLoop:
     """Computes the runs of one engine, on the variant that each of them names.
 
     Args:
-        agent_socket: socket connected to the agent.
-        model: the loaded model.
         variant: its variant; empty for an engine without variants.
-        loader: loads other variants of the engine.
-        interrupts: interrupts the computing runs.
         arena: memory shared with the agent, which learns there what crashed this process.
     """
 
@@ -316,10 +312,6 @@ def _run_model(model: LoadedModel, inputs: dict[str, Array], outputs: Sequence[s
 
     Runtimes report many unsuitable inputs like a broken model. An engine that still computes
     its first sample is not broken, nor is one that no input is known for.
-
-    Raises:
-        InvalidInput: the query is to blame.
-        EngineUnusable: the engine is.
     """
     try:
         return model.backend.run(inputs, outputs)

@@ -69,11 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(
     agent_socket: socket.socket, arena: Arena, options: argparse.Namespace, threads: int
 ) -> int:
-    """Load the engine and serve runs; return the exit code.
-
-    Raises:
-        ConnectionError: the agent disconnected before the engine was loaded.
-    """
+    """Load the engine and serve runs; return the exit code."""
     # A thread that loads a variant yields to the queries of others, if they hold the same lock.
     sys.setswitchinterval(_SWITCH_S)
     # Imported here because NumPy and the runtimes read the thread variables on import.

@@ -30,12 +30,7 @@ class Processing:
     """Pre- and post-processing of one loaded engine.
 
     Args:
-        engine: names the pre- and post-processing.
-        backend: the loaded model.
         threads: number of threads that OpenCV may use.
-
-    Raises:
-        EngineUnusable: on construction, if it does not fit the model's tensors.
     """
 
     def __init__(self, engine: Engine, backend: Backend, threads: int) -> None:
@@ -54,11 +49,7 @@ class Processing:
             self._derived = create_postprocessor(engine.postprocess, engine.outputs)
 
     def preprocess(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Return the model inputs, with encoded images decoded into a tensor.
-
-        Raises:
-            InvalidInput: an image cannot be decoded or is too large, or OpenCV is not installed.
-        """
+        """Return the model inputs, with encoded images decoded into a tensor."""
         images = self._images
         if images is None or not inputs[images.name].dtype.hasobject:
             return inputs
@@ -79,11 +70,7 @@ class Processing:
     def requested_outputs(
         self, request: ModelInferRequest, computed: dict[str, Array]
     ) -> dict[str, Array]:
-        """Return the outputs requested, in the requested order, derived from those `computed`.
-
-        Raises:
-            InvalidInput: an output is not available in the requested form.
-        """
+        """Return the outputs requested, in the requested order, derived from those `computed`."""
         if not request.outputs:
             return computed
         outputs = {}

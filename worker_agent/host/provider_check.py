@@ -67,11 +67,7 @@ def _check(choice: ProviderChoice, backend: str) -> str:
 
 
 def _compute(factory: Callable[..., Backend], choice: ProviderChoice) -> None:
-    """Compute a small model.
-
-    Raises:
-        EngineUnusable: the provider cannot be used, or computes something else.
-    """
+    """Compute a small model."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder, "check.onnx")
         model.write_bytes(base64.b85decode(_MODEL))

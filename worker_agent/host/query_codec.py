@@ -56,9 +56,6 @@ class QueryCodec:
     """Decodes requests to one engine and encodes the responses.
 
     Args:
-        arena: shared memory that holds large requests and responses.
-        engine: description that requests are validated against.
-        processing: pre- and post-processing of the engine.
         variant: the variant that computes them; empty for an engine without variants.
     """
 
@@ -72,11 +69,7 @@ class QueryCodec:
         self._decoder = RequestDecoder()
 
     def decode(self, query: RunQuery) -> DecodedQuery:
-        """Validate the request and convert it to model inputs.
-
-        Raises:
-            InvalidInput: the request does not fit the engine.
-        """
+        """Validate the request and convert it to model inputs."""
         request = query.request
         data = self._arena.view(request) if isinstance(request, ArenaRef) else request
         header = self._decoder.decode(data)
@@ -93,13 +86,8 @@ class QueryCodec:
         """Encode the response to a query.
 
         Args:
-            decoded: the query.
             arrays: the computed outputs, in the order of ``decoded.outputs``.
             compute_s: seconds that the model took for the whole batch.
-            batch: number of queries in the batch.
-
-        Raises:
-            InvalidInput: an output is not available in the requested form.
         """
         computed = time.perf_counter()
         message, request = decoded.message, decoded.query.request

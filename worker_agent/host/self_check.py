@@ -52,7 +52,6 @@ class SelfCheck:
     """Runs a model for the first time.
 
     Args:
-        backend: The loaded model.
         clock: Returns seconds.
     """
 
@@ -64,11 +63,7 @@ class SelfCheck:
         self._query_s = math.inf
 
     def run(self, definition: EngineDefinition) -> Checked:
-        """Check and warm up the model with its sample set, or with synthetic inputs.
-
-        Raises:
-            InvalidInput: The sample set or the ``[warmup]`` table does not match the inputs.
-        """
+        """Check and warm up the model with its sample set, or with synthetic inputs."""
         if definition.samples is None:
             samples, unverified = self._search(definition)
         else:

@@ -40,11 +40,7 @@ _DATATYPES: Final = {
 
 
 def read_inputs(header: RequestHeader) -> dict[str, Array]:
-    """Return the inputs by name of a request that has passed ``check_request``.
-
-    Raises:
-        InvalidInput: the data of an input do not match its datatype and shape.
-    """
+    """Return the inputs by name of a request that has passed ``check_request``."""
     try:
         if not header.raw:
             return {tensor.name: _from_typed(tensor) for tensor in header.message.inputs}
@@ -61,11 +57,7 @@ def read_inputs(header: RequestHeader) -> dict[str, Array]:
 def write_response(
     request: ModelInferRequest, version: str, outputs: Mapping[str, Array]
 ) -> list[Buffer]:
-    """Return the parts of the serialised ``ModelInferResponse`` to `request`, in order.
-
-    Raises:
-        InvalidInput: an output is not available in the requested form.
-    """
+    """Return the parts of the serialised ``ModelInferResponse`` to `request`, in order."""
     described = [(name, *_to_wire(array)) for name, array in outputs.items()]
     if request.parameters and wants_typed(request):
         return [typed_response(request, version, described)]
@@ -102,8 +94,6 @@ def _header(
     """Return the serialised response without id and data, which most queries have in common.
 
     Args:
-        model: name of the engine.
-        version: version of the engine.
         tensors: name, datatype and shape of each output.
     """
     outputs = [

@@ -26,11 +26,7 @@ BINARY_PARAMETER: Final = "binary_data_output"
 
 
 def wants_typed(request: ModelInferRequest) -> bool:
-    """Return whether the request asks for typed contents.
-
-    Raises:
-        InvalidInput: the parameter is neither true nor false.
-    """
+    """Return whether the request asks for typed contents."""
     if BINARY_PARAMETER not in request.parameters:
         return False
     parameter = request.parameters[BINARY_PARAMETER]
@@ -43,12 +39,7 @@ def typed_response(request: ModelInferRequest, version: str, outputs: Described)
     """Return the serialised ``ModelInferResponse`` to `request`, with typed contents.
 
     Args:
-        request: the request.
-        version: version of the engine.
         outputs: name, datatype and array of each output.
-
-    Raises:
-        InvalidInput: the datatype of an output has no typed contents.
     """
     response = ModelInferResponse(
         model_name=request.model_name, model_version=version, id=request.id

@@ -23,12 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Child:
-    """A process that has been started. Created by `start`.
-
-    Args:
-        process: the process.
-        engine: the engine that it loads.
-    """
+    """A process that has been started. Created by `start`."""
 
     def __init__(self, process: asyncio.subprocess.Process, engine: EngineName) -> None:
         self._process = process

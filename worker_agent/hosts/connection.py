@@ -21,7 +21,6 @@ class Connection(asyncio.Protocol):
     """The agent's end of the socket.
 
     Args:
-        runs: the runs in flight.
         receive: called with each message; raises `InvalidInput` for one that is not expected.
         on_invalid: called while `InvalidInput` is handled.
 

@@ -58,8 +58,6 @@ class Launch:
         """Create the socket pair, arena and interrupt pipe for a host.
 
         Args:
-            models: the model directory.
-            session: engine and configuration to load.
             cores: CPU cores that the host is restricted to; all if empty.
             data_bytes: limit of its data segment; 0 for none.
             provider: the execution provider of the configuration; None for the CPU.

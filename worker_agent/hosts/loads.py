@@ -122,13 +122,7 @@ class Loads:
                     answer.set_result(message)
 
     def fail(self, reason: str, error: SynergaiError, *, computed: bool) -> None:
-        """Let all loads fail, because the process has exited.
-
-        Args:
-            reason: how it exited.
-            error: why a load fails during which the process died.
-            computed: runs were in flight.
-        """
+        """Let all loads fail, because the process has exited."""
         self._exit = reason
         if isinstance(error, LoadCrashed) and computed and not self._alone:
             error = LoadSuspected(str(error))

@@ -57,7 +57,6 @@ class SessionChange:
     """A session that was loaded, was evicted, or failed to load.
 
     Attributes:
-        session: the session.
         resident: whether it is resident now.
         ready: load times, if it was loaded.
         error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
@@ -77,7 +76,6 @@ class HostPool:
     """Starts hosts on demand and evicts the least recently used ones.
 
     Args:
-        models: the model directory.
         fetched: directory of engines fetched from the gateway's store; None for none.
         memory_bytes: budget of the hosts' total resident memory; a single host may exceed it.
         memory: counts the memory of all hosts, and has the limit that none may exceed.
@@ -386,11 +384,7 @@ class HostPool:
     async def _make_room(
         self, size: int, shared: HostProcess | None, preload: Preload | None
     ) -> None:
-        """Evict others for a session of `size` bytes that is needed.
-
-        Raises:
-            GivenUp: nothing needs it yet, and there is no room, or it was given up.
-        """
+        """Evict others for a session of `size` bytes that is needed."""
         if preload is not None:
             preload.check()
         if preload is None or preload.needed:

@@ -22,9 +22,6 @@ class PowerModeHosts:
 
     The runner requests another session only when nothing runs, so a switch never disturbs running
     work, and its duration counts as setup time of the work that needs it.
-
-    Args:
-        hosts: the pool of engine hosts.
     """
 
     def __init__(self, hosts: HostPool) -> None:

@@ -65,7 +65,6 @@ class Preload:
 
     Args:
         is_busy: returns whether the worker has anything else to do.
-        of_variant: whether a variant is loaded.
         limit_s: the host is killed if it is not loaded after this time without suspensions, also
             if something needs it by then.
 
@@ -101,7 +100,6 @@ class Preload:
         A variant that is being loaded into the host of others is loaded all the same.
 
         Args:
-            reason: why.
             no_room: there is not enough memory for it.
         """
         self._given_up = GivenUp(reason, no_room=no_room)
@@ -109,11 +107,7 @@ class Preload:
             self.host.kill(reason, self._given_up)
 
     def check(self) -> None:
-        """Check that the load was not given up before it began.
-
-        Raises:
-            GivenUp: it was, and nothing has come to need it since.
-        """
+        """Check that the load was not given up before it began."""
         if self._given_up is not None and not self.needed:
             raise self._given_up
 

@@ -112,21 +112,14 @@ class HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
         Args:
-            models: the model directory.
-            session: engine and configuration to load.
             memory: counts and limits the memory of the agent's hosts.
             cores: CPU cores that the host is restricted to; all if empty.
             provider: the execution provider of the configuration; None for the CPU.
             hang_timeout_s: the host is killed when it is silent for this long while it has runs.
-            load_timeout_s: time limit for loading.
             on_launched: called once the process is started, before it has loaded the engine.
             on_exit: called once if the host exits without being closed after it was ready.
             on_unusable: called with the variant and the reason when the engine fails with
                 `provider`, or has variants and this one fails.
-
-        Raises:
-            EngineUnusable: the engine cannot be loaded; `LoadHung` if loading timed out.
-            Unavailable: the process died while loading; `LoadCrashed` by itself.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
@@ -157,14 +150,7 @@ class HostProcess:
         If it kills the process, the variants that were loaded are lost.
 
         Args:
-            variant: the variant.
             alone: compute no queries meanwhile, to know what to blame if the process dies.
-            timeout_s: time limit.
-
-        Raises:
-            EngineUnusable: it cannot be loaded; `LoadHung` if that takes too long.
-            Unavailable: the process died before, or while loading; `LoadCrashed` if that caused it,
-                `LoadSuspected` if a query may have.
         """
         self._require_open()
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)
@@ -172,11 +158,7 @@ class HostProcess:
         return ready
 
     async def unload_variant(self, variant: str) -> None:
-        """Free a variant without runs, while another one stays loaded.
-
-        Raises:
-            Unavailable: the process died.
-        """
+        """Free a variant without runs, while another one stays loaded."""
         self._require_open()
         await self._loads.unload(variant)
 
@@ -249,7 +231,6 @@ class HostProcess:
 
         Args:
             first: index of the first query.
-            count: number of queries.
             on_progress: called with the counts so far.
             on_ended: called once with the result.
             job: id of the job, for `JobAware` backends.
@@ -280,7 +261,6 @@ class HostProcess:
         """Kill the process; its runs end with ``HOST_DIED`` and `reason` in the detail.
 
         Args:
-            reason: what the host did.
             error: what `start` raises if the engine is still being loaded.
         """
         self._child.kill(reason, error)

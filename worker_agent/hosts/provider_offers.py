@@ -67,11 +67,7 @@ async def find_offers(
 
     Args:
         wanted: those to use; empty for all that can be used.
-        runtimes: the inference runtimes.
         default_cache: folder in which providers that cannot do without a cache keep one.
-
-    Raises:
-        InvalidInput: a wanted one is not installed here.
     """
     has_onnxruntime = runtimes.has(ONNXRUNTIME)
     if not wanted:
@@ -118,11 +114,7 @@ def _backends(choice: ProviderChoice, names: Iterable[str], runtimes: Runtimes) 
 
 
 def _check_installed(choice: ProviderChoice, names: Sequence[str], runtimes: Runtimes) -> None:
-    """Check that an installed runtime was built with a provider.
-
-    Raises:
-        InvalidInput: none was.
-    """
+    """Check that an installed runtime was built with a provider."""
     if _backends(choice, names, runtimes):
         return
     kinds = filter(None, map(kind_with_runtime_name, names))
@@ -168,11 +160,7 @@ class InstalledRuntimes:
         )
 
     async def available(self) -> list[str]:
-        """Return the names of the providers that ONNX Runtime was built with.
-
-        Raises:
-            Unavailable: it cannot be imported.
-        """
+        """Return the names of the providers that ONNX Runtime was built with."""
         output, fault = await _run()
         if fault:
             raise Unavailable(f"the execution providers of onnxruntime are not known: {fault}")
@@ -190,11 +178,7 @@ class InstalledRuntimes:
 
 
 def _decode(output: str, wanted: type[T]) -> T:
-    """Return the result of a check.
-
-    Raises:
-        Unavailable: it is not one.
-    """
+    """Return the result of a check."""
     try:
         return msgspec.json.decode(output, type=wanted)
     except msgspec.DecodeError:

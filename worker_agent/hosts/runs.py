@@ -37,7 +37,6 @@ class Run(Struct, frozen=True):
         on_ended: called once with the result.
         on_progress: called with the counts so far; None for a query.
         slot: slot of the arena with its request; None if it was sent through the socket.
-        variant: the variant that it runs on.
     """
 
     on_ended: OnEnded
@@ -47,14 +46,7 @@ class Run(Struct, frozen=True):
 
 
 class Runs:
-    """The runs in flight.
-
-    Args:
-        arena: memory shared with the host.
-
-    Attributes:
-        by_id: the runs.
-    """
+    """The runs in flight."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -105,11 +97,7 @@ class Runs:
         return RunSamples(run_id, first, count, job, variant=variant)
 
     def settle(self, run: Run, ended: RunEnded) -> RunEnded:
-        """Free the memory of a run, and return its result with the response as bytes.
-
-        Raises:
-            InvalidInput: the response is outside of the arena.
-        """
+        """Free the memory of a run, and return its result with the response as bytes."""
         if isinstance(ended.response, ArenaRef):
             try:
                 ended = replace(ended, response=self._arena.read(ended.response))
@@ -124,7 +112,6 @@ class Runs:
         """End all runs, because the host has exited.
 
         Args:
-            reason: how it exited.
             crashed: the run that crashed it; None if no run did.
         """
         runs = self.by_id.copy()

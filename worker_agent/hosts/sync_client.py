@@ -41,15 +41,9 @@ class HostClient:
     """Starts an engine host and runs one query or range at a time. Use it as a context manager.
 
     Args:
-        models: the model directory.
-        session: engine and configuration to load.
         cores: CPU cores that the host is restricted to; all if empty.
         provider: the execution provider of the configuration; None for the CPU.
         timeout: seconds to wait for each message from the host.
-
-    Raises:
-        EngineUnusable: on construction, if the engine cannot be loaded.
-        Unavailable: on construction and from every method, if the host died or timed out.
     """
 
     def __init__(
@@ -105,11 +99,7 @@ class HostClient:
 
         Args:
             first: index of the first query.
-            count: number of queries.
             batch: batch size, at most the engine's ``max_batch``.
-
-        Raises:
-            EngineUnusable: the engine failed.
         """
         self._last_run_id += 1
         run = RunSamples(self._last_run_id, first, count, batch=batch, variant=self._variant)

@@ -18,8 +18,6 @@ class Watchdog:
 
     Args:
         connection: knows when the host was heard last.
-        runs: the runs in flight.
-        loads: knows whether the host is loading.
         timeout_s: how long it may be silent.
         on_silent: called once it has been silent for longer.
     """

@@ -32,9 +32,7 @@ class Assignments:
     """Outstanding assignments of one registration.
 
     Args:
-        runner: runs the work items.
         send: sends reports.
-        configurations: configurations available on this worker.
         read_input: returns the request for the input of an engine at a URL; blocks, and raises
             `InvalidInput` if it cannot be read.
         clock: the system's monotonic clock, shared with the engine hosts.

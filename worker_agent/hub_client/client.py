@@ -39,10 +39,6 @@ class HubClient:
     """Keeps the agent registered with its gateway.
 
     Args:
-        hub: the way to reach the gateway's hub.
-        handler: describes the worker and handles control messages.
-        runner: runs the assignments.
-        configurations: configurations available on this worker.
         backoff: pauses between attempts.
     """
 

@@ -38,11 +38,7 @@ class HttpInputs:
         self._clock = clock
 
     def read(self, url: str, limit: int) -> bytes:
-        """Return at most `limit` bytes of an allowed URL.
-
-        Raises:
-            InvalidInput: it cannot be read, or redirects to where the worker must not read.
-        """
+        """Return at most `limit` bytes of an allowed URL."""
         deadline = self._clock() + _TOTAL_S
         data = bytearray()
         try:
@@ -86,11 +82,7 @@ class _AllowedRedirects(HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> Request | None:
-        """Return the request for the URL that another one redirects to.
-
-        Raises:
-            InvalidInput: the worker must not read it.
-        """
+        """Return the request for the URL that another one redirects to."""
         if not self._is_allowed(newurl):
             fp.close()
             raise InvalidInput(

@@ -54,7 +54,6 @@ class WorkerIdentity:
     """The worker's secret, in its state directory. The methods block on files.
 
     Args:
-        state: the state directory.
         token_file: file with an enrolment token; None for none. It may be removed after the
             enrolment, or replaced to enrol again.
         token: an enrolment token, if there is no file.
@@ -74,20 +73,11 @@ class WorkerIdentity:
         return bool(self._token or self._token_file)
 
     def check(self) -> None:
-        """Check, before anything is started, that there is something to present.
-
-        Raises:
-            InvalidInput: a file is damaged or cannot be read.
-        """
+        """Check, before anything is started, that there is something to present."""
         self._read_token(required=self._file.read() is None)
 
     def read(self) -> Credentials:
-        """Return the credentials to present, with a new secret if there is only a token.
-
-        Raises:
-            InvalidInput: a file is damaged or cannot be read.
-            Unavailable: the secret cannot be stored.
-        """
+        """Return the credentials to present, with a new secret if there is only a token."""
         stored = self._file.read()
         token = self._read_token(required=stored is None)
         if stored is None:
@@ -101,12 +91,7 @@ class WorkerIdentity:
         return Credentials(chosen.secret, token if _hash(token) == chosen.token_sha256 else "")
 
     def refused(self) -> None:
-        """Present the secret of a new token next, if there is one; the old one after that.
-
-        Raises:
-            InvalidInput: a file is damaged.
-            Unavailable: the secret cannot be stored.
-        """
+        """Present the secret of a new token next, if there is one; the old one after that."""
         if self._tries_candidate:
             self._tries_candidate = False
             return
@@ -121,12 +106,7 @@ class WorkerIdentity:
         self._tries_candidate = True
 
     def accepted(self) -> None:
-        """Keep only the secret that was presented, as the gateway has accepted it.
-
-        Raises:
-            InvalidInput: the file is damaged.
-            Unavailable: the secret cannot be stored.
-        """
+        """Keep only the secret that was presented, as the gateway has accepted it."""
         stored = self._file.read() if self._tries_candidate else None
         if stored is not None and stored.candidate is not None:
             self._file.write(_Stored(stored.candidate.secret, stored.candidate.token_sha256))

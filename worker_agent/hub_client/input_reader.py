@@ -24,7 +24,6 @@ class InputReader:
     Args:
         roots: directories, and URLs of other schemes, below which inputs may be read; none allows
             nothing.
-        max_bytes: limit on the size of an input.
     """
 
     def __init__(self, roots: Sequence[str], max_bytes: int) -> None:
@@ -41,11 +40,7 @@ class InputReader:
         self._max_bytes = max_bytes
 
     def read(self, url: str, engine: Engine) -> bytes:
-        """Return the serialised request with the content of a URL as its one value.
-
-        Raises:
-            InvalidInput: the URL is not allowed, or cannot be read, or the engine takes no bytes.
-        """
+        """Return the serialised request with the content of a URL as its one value."""
         spec = _bytes_input(engine)
         try:
             scheme = urlsplit(url).scheme
@@ -133,11 +128,7 @@ class InputReader:
 
 
 def _bytes_input(engine: Engine) -> TensorSpec:
-    """Return the input that a URL's content becomes.
-
-    Raises:
-        InvalidInput: the engine takes no single value of bytes.
-    """
+    """Return the input that a URL's content becomes."""
     spec = engine.inputs[0]
     if len(engine.inputs) == 1 and (engine.preprocess or spec.datatype == "BYTES"):
         return spec

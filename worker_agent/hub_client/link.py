@@ -25,11 +25,7 @@ class HubConnection(Protocol):
         """Add what proves the worker's identity to its registration."""
 
     async def read(self) -> hub_pb2.GatewayControl:
-        """Return the next control message.
-
-        Raises:
-            SynergaiError: the control stream has ended, or the message cannot be parsed.
-        """
+        """Return the next control message."""
 
     async def write(self, data: bytes) -> None:
         """Send a serialised ``AgentControl``; block forever once the stream has ended."""
@@ -40,24 +36,16 @@ class HubConnection(Protocol):
         """Open the work stream of a registration.
 
         Args:
-            registered: the gateway's reply to the registration.
             on_orders: called with the orders of each message. A `SynergaiError` raised by it closes
                 the stream.
-
-        Raises:
-            Unavailable: the stream cannot be opened.
         """
 
     def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
         """Yield content of the gateway's store, from an offset to its end.
 
         Args:
-            session: session of the registration.
             sha256: SHA-256 of the content.
             offset: number of bytes to leave out.
-
-        Raises:
-            SynergaiError: the gateway cannot be reached, or does not send it.
         """
 
     def close(self) -> None:

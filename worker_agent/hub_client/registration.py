@@ -47,18 +47,12 @@ class ControlHandler(Protocol):
         """Return the current memory use and power draw; the caller sets the sequence number."""
 
     def read_input(self, engine: EngineName, url: str) -> bytes:
-        """Return the request for the input of an engine at a URL; called from other threads.
-
-        Raises:
-            InvalidInput: it cannot be read.
-        """
+        """Return the request for the input of an engine at a URL; called from other threads."""
 
     def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         Args:
-            session: what to load.
-            preload: nothing needs it yet.
             limit_s: time after which a preload is ended.
         """
 
@@ -66,21 +60,11 @@ class ControlHandler(Protocol):
         """Unload `session` if it is idle."""
 
     def place(self, placements: Sequence[hub_pb2.Placement], fetch: Fetch) -> None:
-        """Fetch the versions placed on this worker, and remove others.
-
-        Raises:
-            InvalidInput: a placement is invalid.
-        """
+        """Fetch the versions placed on this worker, and remove others."""
 
 
 class Registration:
     """The control and work streams of one registration.
-
-    Args:
-        connection: connection to the hub.
-        handler: describes the worker and handles control messages.
-        runner: runs the assignments.
-        configurations: configurations available on this worker.
 
     Attributes:
         control_queue: messages to send on the control stream.
@@ -105,11 +89,7 @@ class Registration:
         )
 
     async def register(self) -> None:
-        """Register the worker on the control stream.
-
-        Raises:
-            SynergaiError: the gateway is unreachable or refuses the registration.
-        """
+        """Register the worker on the control stream."""
         hello = hub_pb2.AgentControl(register=self._handler.register_message())
         self._connection.authenticate(hello.register)
         try:
@@ -127,11 +107,7 @@ class Registration:
         self._registered = answer.registered
 
     async def serve(self) -> NoReturn:
-        """Serve the control stream, and open and serve the work stream, until one ends.
-
-        Raises:
-            SynergaiError: always; the reason why the stream ended.
-        """
+        """Serve the control stream, and open and serve the work stream, until one ends."""
         await _run_until_one_ends(
             self._receive_control(),
             self._send_heartbeats(),

@@ -36,7 +36,6 @@ class RemoteHub:
 
     Args:
         target: address of the hub, ``host:port``.
-        max_message_bytes: message size limit in both directions.
         read_tls: returns the TLS of the connection; called before each attempt, because
             certificate files may be renewed.
         identity: proof of the worker's identity; None if it has none.
@@ -55,11 +54,7 @@ class RemoteHub:
         self._identity = identity
 
     def check(self) -> None:
-        """Check, before anything is started, that the agent can connect.
-
-        Raises:
-            InvalidInput: a file is missing or invalid, or a token would be sent without encryption.
-        """
+        """Check, before anything is started, that the agent can connect."""
         tls = self._read_tls()
         if self._identity is not None and self._presents_credentials(tls):
             self._identity.check()
@@ -97,21 +92,13 @@ class RemoteHub:
             await asyncio.to_thread(self._identity.accepted)
 
     def _read_credentials(self, tls: ClientTls) -> Credentials:
-        """Return the worker's credentials, which are sent over TLS or loopback only.
-
-        Raises:
-            InvalidInput: an enrolment is configured, but the connection is neither.
-        """
+        """Return the worker's credentials, which are sent over TLS or loopback only."""
         if self._identity is None or not self._presents_credentials(tls):
             return NO_CREDENTIALS
         return self._identity.read()
 
     def _presents_credentials(self, tls: ClientTls) -> bool:
-        """Return whether the worker's credentials are sent over this connection, if it has any.
-
-        Raises:
-            InvalidInput: as for `_read_credentials`.
-        """
+        """Return whether the worker's credentials are sent over this connection, if it has any."""
         if tls.channel is not None or is_loopback(self.target.rpartition(":")[0]):
             return True
         if self._identity is not None and self._identity.enrols:
@@ -126,11 +113,8 @@ class RemoteConnection:
     """A connection to a remote hub; implements `HubConnection`.
 
     Args:
-        channel: gRPC channel to the hub.
         target: address of the hub, ``host:port``.
-        max_message_bytes: message size limit in both directions.
         tls: TLS context of the work socket; None for plaintext.
-        credentials: proof of the worker's identity.
         on_accepted: called before the first message of the gateway, which registers the worker.
     """
 
@@ -232,16 +216,9 @@ async def open_work_socket(
     """Open a work socket.
 
     Args:
-        host: host of the gateway.
-        port: port of its work sockets.
-        connection_id: id of the registration.
         on_orders: called with the orders of each message.
         tls: context to verify the gateway and to present a certificate; None for plaintext.
-        max_message_bytes: size limit of received messages.
         timeout_s: timeout of connecting, TLS handshake included, in seconds.
-
-    Raises:
-        Unavailable: the port cannot be reached, or the TLS handshake failed.
     """
 
     def on_message(data: Buffer) -> None:

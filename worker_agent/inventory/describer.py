@@ -56,7 +56,6 @@ class Describer:
 
     Args:
         cache: cache file; created if missing.
-        agent_version: another version tries again to load what hung or crashed.
         now: seconds since the epoch.
     """
 
@@ -93,7 +92,6 @@ class Describer:
         Args:
             described: engines that are present. Until all have been described once, nothing is
                 dropped.
-            found: engines that are present and will be described later.
         """
         if described <= self._keys.keys():
             used = {key for name in described | found for key in self._keys.get(name, ())}
@@ -111,11 +109,7 @@ class Describer:
         """Describe an engine from the cache, or by loading it; a reason not to use it is its fault.
 
         Args:
-            definition: the engine.
             inspect: describes a model that is not in the cache; see `inspect_in_host`.
-
-        Raises:
-            CrowdedOut: it had no room beside other engines.
         """
         self._keys[definition.name] = set()
         self._not_loaded.discard(definition.name)
@@ -147,12 +141,7 @@ class Describer:
     async def _describe_variants(
         self, definition: EngineDefinition, inspect: Inspect
     ) -> tuple[list[Model], list[UnusedVariant]]:
-        """Describe the variants of an engine, and say which cannot serve as it.
-
-        Raises:
-            CrowdedOut: one had no room beside other engines.
-            SynergaiError, OSError: none can serve as it.
-        """
+        """Describe the variants of an engine, and say which cannot serve as it."""
         found: list[Model] = []
         left_out: list[UnusedVariant] = []
         first_error: SynergaiError | OSError | None = None
@@ -176,15 +165,7 @@ class Describer:
         return found, left_out
 
     async def _describe_model(self, definition: EngineDefinition, inspect: Inspect) -> Model:
-        """Describe an engine with a single model, or with one of its variants.
-
-        Raises:
-            CrowdedOut: it had no room beside other engines.
-            LoadHung: so did its load, or crashed its host, now or at an earlier start.
-            LoadCrashed: it crashed its host.
-            SynergaiError: it cannot be used.
-            OSError: its files cannot be read.
-        """
+        """Describe an engine with a single model, or with one of its variants."""
         async with self._reading:  # so that loads begin in the order of these calls
             found = await asyncio.to_thread(digests_of, definition)
         key = found.key
@@ -217,13 +198,8 @@ async def inspect_in_host(
     """Describe a model by loading it in an engine host.
 
     Args:
-        models: where the engine is.
         memory: counts and limits the memory of the agent's hosts.
         definition: an engine with a single model, or with one of its variants.
-
-    Raises:
-        CrowdedOut: it had no room beside other engines.
-        SynergaiError: it cannot be loaded.
     """
     variant = definition.variant and f", variant {definition.variant}"
     _log.info("inspecting engine %s%s", definition.name, variant)

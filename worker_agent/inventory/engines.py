@@ -78,11 +78,7 @@ def described_engine(
 
 
 def check_alike(model: Model, first: Model) -> None:
-    """Check that clients need not know which of two variants answers.
-
-    Raises:
-        EngineUnusable: they differ in more than accuracy and speed.
-    """
+    """Check that clients need not know which of two variants answers."""
     ours, theirs = model.description, first.description
     for what in ("inputs", "outputs"):
         if (mine := getattr(ours, what)) != (other := getattr(theirs, what)):

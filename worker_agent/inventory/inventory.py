@@ -48,7 +48,6 @@ class Changes(NamedTuple):
 
     Attributes:
         changed: engines that were added or changed, and are to be described.
-        removed: engines that were removed.
     """
 
     changed: frozenset[EngineName]
@@ -59,13 +58,11 @@ class Inventory:
     """Describes the engines of a model directory and detects changes.
 
     Args:
-        models: the model directory.
         fetched: directory of engines fetched from the gateway's store; None for none.
         cache: cache file; created if missing.
         inspect: describes a model; by default, by loading it in an engine host.
         parallel: number of engines to describe at a time; by default, one per core up to a limit.
         memory: counts and limits the memory of the agent's hosts.
-        agent_version: another version tries again to load what hung or crashed.
         now: seconds since the epoch.
 
     Attributes:
@@ -103,11 +100,7 @@ class Inventory:
         self._again = asyncio.Lock()
 
     async def discover(self) -> dict[EngineName, Engine]:
-        """Return all engines of the directory, pending until they are described.
-
-        Raises:
-            NotFound: the model directory does not exist.
-        """
+        """Return all engines of the directory, pending until they are described."""
         self._scanned = self._described = await asyncio.to_thread(take_snapshots, self._models)
         return {name: pending_engine(definition) for name, (definition, _) in self._scanned.items()}
 
@@ -155,11 +148,7 @@ class Inventory:
         written is complete, and returned at once.
 
         Args:
-            complete: other engines that are known to be complete.
             on_found: called with each new engine as soon as it is found, pending.
-
-        Raises:
-            NotFound: the model directory does not exist.
         """
         self._folders = await asyncio.to_thread(folder_times, self._models)
         scanned, before = await asyncio.to_thread(take_snapshots, self._models), self._scanned

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 class Slots:
     """Slots for work.
 
-    Args:
-        count: number of slots.
-
     Attributes:
         one: a context that waits for a slot, and holds it.
     """

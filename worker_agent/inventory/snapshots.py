@@ -43,11 +43,7 @@ class EngineSnapshot(NamedTuple):
 
 
 def take_snapshots(models: ModelDirectories) -> dict[EngineName, EngineSnapshot]:
-    """Return a snapshot of every engine.
-
-    Raises:
-        NotFound: the model directory does not exist.
-    """
+    """Return a snapshot of every engine."""
     return {each.name: EngineSnapshot(each, stamps_of(each)) for each in models.engines()}
 
 

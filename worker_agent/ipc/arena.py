@@ -87,11 +87,7 @@ class Arena:
         return bool(self._free)
 
     def put(self, data: Buffer) -> ArenaRef:
-        """Copy `data` into a free slot, which the caller must release.
-
-        Raises:
-            IndexError: no slot is free.
-        """
+        """Copy `data` into a free slot, which the caller must release."""
         return self.write(self._free.pop(), [data])
 
     def release(self, slot: int) -> None:
@@ -109,22 +105,14 @@ class Arena:
         return ArenaRef(slot, size)
 
     def view(self, ref: ArenaRef) -> memoryview:
-        """Return a view of the referenced bytes, valid until the slot is overwritten.
-
-        Raises:
-            ValueError: `ref` is outside of the arena.
-        """
+        """Return a view of the referenced bytes, valid until the slot is overwritten."""
         if not (0 <= ref.slot < self._slots and 0 <= ref.size <= SLOT_BYTES):
             raise ValueError(f"{ref} is outside of the arena")
         begin = _begin(ref.slot, ref.size)
         return memoryview(self._memory)[begin : begin + ref.size]
 
     def read(self, ref: ArenaRef) -> bytes:
-        """Return a copy of the referenced bytes.
-
-        Raises:
-            ValueError: `ref` is outside of the arena.
-        """
+        """Return a copy of the referenced bytes."""
         return bytes(self.view(ref))
 
     @property

@@ -75,7 +75,6 @@ class RunQuery(_Message, frozen=True, tag=1):
     """Run one query.
 
     Attributes:
-        run_id: id of the run.
         request: serialised ``ModelInferRequest``.
         batch_times: durations of batches by size, if the query may share a batch.
         due: instant on the system's monotonic clock by which a batch must be computed.
@@ -93,7 +92,6 @@ class RunSamples(_Message, frozen=True, tag=2):
     """Run the queries [first, first + count) of the engine's sample set.
 
     Attributes:
-        run_id: id of the run.
         first: index of the first query.
         count: number of queries.
         job: id of the job; may be empty.
@@ -119,7 +117,6 @@ class LoadVariant(_Message, frozen=True, tag=4):
     """Load another variant of the engine; `LoadStarted` and then `Ready` or `LoadFailed` answer it.
 
     Attributes:
-        variant: the variant.
         alone: load it before the next query, instead of beside those that follow.
     """
 
@@ -218,7 +215,6 @@ class RunEnded(_Message, frozen=True, tag=19):
     """The run has ended.
 
     Attributes:
-        run_id: id of the run.
         outcome: whether it completed, was stopped or failed.
         tally: its final counts.
         response: serialised ``ModelInferResponse`` of a completed query; empty otherwise.
@@ -264,11 +260,7 @@ class Decoder:
         self._needed = 0
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Yield the messages completed by `data`.
-
-        Raises:
-            InvalidInput: a frame is malformed.
-        """
+        """Yield the messages completed by `data`."""
         if self._chunks:
             self._chunks.append(data)
             self._received += len(data)

@@ -40,7 +40,6 @@ class FetchedEngines:
     Args:
         root: their model directory, which belongs to the agent.
         budget_bytes: limit of the content; 0 for none, and to keep only what is placed.
-        keep_free_bytes: space to leave on the disk.
     """
 
     def __init__(
@@ -67,11 +66,7 @@ class FetchedEngines:
         return found
 
     def install(self, engine: EngineName, digest: str, manifest: Manifest) -> None:
-        """Install a version whose content is complete, in place of another one.
-
-        Raises:
-            OSError: it cannot be written; what was installed before remains.
-        """
+        """Install a version whose content is complete, in place of another one."""
         target = self._folder(engine)
         new = self._root / _NEW
         shutil.rmtree(new, ignore_errors=True)
@@ -107,11 +102,7 @@ class FetchedEngines:
         """Evict content that is not placed, the least recently used first, for missing content.
 
         Args:
-            missing: sizes of the contents that are to be received.
             placed: contents of all placed versions.
-
-        Raises:
-            Overloaded: there is no room without content that is placed.
         """
         sizes = self.contents.sizes()
         needed = sum(size - sizes.get(sha256, 0) for sha256, size in missing.items())

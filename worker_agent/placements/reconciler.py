@@ -61,7 +61,6 @@ class Reconciler:
     tried again after a pause.
 
     Args:
-        fetched: the fetched engines.
         find_own: returns the models of the versions in the user's model directory. Called in a
             thread.
         report: sends a report to the gateway.
@@ -87,11 +86,7 @@ class Reconciler:
         self._changed = asyncio.Event()
 
     def place(self, placements: Iterable[hub_pb2.Placement], fetch: Fetch) -> None:
-        """Set what should be here, and how to fetch it from now on.
-
-        Raises:
-            InvalidInput: a name, version or digest is invalid.
-        """
+        """Set what should be here, and how to fetch it from now on."""
         self._wanted = [
             _Wanted(
                 validate_name(each.engine, "engine name"),
@@ -251,15 +246,8 @@ class Reconciler:
         """Fetch one content from the byte where it stopped.
 
         Args:
-            sha256: its SHA-256.
             size: its size, or the limit of it.
             progress: called with the bytes received.
-            exact: whether the size is known.
-
-        Raises:
-            Unavailable: it is incomplete, or its digest is wrong; it then begins again.
-            SynergaiError: the gateway does not send it.
-            OSError: it cannot be written.
         """
         contents = self._fetched.contents
         received = await asyncio.to_thread(contents.received, sha256)

@@ -31,7 +31,6 @@ class CpuShareController:
     The process moves into a cgroup on construction; its later children inherit the limit.
 
     Args:
-        files: file access to the machine.
         modes: names of the modes; by default all cores, half of them, and so on down to half a
             core. The first one is applied on construction.
     """

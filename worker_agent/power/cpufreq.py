@@ -25,10 +25,8 @@ class CpuFrequencyController:
     """Controller with modes such as ``4x1200mhz``: four cores online, capped at 1.2 GHz.
 
     Args:
-        files: file access to the machine.
         modes: names of the modes; by default all and half of the cores, each at about 100%, 75%
             and 50% of the maximum clock.
-        timing: timing of a switch.
     """
 
     def __init__(

@@ -32,12 +32,7 @@ _NO_HELPER_REASON: Final = (
 
 
 class DelegatedController:
-    """Controller that delegates switching to the helper and verifies the result itself.
-
-    Args:
-        reader: unprivileged controller that lists and reads modes.
-        address: the helper's socket.
-    """
+    """Controller that delegates switching to the helper and verifies the result itself."""
 
     def __init__(self, reader: PowerController, address: Path = SOCKET) -> None:
         self._reader = reader

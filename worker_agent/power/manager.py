@@ -62,7 +62,6 @@ class PowerManager:
         Args:
             name: controller name; ``auto`` selects it by the board.
             modes: names of the modes to use; empty means all that can be switched to.
-            files: file access to the machine.
             on_change: called with each new mode in force (empty if unknown) and the seconds that
                 the switch took; 0 seconds if another program switched.
         """

@@ -17,7 +17,6 @@ class NoModesController:
     """Controller without any mode.
 
     Args:
-        files: unused.
         modes: must be empty.
     """
 

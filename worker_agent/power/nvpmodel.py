@@ -34,10 +34,7 @@ class NvpmodelController:
     and GPU mask match its definition in the file.
 
     Args:
-        files: file access to the machine.
         modes: names of the modes to use; empty means all.
-        programs: the board's programs.
-        timing: timing of a switch.
     """
 
     def __init__(

@@ -114,7 +114,6 @@ class BoardModes:
     """Content of the file.
 
     Attributes:
-        parameters: parameters by name.
         models: modes by the board's id.
         default: id of the default mode at boot.
     """

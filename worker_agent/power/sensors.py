@@ -41,12 +41,7 @@ class EnergySensor(Protocol):
     source: str
 
     def joules(self, now: float) -> float:
-        """Return the energy up to `now`, in joules from an arbitrary origin; monotonic.
-
-        Raises:
-            OSError: the sensor can no longer be read.
-            ValueError: the sensor no longer reports a number.
-        """
+        """Return the energy up to `now`, in joules from an arbitrary origin; monotonic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +70,7 @@ class RailSensor:
     """Supply rails whose power is sampled, and integrated to energy.
 
     Args:
-        files: file access to the machine.
         rails: the rails; none of them is a part of another one.
-        source: human-readable description.
     """
 
     def __init__(self, files: MachineFiles, rails: Iterable[Rail], source: str) -> None:

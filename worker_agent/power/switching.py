@@ -48,10 +48,8 @@ def switch(
     A machine that ends in another valid mode is left there: another program chose it.
 
     Args:
-        mode: the wanted mode.
         read: reads the mode in force.
         apply: requests a mode from the machine; returns an error message, or an empty string.
-        timing: timing of the switch.
     """
     started = timing.clock()
     before = read()

@@ -36,7 +36,6 @@ class EnergyMeter:
     """Energy consumption of the machine since construction.
 
     Args:
-        sensor: the sensor to read.
         clock: monotonic clock in seconds.
     """
 
@@ -136,7 +135,6 @@ class PowerMeter:
         source: human-readable description of the sensor; empty if power is not measured.
 
     Args:
-        files: file access to the machine.
         clock: monotonic clock in seconds.
     """
 
@@ -180,7 +178,6 @@ class MeanPower:
         watts: mean power, set at the end of the block; 0 if power is not measured.
 
     Args:
-        files: file access to the machine.
         clock: monotonic clock in seconds.
     """
 

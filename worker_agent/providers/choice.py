@@ -119,7 +119,6 @@ def choices_of(
     """Return each execution provider on each of its devices, without the CPU.
 
     Args:
-        settings: the execution providers as configured.
         default_cache: folder in which providers that cannot do without a cache keep one.
     """
     found: list[ProviderChoice] = []

@@ -26,7 +26,6 @@ class ProviderKind:
 
     Attributes:
         name: name in settings and configurations.
-        backends: the backends that have it.
         runtime_name: its name in ONNX Runtime; empty if it is not one of ONNX Runtime.
         fallbacks: the kinds that run the nodes it does not support, before the CPU does.
         device: the default device; empty if it has no devices.

@@ -14,7 +14,6 @@ def session_providers(choice: ProviderChoice, threads: int) -> list[tuple[str, d
     """Return the ``providers`` of a session, in order of preference; the last is the CPU.
 
     Args:
-        choice: the execution provider.
         threads: number of its threads, if it computes on the CPU.
     """
     kind = choice.details

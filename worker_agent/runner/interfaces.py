@@ -60,7 +60,6 @@ class EngineHost(Protocol):
         """Stop a run before its next query; no-op if it has ended.
 
         Args:
-            run_id: the run.
             abort: also abort a query that runs, if the runtime can do that.
         """
 
@@ -89,7 +88,6 @@ class WorkHandler(Protocol):
 
         Args:
             query: counted from the item's first; the next report has an empty response for it.
-            failure: the reason.
         """
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:

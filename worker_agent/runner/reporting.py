@@ -30,10 +30,7 @@ class ItemReporter:
     responses are discarded.
 
     Args:
-        handler: receives the reports.
-        count: number of queries of the work item.
         clock: a monotonic clock.
-        max_bytes: size limit of the responses in one report.
 
     Attributes:
         tally: counts of the completed prefix.

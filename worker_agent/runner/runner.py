@@ -56,7 +56,6 @@ class Runner:
     """Feeds work items to engine hosts and reports the results.
 
     Args:
-        hosts: the engine hosts.
         engines: engines of this worker by name; looked up for every query, as they may change.
         clock: a monotonic clock.
         on_idle: called whenever the last item has ended.
@@ -110,7 +109,6 @@ class Runner:
         """End `item` before its next query, at once if none is running; no-op if it has ended.
 
         Args:
-            item: an item that was added.
             abort: also abort a query that runs, if its runtime can do that.
         """
         self._stop_runs(item, abort=abort)

@@ -41,8 +41,6 @@ def characterise(space: FleetProfile, *, source: str, made: str) -> Report:
     """Return the report on a fleet.
 
     Args:
-        space: the fleet's profiles.
-        source: where they are from.
         made: when and by what the report was made.
     """
     classes, threads, modes = summarize_classes(space), scale_threads(space), compare_modes(space)

@@ -97,11 +97,6 @@ def outcome_of_log(log: GatewayLog, name: str, repetition: int = 0) -> PolicyOut
     """Return the outcome of a gateway's recorded run.
 
     Jobs that neither ended nor missed their deadlines before the log ended are left out.
-
-    Args:
-        log: the recorded run.
-        name: stands for the experiment.
-        repetition: stands for the seed.
     """
     known = log.finished.keys() | log.failed
     ended = [job for job in log.jobs if job.id in known or job.deadline < log.ended]

@@ -32,7 +32,6 @@ class CellComparison:
 
     Attributes:
         metric: its name and unit.
-        printed: the printed value.
         mean: mean over seeds.
         low: smallest over seeds.
         high: largest over seeds.

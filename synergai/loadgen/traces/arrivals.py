@@ -151,7 +151,6 @@ def arrivals(curve: Curve, seed: int | None = None) -> Iterator[float]:
     """Yield the send times of requests, ascending, in seconds from the start.
 
     Args:
-        curve: the rate.
         seed: seed of random gaps (independent users); None for even gaps.
     """
     if curve.total > MAX_REQUESTS:

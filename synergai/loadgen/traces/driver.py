@@ -37,7 +37,6 @@ async def send_open_loop(
     left until its deadline, as if its user had waited.
 
     Args:
-        send: sends one request.
         arrivals: due times, ascending, in seconds from the start.
         deadline_s: deadline in seconds from the due time.
         progress: called with the number of requests sent, from time to time.

@@ -52,15 +52,7 @@ def plot_run(log: RequestLog, title: str, path: Path) -> None:
 def plot_search(
     found: SearchResult, title: str, path: Path, *, deadline_s: float, attainment: float
 ) -> None:
-    """Write a PNG with two panels: latency, and the share of requests in time, by offered rate.
-
-    Args:
-        found: the search.
-        title: title of the figure.
-        path: the file.
-        deadline_s: deadline of the requests.
-        attainment: share of requests that had to meet it.
-    """
+    """Write a PNG with two panels: latency, and the share of requests in time, by offered rate."""
     figure = draw_search(found, title, deadline_s=deadline_s, attainment=attainment)
     save(figure, path)
 

@@ -36,7 +36,6 @@ class RequestLog:
         due: due times in seconds from the start.
         delays: seconds between due and send time.
         latencies: seconds between due and end time.
-        outcomes: their outcomes.
         versions: versions that answered, such as ``1`` or ``1.int8``; empty without an answer.
         first_failure: error of the first request that failed; empty if there is none.
     """
@@ -137,14 +136,7 @@ class RunSummary:
 
 
 def summarise(log: RequestLog, seconds: float, late_s: float, late_share: float) -> RunSummary:
-    """Return the statistics of a run.
-
-    Args:
-        log: its requests.
-        seconds: duration of the trace.
-        late_s: delay beyond which a request was sent late.
-        late_share: share of late requests beyond which the run is invalid.
-    """
+    """Return the statistics of a run."""
     counts = Counter(log.outcomes)
     completed = _histogram(log, (RequestOutcome.MET, RequestOutcome.LATE))
     rejected = _histogram(log, (RequestOutcome.REJECTED,))

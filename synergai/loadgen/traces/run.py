@@ -40,7 +40,6 @@ class TraceRun:
     """Results of a trace run.
 
     Attributes:
-        log: its requests.
         figures: its statistics.
         origin: human-readable description of the inputs.
         variants: figures by variant; None if the engine has none.
@@ -76,7 +75,6 @@ async def search_goodput(
     """Search for the highest rate at which enough requests meet the deadline.
 
     Args:
-        settings: settings of the search.
         report: called with each trial.
     """
     if settings.deadline_ms is None:

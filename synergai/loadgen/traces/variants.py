@@ -43,9 +43,7 @@ def variant_figures(
     """Return the figures of a run; None if its engine has no variants.
 
     Args:
-        log: the run's requests.
         accuracies: accuracy by variant, as far as it is known.
-        floor: lowest accuracy that the requests allowed.
     """
     answers: Counter[str] = Counter()
     total, violations = 0.0, 0

@@ -19,7 +19,6 @@ class BestEffort(ArrivalOrder):
     Args:
         order: worker classes, strongest first, separated by spaces. By default the strongest
             worker is the one with the highest QPS for the job's engine.
-        configurations: predefined configurations by worker class.
     """
 
     def __init__(self, order: str = "", **configurations: str) -> None:

@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 
 class PredefinedConfigurations:
-    """The configuration of each worker.
-
-    Args:
-        configurations: configuration strings by worker class.
-
-    Raises:
-        InvalidInput: a configuration cannot be parsed.
-    """
+    """The configuration of each worker."""
 
     def __init__(self, **configurations: str) -> None:
         self._configurations = {
@@ -90,7 +83,5 @@ class ArrivalOrder(ABC):
         """Return one of the candidates, or None to wait.
 
         Args:
-            view: the state to decide on.
-            job: the oldest runnable job.
             candidates: the available workers that can run it, in order of joining; not empty.
         """

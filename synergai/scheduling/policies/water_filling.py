@@ -13,7 +13,6 @@ def water_fill(queries: float, ready: Sequence[tuple[float, int]], rates: Sequen
     """Return when the participating workers complete `queries`, if they finish together.
 
     Args:
-        queries: number of queries.
         ready: ready time and number of each worker, soonest first.
         rates: queries per second by worker number; positive for all workers in `ready`.
     """

@@ -135,11 +135,7 @@ class JobQueue:
         self._file(record, over_share=over_share)
 
     def remove(self, record: JobRecord) -> None:
-        """Remove a job.
-
-        Raises:
-            ValueError: the job is not queued.
-        """
+        """Remove a job."""
         if record.lane is None:
             raise ValueError(f"job {record.job.id} is not queued")
         record.lane = None

@@ -176,8 +176,6 @@ class Lane:
     """Waiting jobs, or requests, of one engine, tenant and priority.
 
     Attributes:
-        engine: their engine.
-        for_requests: whether they are requests.
         level: where their lane is merged with others; changes with the tenant's share.
         in_time: those whose rank has not passed.
         overdue: those whose rank has passed.

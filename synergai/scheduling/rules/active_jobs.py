@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 class ActiveJobs:
-    """Lets jobs enter and leave the system, and ends their assignments.
-
-    Attributes:
-        by_id: the jobs.
-    """
+    """Lets jobs enter and leave the system, and ends their assignments."""
 
     def __init__(self, state: State, leases: Leases, probes: Probes, residency: Residency) -> None:
         self._state = state
@@ -131,7 +127,6 @@ class ActiveJobs:
         """End a lease; its job finishes if nothing of it remains.
 
         Args:
-            lease: an assignment in flight.
             stopped: it was stopped or taken back; its worker goes on with a load that has begun.
         """
         self._leases.release(lease, stopped=stopped)

@@ -224,7 +224,6 @@ class Interleaver:
 
         Args:
             request: the request, which does not wait yet.
-            interruptible: whether running work yields to requests.
 
         Returns:
             The least of all workers' remaining work and query time, behind the requests that wait
@@ -298,8 +297,6 @@ class Interleaver:
         """Return the query to abort for a request; None if the request is not worth it.
 
         Args:
-            request: the request.
-            worker: a worker that computes something else.
             wait_s: seconds until it turns to the request otherwise.
             cost_s: seconds that the request takes on it.
         """

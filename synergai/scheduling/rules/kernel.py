@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 class State(View):
     """What policies see, and what only rules change. Every rule receives it.
 
-    Raises:
-        InvalidInput: the policy does not exist or rejects its options.
-
     Attributes:
         dictionary: profiled engine speeds.
         policy: decides which waiting job runs where.

@@ -54,7 +54,6 @@ class Leases:
     """The leases in flight, by assignment id.
 
     Args:
-        state: the kernel.
         epoch: upper bits of the assignment ids, which therefore increase across restarts.
     """
 
@@ -89,9 +88,6 @@ class Leases:
         Returns:
             Whether any were leased: none are if the worker would load a variant while another one
             is being loaded.
-
-        Raises:
-            RuntimeError: the job has no assignable queries.
         """
         job, worker, estimate = decision.job, decision.worker, decision.estimate
         wanted = count = decision.count
@@ -123,11 +119,7 @@ class Leases:
         return True
 
     def probe(self, job: JobRecord, worker: WorkerRecord) -> Lease:
-        """Lease a few queries to measure their engine; see `Estimator.to_measure`.
-
-        Raises:
-            RuntimeError: the job has no assignable queries, or cannot measure it there.
-        """
+        """Lease a few queries to measure their engine; see `Estimator.to_measure`."""
         configuration = self._state.estimator.to_measure(job, worker)
         if configuration is None:
             raise RuntimeError(f"job {job.job.id} may not measure its engine on {worker.id}")
@@ -240,7 +232,6 @@ class Leases:
         """Record finished queries and learn from their timing.
 
         Args:
-            lease: the reporting assignment.
             done: queries finished since its start; implausible values are ignored.
             compute_s: time inside the engine since its start; 0 if unknown.
             final: the lease is released next, so its expected end is not updated.
@@ -287,7 +278,6 @@ class Leases:
         """Command the worker to stop the lease at its next query; idempotent.
 
         Args:
-            lease: an assignment in flight.
             for_request: it yields to a request, and its rest returns to the queue next.
             abort: also abort the query that runs.
         """
@@ -306,7 +296,6 @@ class Leases:
         """End the lease; its unfinished queries are pending again unless the job was removed.
 
         Args:
-            lease: an assignment in flight.
             stopped: it was stopped or taken back; its worker goes on with a load that has begun.
         """
         now = self._state.now

@@ -318,8 +318,6 @@ class Estimator:
         """Reset the observed paces of `engine`, as a profile that they relate to is replaced.
 
         Args:
-            engine: the engine of the profile.
-            workers: those whose paces relate to it.
             jobs: the engine's jobs, which have paces of their own on these workers.
         """
         for worker in workers:

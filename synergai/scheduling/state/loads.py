@@ -106,8 +106,6 @@ class Loads:
         """Record a load that goes on without an assignment.
 
         Args:
-            worker_id: the worker.
-            session: what it loads.
             since: when it began.
             concurrent: it goes on while the worker has assignments, and not only while it has none.
         """
@@ -122,12 +120,6 @@ class Loads:
         """Return what is left of a load when a worker turns to the next assignment.
 
         All of it, unless it goes on already and is not overdue.
-
-        Args:
-            worker: the worker.
-            session: the session.
-            seconds: estimate of the whole load.
-            now: the instant of the event.
         """
         known = self._apart.get((worker.id, session))
         if known is None or now > overdue_at(known[0], seconds):
@@ -167,8 +159,6 @@ class Loads:
         """Record that a session is not resident: it was dropped, or could not be loaded.
 
         Args:
-            worker_id: the worker.
-            session: the session.
             now: when it was.
             for_memory: there was no room for it, or it made room for another one.
 

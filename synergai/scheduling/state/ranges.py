@@ -40,11 +40,7 @@ class Ranges:
         return left
 
     def add(self, start: int, stop: int) -> None:
-        """Add ``[start, stop)``, merging with its neighbours.
-
-        Raises:
-            ValueError: the range is empty or overlaps the set.
-        """
+        """Add ``[start, stop)``, merging with its neighbours."""
         if start >= stop:
             raise ValueError(f"[{start}, {stop}) is empty")
         ranges = self._ranges

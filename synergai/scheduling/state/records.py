@@ -194,7 +194,6 @@ class JobRecord:
         held_until: end of its pause before the next retry; None if it does not pause.
         latest_start: when the fastest worker must start the pending queries to meet the deadline.
         rank: the policy's order key; lower goes first.
-        queued_rank: the rank by which it was queued.
         lane: where it is queued; None while it is not queued.
         leases: its assignments in flight.
         paces: observed over profiled seconds of this job, by worker.
@@ -354,7 +353,6 @@ class WorkerRecord:
         """Return whether it can run the engine of a session in another variant.
 
         Args:
-            session: the session.
             paused: whether variants that pause count.
         """
         variant = session.configuration.variant

@@ -68,7 +68,6 @@ def allowances(demands: Sequence[Demand], budget_s: float, horizon_s: float) -> 
 
     Args:
         demands: each with queries.
-        budget_s: worker time within the horizon.
         horizon_s: the horizon, which queries should be much shorter than; infinite if long ones
             do not delay others.
 

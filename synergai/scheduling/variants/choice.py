@@ -37,12 +37,6 @@ _CHUNK_S: Final = 10.0
 class Variants:
     """Fronts, demand and allowances of the engines with variants.
 
-    Args:
-        estimator: knows what variants cost.
-        fleet: the workers.
-        queue: the waiting requests and jobs.
-        settings: scheduling options.
-
     Attributes:
         is_on: the objective is ``accuracy``.
         engines: engines with variants that the fleet has; empty with other objectives.
@@ -148,15 +142,7 @@ class Variants:
     def choose(
         self, job: JobRecord, worker: WorkerRecord, estimate: Estimate, count: int, now: float
     ) -> tuple[Estimate, int]:
-        """Return the variant in which a worker runs a job's next queries, and how many of them.
-
-        Args:
-            job: a job of an engine with variants.
-            worker: the worker.
-            estimate: the one that the policy planned with.
-            count: number of queries that the policy assigns.
-            now: the instant of the event.
-        """
+        """Return the variant in which a worker runs a job's next queries, and how many of them."""
         if not job.is_request:
             return self.choose_for_job(job, worker, estimate, now, count)
         engine, deadline = job.job.engine, job.job.deadline

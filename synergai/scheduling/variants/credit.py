@@ -39,7 +39,6 @@ class Credit:
 
         Args:
             costs: cost by variant, ascending; not empty.
-            allowance: mean cost of a query.
             in_time: returns the slowest variant, up to a given one, that this very query may use;
                 None if it may use any.
             most: most credit that is kept for later, in costs of the slowest variant.

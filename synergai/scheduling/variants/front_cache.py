@@ -23,9 +23,6 @@ class Fronts:
     """The fronts of the workers' engines.
 
     They are kept with the estimates of their worker, and dropped with them.
-
-    Args:
-        estimator: knows what variants cost.
     """
 
     def __init__(self, estimator: Estimator) -> None:

@@ -65,7 +65,6 @@ def build_front(
     Args:
         estimates: the engine's estimates on the worker, fastest first.
         limit: which variants may be used; None for all.
-        now: the instant.
         batched: whether queries come with tensors, and are computed in batches if that is faster.
         reference: the engine's first variant, which the others were made from.
     """

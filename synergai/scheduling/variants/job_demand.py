@@ -40,7 +40,6 @@ class JobDemand:
         """Return the rate.
 
         Args:
-            now: the instant of the event.
             horizon_s: least time in which a job has to be completed, in seconds.
             sample_cost: how much a query without tensors counts, compared with one that has them.
         """

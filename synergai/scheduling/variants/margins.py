@@ -37,7 +37,6 @@ class Query(Struct, frozen=True):
     """A request that a worker runs next, in a variant to be chosen.
 
     Attributes:
-        engine: its engine.
         worker: where it runs.
         front: the variants that it may use.
         starts_at: when it is expected to start.
@@ -68,10 +67,6 @@ class Margins:
 
     The margin is the ratio of actual to expected times that nearly all requests stay below. It
     begins with that of the profile, and is learnt for each worker and engine.
-
-    Args:
-        fleet: the workers.
-        queue: the waiting requests and jobs.
     """
 
     def __init__(self, fleet: Fleet, queue: JobQueue) -> None:
@@ -98,10 +93,6 @@ class Margins:
 
         With it the request keeps its deadline, and so do the requests behind it, with their fastest
         variants and on all workers of the engine. If there is none, it is the fastest.
-
-        Args:
-            query: the request.
-            at: number of the given variant.
         """
         worker, starts_at = query.worker, query.starts_at
         spread = spread_of(worker, query.front.slowest.entry)
@@ -128,7 +119,6 @@ class Margins:
 
         Args:
             behind: when each must start, ascending; the first one is the request itself.
-            query: the request.
             starts_at: when it is expected to start at the latest.
             query_s: seconds that each of the others takes.
         """

@@ -137,12 +137,6 @@ class _Pool:
 class Pools:
     """The pools of a fleet.
 
-    Args:
-        estimator: knows what variants cost.
-        fleet: the workers.
-        queue: the waiting requests and jobs.
-        fronts: the variants that are worth using.
-
     Attributes:
         families: observed load of the engines with variants.
     """
@@ -158,11 +152,7 @@ class Pools:
         self._charged: dict[WorkerId, tuple[float, float]] = {}
 
     def fleet_changed(self, engines: Set[EngineName]) -> None:
-        """Forget the pools, as workers or their engines changed.
-
-        Args:
-            engines: the fleet's engines with variants.
-        """
+        """Forget the pools, as workers or their engines changed."""
         self._engines = engines
         self._pools.clear()
         workers = self._fleet.workers
@@ -310,11 +300,6 @@ def planned_share(engines: int, workers: int, spread: float) -> float:
 
     The rest absorbs bursts. It may exceed 1, as all that waits and runs now counts as done within
     the horizon, although as much will wait and run at its end.
-
-    Args:
-        engines: number of engines with queries that share the workers.
-        workers: number of workers.
-        spread: mean margin that they need for deviations from estimates.
     """
     added = _POOLED * (1.0 - 1.0 / max(workers, 1))
     if engines == 1:

@@ -60,7 +60,6 @@ def seeded_weights(
     """Return all weights by name; they are reproducible on the same kind of machine.
 
     Args:
-        architecture: The network.
         images: float32 [images, 3, size, size], the network's input.
         labels: int64 [images], the index of each image's photograph.
         on_progress: Called with the completed fraction, 0 to 1.
@@ -81,7 +80,6 @@ class CalibratingBuilder:
 
     Args:
         labels: int64 [images], see `seeded_weights`.
-        layers: The total number of layers.
         on_progress: Called with the completed fraction, 0 to 1.
 
     Attributes:

@@ -41,7 +41,6 @@ def add_detection(
     """Add the nodes from encoded boxes and logits to `OUTPUTS`, for one image.
 
     Args:
-        graph: Receives the nodes.
         encodings: float32 [1, anchors, 4].
         logits: float32 [1, anchors, classes], the background first.
         anchors: See `SsdMobileNet.anchors`.

@@ -41,7 +41,6 @@ class OnnxGraph:
     Unnamed tensors get a name that begins with the graph's.
 
     Args:
-        name: The graph's name.
         opset: Version of the default operator set.
     """
 

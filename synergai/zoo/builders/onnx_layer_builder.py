@@ -33,7 +33,6 @@ class OnnxLayerBuilder:
     """Adds a node per layer.
 
     Args:
-        graph: Receives the nodes.
         weights: The weights of all layers.
     """
 

@@ -24,8 +24,6 @@ class TensorflowLayerBuilder:
     """Builds a layer as TensorFlow operations, channels last.
 
     Args:
-        layers: The layers to build.
-        weights: The weights of these layers.
         quantised: Round weights and activations to 8 bits, as in quantisation-aware training.
 
     Attributes:

@@ -40,8 +40,6 @@ class ServableModule:
     """An architecture with its weights, ready to be called and saved.
 
     Args:
-        architecture: The network.
-        weights: The weights of its layers.
         quantised: See `TensorflowLayerBuilder`.
         batch: Batch size; None for a dynamic one.
 

@@ -30,7 +30,6 @@ def extract_member(archive: Path, member: str, target: Path) -> None:
     """Extract one member of a gzipped tar archive to `target`, and no other.
 
     Args:
-        archive: The archive.
         member: The member's name, with or without a leading ``./``.
         target: The file to write; paths, owners and links in the archive are ignored.
     """

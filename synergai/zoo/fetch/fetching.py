@@ -53,11 +53,9 @@ def fetch(
     """Download, verify and install the published weights of an engine.
 
     Args:
-        name: The engine's name.
         models: The model directory; created if missing.
         mirror: Base URL, such as ``https://example.org/weights``, that replaces the host of the
             published URL; the file is verified all the same.
-        replace: Replace an existing engine of this name.
         on_progress: Called with the received and the total bytes.
     """
     published = find_published(name)

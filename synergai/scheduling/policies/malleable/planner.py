@@ -132,8 +132,6 @@ class Planner:
     """Local search for a plan, evaluating many plans at a time.
 
     Args:
-        problem: what to plan.
-        weights: weights of the criteria.
         effort: approximate number of sequential water-filling steps; bounds the run time.
     """
 
@@ -271,8 +269,6 @@ def plan_cost(
         completes: completion times in seconds from now, shape (..., jobs).
         deadlines: same unit and shape.
         importance: weight of each job, same shape.
-        weights: weights of the criteria.
-        typical_s: typical job time.
 
     Returns:
         One cost per plan, shape (...).

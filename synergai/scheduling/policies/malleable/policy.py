@@ -47,9 +47,6 @@ class Malleable:
         gain: required saving of a preempting plan, in units of one late job.
         least_s: assignments that end sooner than this are not stopped.
         weights: criteria weights; see ``planner.Weights``.
-
-    Raises:
-        InvalidInput: an option is unknown or not a number.
     """
 
     rebalances = True

@@ -29,10 +29,7 @@ class Replanner:
     """Replan with some running assignments preemptible; derive stops and assignments.
 
     Args:
-        view: the policy's view.
-        snapshot: jobs and workers.
         preemptible: running leases that may be stopped; all or none of a worker's.
-        weights: weights of the criteria.
         places: positions in the previous plan, by job sequence number.
 
     Attributes:

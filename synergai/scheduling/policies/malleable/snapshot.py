@@ -25,9 +25,7 @@ class Snapshot:
     """Jobs and workers at one instant, with the cost of each job on each worker.
 
     Args:
-        view: the policy's view.
         jobs: the jobs to plan; those that no worker can run are left out.
-        workers: the workers to plan for.
 
     Attributes:
         estimates: by job and worker; None where the job cannot run.
