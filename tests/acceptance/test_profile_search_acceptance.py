@@ -6,8 +6,8 @@ import pytest
 
 from synergai.zoo import build as zoo
 from tests.acceptance.profile_search import search_board
-from worker_agent.emulated_board.board import EmulatedBoard
-from worker_agent.emulated_board.kinds import AGX_XAVIER, XAVIER_NX, BoardKind
+from tests.emulated_board.board import EmulatedBoard
+from tests.emulated_board.kinds import AGX_XAVIER, XAVIER_NX, BoardKind
 
 
 @pytest.mark.timeout(900)

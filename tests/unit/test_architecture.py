@@ -100,7 +100,6 @@ ORDER = {
         "app",
         "serve",
         "installer",
-        "emulated_board",
         "cli",
     ),
     "profiler": (

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from worker_agent.emulated_board.board import EmulatedBoard
-from worker_agent.emulated_board.kinds import AGX_XAVIER, XAVIER_NX
+from tests.emulated_board.board import EmulatedBoard
+from tests.emulated_board.kinds import AGX_XAVIER, XAVIER_NX
 
 
 @pytest.fixture

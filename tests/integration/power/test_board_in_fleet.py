@@ -16,7 +16,7 @@ from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.zoo import build as zoo
-from worker_agent.emulated_board.board import EmulatedBoard
+from tests.emulated_board.board import EmulatedBoard
 
 ENGINE = EngineName("onnx_identity")
 QPS = {"MODE_10W_4CORE": 1000.0, "MODE_20W_2CORE": 100_000.0}

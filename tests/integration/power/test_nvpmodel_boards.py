@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from synergai.errors import InvalidInput
-from worker_agent.emulated_board.board import EMC, STATUS, TPC, EmulatedBoard
-from worker_agent.emulated_board.kinds import KINDS
+from tests.emulated_board.board import EMC, STATUS, TPC, EmulatedBoard
+from tests.emulated_board.kinds import KINDS
 from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
 from worker_agent.power.files import parse_cpus
 from worker_agent.power.nvpmodel import NvpmodelController

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_agent.emulated_board.board import EmulatedBoard
+from tests.emulated_board.board import EmulatedBoard
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -83,19 +83,4 @@ def test_a_private_directory_is_refused_with_an_alternative() -> None:
     assert done.stderr.startswith(
         "error: cannot check that services can run synergai and synergai-power in /home/me/bin: "
         "the service cannot access /home/me/bin, a private directory; use another, like /opt"
-    )
-
-
-def test_an_emulated_board_can_be_created_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = str(tmp_path / "board")
-    assert (
-        run("worker_agent.emulated_board", "agx-xavier", folder, "--jetpack", "5").returncode == 0
-    )
-    assert "MAXN" in modes_of(folder, monkeypatch).stdout
-    again = run("worker_agent.emulated_board", "agx-xavier", folder)
-    assert (again.returncode, again.stderr) == (
-        1,
-        f"error: {folder} exists; choose a new directory\n",
     )

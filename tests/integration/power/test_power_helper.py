@@ -13,8 +13,8 @@ from typing import TypedDict
 import pytest
 
 from synergai.errors import InvalidInput
+from tests.emulated_board.board import EmulatedBoard
 from tests.python_3_8 import python_3_8
-from worker_agent.emulated_board.board import EmulatedBoard
 from worker_agent.power import helper
 from worker_agent.power.controller import ModeRefused, Reading, SwitchFailed
 from worker_agent.power.delegated import DelegatedController

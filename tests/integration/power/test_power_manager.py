@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from synergai.errors import InvalidInput
-from worker_agent.emulated_board.board import EmulatedBoard
+from tests.emulated_board.board import EmulatedBoard
 from worker_agent.power import manager, nvpmodel
 from worker_agent.power.controller import Reading, SwitchFailed
 from worker_agent.power.manager import PowerManager

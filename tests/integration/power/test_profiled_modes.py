@@ -15,7 +15,7 @@ from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.files import load_dictionary
 from synergai.zoo import build as zoo
-from worker_agent.emulated_board.board import EmulatedBoard
+from tests.emulated_board.board import EmulatedBoard
 from worker_agent.power import nvpmodel
 from worker_agent.power.controller import ModeRefused, SwitchFailed
 from worker_agent.power.nvpmodel import NvpmodelController

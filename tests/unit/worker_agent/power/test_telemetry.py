@@ -6,8 +6,8 @@ from typing import Any, NoReturn
 import pytest
 
 from synergai.errors import NotSupported
-from worker_agent.emulated_board.board import EmulatedBoard
-from worker_agent.emulated_board.kinds import KINDS
+from tests.emulated_board.board import EmulatedBoard
+from tests.emulated_board.kinds import KINDS
 from worker_agent.power import telemetry
 from worker_agent.power.files import MachineFiles
 from worker_agent.power.nvml import NvmlSensor

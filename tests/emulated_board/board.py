@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from worker_agent.power.files import MachineFiles, format_cpus
 
 if TYPE_CHECKING:
-    from worker_agent.emulated_board.kinds import BoardKind, BoardMode
+    from tests.emulated_board.kinds import BoardKind, BoardMode
 
 _CPU: Final = "/sys/devices/system/cpu"
 _GPU: Final = "/sys/devices/17000000.gv11b"

@@ -1,0 +1,1 @@
+"""Emulation of Jetson boards in a directory."""

@@ -1,1 +1,0 @@
-"""Emulation of Jetson boards in a directory, for tests and for trying power modes without one."""
