@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from profiler.search.strategy import STRATEGIES
 from synergai.runtime.paths import default_dictionary, default_worker_class
-from synergai.runtime.setting_types import Cores, Duration, OptionName, named
+from synergai.runtime.setting_types import Checked, Cores, Duration, OptionName, named
 from synergai.runtime.settings import Settings
+from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers.provider_settings import Providers
 
 
@@ -41,8 +43,9 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     ] = ()
     power: Annotated[
         str,
+        Checked(known_controller),
         "Power mode controller: nvpmodel, cpufreq, cgroup or none; auto selects it by the board.",
-    ] = "auto"
+    ] = AUTO
     modes: Annotated[
         tuple[str, ...], "Power modes to measure in; default: all that need no reboot."
     ] = ()
@@ -59,7 +62,9 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     search: Annotated[
         bool, "Measure only what is needed to find the best configurations, and predict the others."
     ] = False
-    strategy: Annotated[str, "Strategy of the search: gp, exhaustive, or a plug-in."] = "gp"
+    strategy: Annotated[
+        str, Checked(STRATEGIES.check), "Strategy of the search: gp, exhaustive, or a plug-in."
+    ] = "gp"
     strategy_options: Annotated[
         dict[str, str], "Options of the strategy, such as objective=qps."
     ] = msgspec.field(default_factory=dict)

@@ -28,6 +28,7 @@ from synergai.runtime.setting_types import (
 )
 from synergai.runtime.settings import Settings
 from worker_agent.cpu_affinity import check_thread_counts
+from worker_agent.power.selection import AUTO, known_controller
 from worker_agent.providers.provider_settings import Providers
 
 if TYPE_CHECKING:
@@ -123,8 +124,10 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         Meta(ge=0),
     ] = 0
     power: Annotated[
-        str, "Power controller: nvpmodel, cpufreq, cgroup or none; auto detects the board."
-    ] = "auto"
+        str,
+        Checked(known_controller),
+        "Power controller: nvpmodel, cpufreq, cgroup or none; auto detects the board.",
+    ] = AUTO
     power_modes: Annotated[
         tuple[str, ...], "Power modes of configurations; all that need no reboot if empty."
     ] = ()

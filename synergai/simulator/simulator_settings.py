@@ -31,6 +31,7 @@ MAX_SEEDS: Final = 10_000
 LEAST_SEEDS: Final = 10
 MAX_WORKERS: Final = 1000
 MAX_JOBS: Final = 100_000
+MAX_MEMORY_GIB: Final = 1_000_000
 MIN_LOAD: Final = 1e-6
 
 
@@ -155,7 +156,7 @@ class SweepSettings(DemandSettings, frozen=True, kw_only=True):
     )
     preload: Annotated[bool, "Let idle workers load engines before they are needed."] = True
     memory: Annotated[
-        dict[str, Annotated[float, Meta(gt=0)]],
+        dict[str, Annotated[float, Meta(gt=0, le=MAX_MEMORY_GIB)]],
         "Memory for sessions by worker class in GiB, such as x86=16,agx=32,nx=8; no "
         "limit for those left out.",
     ] = msgspec.field(default_factory=dict)

@@ -37,6 +37,11 @@ def detect(files: MachineFiles) -> str:
     return "nvpmodel" if files.exists("/etc/nvpmodel.conf") else "none"
 
 
+def known_controller(name: str) -> str:
+    """Return `name` if it is ``auto`` or one in `CONTROLLERS`."""
+    return name if name == AUTO else CONTROLLERS.check(name)
+
+
 def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -> PowerController:
     """Open the controller with this name.
 

@@ -284,6 +284,8 @@ def test_lists_are_comma_separated() -> None:
         ("min_duration", "-1"),
         ("min_duration", "nan"),
         ("worker_class", "a/b"),
+        ("power", "nope"),
+        ("strategy", "nope"),
     ],
 )
 def test_setting_out_of_range_is_rejected(option: str, value: str) -> None:

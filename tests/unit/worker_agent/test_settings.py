@@ -39,6 +39,15 @@ def test_enrolment_token_in_the_environment_is_not_an_unknown_setting(
     assert not caplog.messages
 
 
+def test_unknown_power_controller_is_refused_with_the_known_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SYNERGAI_AGENT_POWER", "nope")
+    with pytest.raises(InvalidSettings, match=r"^SYNERGAI_AGENT_POWER: 'nope' .*available: cgroup"):
+        AgentSettings.load()
+    assert AgentSettings.load({"power": "auto"}).worker.power == "auto"
+
+
 def test_thread_counts_are_sorted_and_unique() -> None:
     settings = AgentSettings.load({"threads": "4,1,4"})
     assert settings.worker.configurations() == (Configuration(1), Configuration(4))
