@@ -137,6 +137,11 @@ class BatchTimes(Struct, frozen=True):
             return known
         return known + (rows - low) / low * (self.by_size[power + 1] - known)
 
+    def share(self, queries: int) -> float:
+        """Return the time of one of many queries in batches, relative to that of one alone."""
+        rows = min(queries, self.max_rows)
+        return self.seconds(rows) / rows / self.seconds(1)
+
 
 class TensorSpec(Struct, frozen=True):
     """Input or output tensor of an engine.

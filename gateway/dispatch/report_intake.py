@@ -147,10 +147,13 @@ class ReportIntake:
         if not queries:
             return
         now = self._clock.now()
+        compute_s = max(0.0, progress.compute_s - computed_s)
+        if progress.assignment.count > 1:
+            compute_s *= progress.batch  # which each query of a request reports, but none of a job
         completed = CompletedQueries(
             engine=progress.assignment.engine,
             queries=queries,
-            compute_s=max(0.0, progress.compute_s - computed_s),
+            compute_s=compute_s,
             batch=progress.batch,
             at=now,
             variant=progress.assignment.configuration.variant,

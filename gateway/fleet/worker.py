@@ -74,8 +74,8 @@ class CompletedQueries(Struct, frozen=True):
     Attributes:
         engine: engine that computed them.
         queries: number of queries.
-        compute_s: time that they took inside the engine, in seconds.
-        batch: size of the batch that they were computed in.
+        compute_s: seconds that they took inside the engine; each counts with its whole batch.
+        batch: size of the batches that they were computed in.
         at: when the report arrived, in monotonic seconds.
         variant: the variant that computed them; empty if the engine has none.
     """
@@ -101,7 +101,7 @@ class AssignmentProgress:
         labelled: completed queries with a known label.
         correct: labelled queries that were answered correctly.
         compute_s: time that the completed queries took inside the engine.
-        batch: size of the batch that its only query was computed in, itself included.
+        batch: size of the batches that its queries were computed in.
         failed: why inputs failed, by query from the assignment's first, of the last report.
         input_bytes: bytes of the inputs that the worker has, of a job over its client's own data.
     """

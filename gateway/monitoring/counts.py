@@ -134,7 +134,9 @@ class EngineStatistics:
         self.compute.seconds += seconds
         self.last_query_at = now
         if batch > 1:
-            self.batches.setdefault(batch, Duration()).add(seconds)
+            batched = self.batches.setdefault(batch, Duration())
+            batched.count += queries
+            batched.seconds += seconds
 
     def executions(self) -> dict[int, Duration]:
         """Return the engine's executions by batch size."""

@@ -198,9 +198,10 @@ class View:
 
     def per_query_s(self, job: JobRecord, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query, at the pace observed on this very job if there is one."""
+        gain = estimate.batch_gain(job.job.queries)
         if job.paces and (shown := job.paces.get(worker.id)) is not None:
-            return shown / estimate.entry.qps
-        return estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
+            return gain * shown / estimate.entry.qps
+        return gain * estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
 
     def lease_query_s(self, lease: Lease, worker: WorkerRecord, estimate: Estimate) -> float:
         """Return seconds per query of a lease in flight; `estimate` is the one it started with.
@@ -278,11 +279,12 @@ class LeastCosts:
             estimate
             for worker in self._workers
             if engine in worker.engines
-            and (estimate := self._estimator.estimate(engine, worker)) is not None
+            for place, estimate in enumerate(self._estimator.estimates(engine, worker))
+            if place == 0 or estimate.job_batches
         ]
         if not estimates:
             return None
-        return min(e.setup_s for e in estimates), min(e.per_query_s for e in estimates)
+        return min(e.setup_s for e in estimates), min(e.least_s for e in estimates)
 
 
 def engines_of(workers: Sequence[WorkerRecord]) -> Collection[EngineName]:

@@ -17,6 +17,7 @@ import numpy as np
 from synergai.domain import EngineName, Job, JobId, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.scheduling.state.estimate import batches_for_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -199,8 +200,11 @@ class Workload:
         return _with_rate(entry, entry.qps, entry.t_pre_s * mean_share)
 
     def per_query_s(self, job: Job, name: WorkerClass, configuration: Configuration) -> float:
-        """Return the actual seconds per query of the job."""
-        return self.factors[job.id, name] / self._entry(job.engine, name, configuration).qps
+        """Return the actual seconds per query of the job, in batches if they pay."""
+        entry = self._entry(job.engine, name, configuration)
+        batches = batches_for_jobs(entry)
+        share = 1.0 if batches is None else batches.share(job.queries)
+        return share * self.factors[job.id, name] / entry.qps
 
     def setup_s(
         self, job: Job, name: WorkerClass, configuration: Configuration, queries: int

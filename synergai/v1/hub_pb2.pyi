@@ -766,8 +766,9 @@ class Assignment(_message.Message):
 
     @_builtins.property
     def batch_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """For a single query that may be batched: expected seconds of batches of 1, 2, 4, 8, ... queries
-        on this worker. If empty, the query must run alone.
+        """For queries that may be batched: expected seconds of batches of 1, 2, 4, 8, ... queries on this
+        worker. If empty, each query runs alone. A range of samples runs in batches of the largest
+        size.
         """
 
     def __init__(
@@ -845,7 +846,7 @@ class Progress(_message.Message):
     compute_s: _builtins.float
     """compute time so far, inside the engine"""
     batch: _builtins.int
-    """size of the batch that a single query ran in; 0: 1"""
+    """size of the batches that the queries ran in; 0: 1"""
     @_builtins.property
     def responses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """responses not yet sent, in order, if it has requests"""

@@ -9,6 +9,7 @@ The model file is TOML, with times in seconds::
     threads = 4          # threads of the session; 0 with a provider
     provider = ""        # name of the session's execution provider; empty for the CPU
     query_s = 0.00042    # duration of one query
+    row_s = 0.0001       # of each further row of a batch; default: 0
     setup_s = 0.27       # from the start of the process until the engine is ready
 
 An optional file ``paces.txt`` next to it scales the durations of single jobs, in lines of the form
@@ -51,8 +52,8 @@ PATIENCE_S: Final = 0.25
 _POLL_S: Final = 0.001
 _SETUP_JOB_S: Final = 0.05
 """The engine was loaded for a job that begins within this time after the setup."""
-_INPUT: Final = TensorSpec("x", "FP32", (1,))
-_OUTPUT: Final = TensorSpec("y", "FP32", (1,))
+_INPUT: Final = TensorSpec("x", "FP32", (-1,))
+_OUTPUT: Final = TensorSpec("y", "FP32", (-1,))
 
 
 @cache
@@ -92,7 +93,7 @@ class EmulatedBackend:
         age_s: Callable[[], float] = _age_s,
     ) -> None:
         table = _read(path)
-        self._query_s, self._setup_s = _times(table, path, threads, provider)
+        self._query_s, self._row_s, self._setup_s = _times(table, path, threads, provider)
         self._model = _load_model(table, path)
         self.inputs = (_INPUT,) if self._model is None else self._model.inputs
         self.outputs = (_OUTPUT,) if self._model is None else self._model.outputs
@@ -105,7 +106,7 @@ class EmulatedBackend:
         if elapsed_s < self._setup_s:
             self._sleep(self._setup_s - elapsed_s)
         self._actual_setup_s = max(elapsed_s, self._setup_s)
-        self._per_query_s = self._query_s
+        self._current_pace = 1.0
         self._due = clock()
         self._setup_job_until = self._due + _SETUP_JOB_S
 
@@ -114,19 +115,22 @@ class EmulatedBackend:
         now = self._clock()
         self._due = max(self._due, now)
         pace = self._pace(job) if job else 1.0
-        self._per_query_s = pace * self._query_s
+        self._current_pace = pace
         if job and now < self._setup_job_until:
             self._due += pace * self._setup_s - self._actual_setup_s
         self._setup_job_until = now
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-        """Return the model's outputs, or the input as every output, after the query's duration."""
+        """Return the model's outputs, or the input as every output, after the batch's duration."""
         if self._model is None:
             array = inputs[_INPUT.name]
             answer = [array for _ in outputs]
         else:
             answer = self._model.run(inputs, outputs)
-        self._due += self._per_query_s
+        seconds = self._query_s
+        if self._row_s:
+            seconds += self._row_s * (len(next(iter(inputs.values()))) - 1)
+        self._due += self._current_pace * seconds
         ahead_s = self._due - self._clock()
         if ahead_s >= LEAD_S:
             self._sleep(ahead_s)
@@ -177,15 +181,17 @@ def _load_model(table: Mapping[str, Any], path: Path) -> Backend | None:
 
 def _times(
     table: Mapping[str, Any], path: Path, threads: int, provider: ProviderChoice | None
-) -> tuple[float, float]:
-    """Return the durations of a query and of the setup in seconds."""
+) -> tuple[float, float, float]:
+    """Return the durations of a query, of a further row, and of the setup in seconds."""
     try:
         for configuration in table["configurations"]:
             named = configuration.get("provider", "")
             if named != ("" if provider is None else provider.name):
                 continue
             if provider is not None or configuration["threads"] == threads:
-                return _seconds(configuration["query_s"]), _seconds(configuration["setup_s"])
+                query_s = _seconds(configuration["query_s"])
+                row_s = _seconds(configuration.get("row_s", 0.0))
+                return query_s, row_s, _seconds(configuration["setup_s"])
     except (ValueError, KeyError, TypeError) as error:
         raise EngineUnusable(
             f"{path.name} is not a valid emulated model: each [[configurations]] table needs "

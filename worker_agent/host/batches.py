@@ -1,4 +1,4 @@
-"""Dynamic batching: selection of queries, concatenation of inputs, splitting of outputs.
+"""Dynamic batching: selection of queries, joining of inputs, splitting of outputs.
 
 A batch is a run of consecutive waiting queries whose tensors agree except for the first axis. It is
 never delayed to grow, and never grows so large that a query that alone would meet its deadline
@@ -8,7 +8,7 @@ misses it.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from msgspec import Struct
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Engine
 
     Array: TypeAlias = NDArray[Any]
+
+GROW_AFTER: Final = 32
+"""Successful batches after which larger ones are tried again."""
 
 BatchKey: TypeAlias = tuple[tuple[str, ...], frozenset[tuple[str, np.dtype[Any], tuple[int, ...]]]]
 
@@ -112,16 +115,62 @@ class BatchBuilder:
         return -self._best[1]
 
 
-def concatenate(queries: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Concatenate the inputs of queries with the same key along the first axis."""
-    return {name: _concatenate([inputs[name] for inputs in queries]) for name in queries[0]}
+class BatchLimit:
+    """Largest batch that a model computes now: a failure halves it, and successes double it again.
+
+    Args:
+        most: the engine's largest batch.
+
+    Attributes:
+        rows: the limit.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.rows = most
+        self._most = most
+        self._succeeded = 0
+
+    def succeeded(self) -> None:
+        """Count a batch that was computed."""
+        if self.rows == self._most:
+            return
+        self._succeeded += 1
+        if self._succeeded == GROW_AFTER:
+            self.rows = min(2 * self.rows, self._most)
+            self._succeeded = 0
+
+    def failed(self, rows: int) -> None:
+        """Count a batch of more than one row that failed, though its queries may not."""
+        self.rows = min(self.rows, rows // 2)
+        self._succeeded = 0
 
 
-def _concatenate(arrays: Sequence[Array]) -> Array:
-    first = arrays[0]
-    # Preallocated with the same dtype: np.concatenate drops the metadata that marks bfloat16.
-    batch = np.empty((sum(map(len, arrays)), *first.shape[1:]), first.dtype)
-    return np.concatenate(arrays, out=batch)
+class BatchMemory:
+    """Memory in which the inputs of batches are joined; it is kept, as fresh pages cost more."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Array] = {}
+
+    def join(self, queries: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+        """Join the inputs of queries with the same key along the first axis.
+
+        The result is valid until the next call.
+        """
+        return {name: self._join(name, [each[name] for each in queries]) for name in queries[0]}
+
+    def _join(self, name: str, arrays: Sequence[Array]) -> Array:
+        first, rows = arrays[0], sum(map(len, arrays))
+        kept = self._kept.get(name)
+        if (
+            kept is None
+            or len(kept) < rows
+            or (kept.dtype, kept.shape[1:]) != (first.dtype, first.shape[1:])
+        ):
+            # Of the same dtype: np.concatenate drops the metadata that marks bfloat16. Pages that
+            # no batch has reached occupy no memory.
+            capacity = 1 << (rows - 1).bit_length()
+            kept = self._kept[name] = np.empty((capacity, *first.shape[1:]), first.dtype)
+        return np.concatenate(arrays, out=kept[:rows])
 
 
 def split_rows(outputs: Sequence[Array], rows: Sequence[int]) -> list[list[Array]]:

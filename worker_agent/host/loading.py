@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import Engine
@@ -20,7 +20,7 @@ from synergai.models.formats.inspect import check
 from synergai.runtime.text import pip_install
 from worker_agent.backends import BACKENDS, Interruptible, JobAware, Placed
 from worker_agent.cpu_affinity import restrict_to, thread_cores
-from worker_agent.host.batches import check_batchable
+from worker_agent.host.batches import BatchLimit, BatchMemory, check_batchable
 from worker_agent.host.processing import Processing
 from worker_agent.host.query_codec import QueryCodec
 from worker_agent.host.self_check import SelfCheck
@@ -50,6 +50,8 @@ class LoadedModel:
         outputs: names of all its outputs.
         job_aware: the backend, if it wants to know the job.
         interruptible: the backend, if its queries can be interrupted.
+        batch_limit: the largest batch that it computes now.
+        batch_memory: where the inputs of batches are joined.
     """
 
     engine: Engine
@@ -60,6 +62,8 @@ class LoadedModel:
     outputs: list[str]
     job_aware: JobAware | None
     interruptible: Interruptible | None
+    batch_limit: BatchLimit
+    batch_memory: BatchMemory = field(default_factory=BatchMemory)
 
 
 class ModelLoader:
@@ -180,6 +184,7 @@ class ModelLoader:
             outputs=[spec.name for spec in engine.outputs],
             job_aware=backend if isinstance(backend, JobAware) else None,
             interruptible=backend if isinstance(backend, Interruptible) else None,
+            batch_limit=BatchLimit(engine.max_batch),
         )
         ready = Ready(
             inputs=engine.inputs,

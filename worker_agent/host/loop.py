@@ -8,6 +8,7 @@ variants of the engine are loaded in a thread of their own, so that queries go o
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 import time
 from contextlib import suppress
@@ -22,7 +23,6 @@ from worker_agent.host.batches import (
     BatchBuilder,
     BatchCandidate,
     batch_key,
-    concatenate,
     split_rows,
 )
 from worker_agent.host.inbox import AgentDisconnected, Inbox
@@ -83,8 +83,6 @@ class HostLoop:
         self._inbox = Inbox(agent_socket)
         self._models = {variant: model}
         self._loader = loader
-        # Variants with a model that failed to compute a batch.
-        self._unbatched: set[str] = set()
         # Queries decoded as candidates for a batch and not yet computed, by run id.
         self._decoded: dict[int, DecodedQuery] = {}
         self._interrupts = interrupts
@@ -142,7 +140,6 @@ class HostLoop:
         while (order := self._inbox.next_order()) is not None:
             if isinstance(order, UnloadVariant):
                 del self._models[order.variant]
-                self._unbatched.discard(order.variant)
                 if (heap := GlibcHeap.find()) is not None:
                     heap.trim()
                 self._send(VariantUnloaded(order.variant).encode())
@@ -188,12 +185,13 @@ class HostLoop:
     def _run_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunEnded]:
         """Compute `first` in a batch with following queries.
 
-        If the batch fails, each query is computed alone. If that succeeds, the model cannot compute
-        batches, and batching is disabled.
+        If the batch fails, each query is computed alone. If that succeeds, the next batches are
+        smaller.
         """
         model = self._models[first.variant]
         queries = self._take_batch(first, model, batch_times)
         if len(queries) == 1:
+            model.batch_limit.succeeded()
             return [self._run(first)]
         batch = [self._decoded[query.run_id] for query in queries]
         try:
@@ -205,11 +203,9 @@ class HostLoop:
         except Exception as error:  # noqa: BLE001 - a model may fail in any way
             ended = [self._run(query) for query in queries]
             if all(each.outcome is Outcome.COMPLETED for each in ended):
-                _log.error(
-                    "a batch of %d failed; batching is disabled", len(queries), exc_info=error
-                )
-                self._unbatched.add(first.variant)
+                _note_failed_batch(model, sum(each.rows for each in batch), error)
             return ended
+        model.batch_limit.succeeded()
         return [
             _encode(model, self._decoded.pop(each.query.run_id), arrays, compute_s, len(batch))
             for each, arrays in zip(batch, outputs, strict=True)
@@ -219,9 +215,9 @@ class HostLoop:
         self, first: RunQuery, model: LoadedModel, batch_times: BatchTimes
     ) -> list[RunQuery]:
         """Take the queries that are best computed together with `first`; return all of them."""
-        if self._inbox.is_stopped(first.run_id) or first.variant in self._unbatched:
+        limit = model.batch_limit.rows
+        if limit == 1 or self._inbox.is_stopped(first.run_id):
             return [first]
-        limit = model.engine.max_batch
         builder = BatchBuilder(batch_times, limit, time.monotonic())
         for query in (first, *self._inbox.peek_queries(limit - 1)):
             if query.variant != first.variant:
@@ -252,7 +248,7 @@ class HostLoop:
             self._interrupts.begin(interruptible, *(each.query.run_id for each in batch))
         try:
             begin = _begin_queries(model)
-            inputs = concatenate([each.inputs for each in batch])
+            inputs = model.batch_memory.join([each.inputs for each in batch])
             arrays = model.backend.run(inputs, batch[0].outputs)
             compute_s = time.perf_counter() - begin
         finally:
@@ -267,34 +263,28 @@ class HostLoop:
         if not samples:
             detail = f"the engine is unverified and has no samples; {ADVICE}"
             return RunEnded(run.run_id, Outcome.FAILED, fault=Fault.BAD_INPUT, detail=detail)
-        if run.batch > 1:
-            labels = None  # a measurement, whose accuracy is not evaluated
-        labelled = correct = 0
-        compute_s = 0.0
-        done = 0
+        tally = Tally(batch=run.batch)
         report_at = time.perf_counter() + PROGRESS_INTERVAL
         try:
             if model.job_aware is not None:
                 model.job_aware.begin(run.job)
-            for query in range(run.first, run.first + run.count, run.batch):
-                if self._inbox.is_stopped(run.run_id):
-                    break
+            while tally.done < run.count and not self._inbox.is_stopped(run.run_id):
                 self._follow_orders()
-                index = query % len(samples)
-                size = min(run.batch, run.count - done)
+                size = min(run.batch, model.batch_limit.rows, run.count - tally.done)
+                first = run.first + tally.done
+                chosen = [place % len(samples) for place in range(first, first + size)]
                 begin = time.perf_counter()
-                inputs = samples[index]
-                if size > 1:
-                    inputs = concatenate([samples[(query + i) % len(samples)] for i in range(size)])
-                arrays = _run_model(model, inputs, model.outputs)
+                answers = _run_samples(model, [samples[place] for place in chosen])
                 now = time.perf_counter()
-                compute_s += now - begin
-                done += size
+                labelled, correct = tally.labelled, tally.correct
                 if labels is not None:
-                    labelled += 1
-                    correct += model.processing.predicted_class(arrays) == labels[index]
+                    predicted = map(model.processing.predicted_class, answers)
+                    right = [labels[place] for place in chosen]
+                    labelled += size
+                    correct += int(sum(map(operator.eq, predicted, right)))
+                compute_s = tally.compute_s + now - begin
+                tally = Tally(tally.done + size, labelled, correct, compute_s, run.batch)
                 if now >= report_at:
-                    tally = Tally(done, labelled, int(correct), compute_s)
                     self._send(RunProgress(run.run_id, tally).encode())
                     report_at = now + PROGRESS_INTERVAL
         except (AgentDisconnected, ConnectionError):
@@ -302,9 +292,36 @@ class HostLoop:
         except Interrupted:
             pass  # completed queries count
         except Exception as error:  # noqa: BLE001 - a model may fail in any way; keep serving
-            return _failed(run.run_id, Tally(done, labelled, int(correct), compute_s), error)
-        outcome = Outcome.COMPLETED if done == run.count else Outcome.STOPPED
-        return RunEnded(run.run_id, outcome, Tally(done, labelled, int(correct), compute_s))
+            return _failed(run.run_id, tally, error)
+        outcome = Outcome.COMPLETED if tally.done == run.count else Outcome.STOPPED
+        return RunEnded(run.run_id, outcome, tally)
+
+
+def _run_samples(model: LoadedModel, samples: Sequence[dict[str, Array]]) -> list[list[Array]]:
+    """Compute samples in a batch, or each alone if the batch fails; return the outputs of each."""
+    if len(samples) > 1:
+        try:
+            inputs = model.batch_memory.join(samples)
+            rows = [len(next(iter(each.values()))) for each in samples]
+            answers = split_rows(model.backend.run(inputs, model.outputs), rows)
+            model.batch_limit.succeeded()
+        except Interrupted:
+            raise
+        except Exception as error:  # noqa: BLE001 - as of a batch of queries
+            _note_failed_batch(model, len(samples), error)
+        else:
+            return answers
+    else:
+        model.batch_limit.succeeded()
+    return [_run_model(model, each, model.outputs) for each in samples]
+
+
+def _note_failed_batch(model: LoadedModel, rows: int, error: Exception) -> None:
+    model.batch_limit.failed(rows)
+    _log.warning(
+        "a batch of %d rows failed; the next have at most %d: %s",
+        *(rows, model.batch_limit.rows, error),
+    )
 
 
 def _run_model(model: LoadedModel, inputs: dict[str, Array], outputs: Sequence[str]) -> list[Array]:

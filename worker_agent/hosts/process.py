@@ -225,6 +225,7 @@ class HostProcess:
         on_progress: OnProgress,
         on_ended: OnEnded,
         job: str = "",
+        batch: int = 1,
         variant: str = "",
     ) -> int:
         """Feed the queries [first, first + count) of the sample set.
@@ -234,6 +235,7 @@ class HostProcess:
             on_progress: called with the counts so far.
             on_ended: called once with the result.
             job: id of the job, for `JobAware` backends.
+            batch: number of queries to compute together.
             variant: as of `run_query`.
 
         Returns:
@@ -241,7 +243,7 @@ class HostProcess:
         """
         if self.is_closed:
             return self._refuse(on_ended)
-        message = self._runs.add_samples(first, count, on_progress, on_ended, job, variant)
+        message = self._runs.add_samples(first, count, on_progress, on_ended, job, batch, variant)
         self._feed(message)
         return message.run_id
 

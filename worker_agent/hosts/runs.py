@@ -89,12 +89,13 @@ class Runs:
         on_progress: OnProgress,
         on_ended: OnEnded,
         job: str,
+        batch: int,
         variant: str,
     ) -> RunSamples:
         """Add a range of the sample set, and return the message for the host."""
         run_id = self.new_id()
         self.by_id[run_id] = Run(on_ended, on_progress, None, variant)
-        return RunSamples(run_id, first, count, job, variant=variant)
+        return RunSamples(run_id, first, count, job, batch, variant)
 
     def settle(self, run: Run, ended: RunEnded) -> RunEnded:
         """Free the memory of a run, and return its result with the response as bytes."""

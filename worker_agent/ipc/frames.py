@@ -58,7 +58,7 @@ class Tally(Struct, frozen=True, array_like=True):
         labelled: completed queries with a known label.
         correct: labelled queries that were answered correctly.
         compute_s: seconds inside the engine.
-        batch: size of the batch that a single query was computed in.
+        batch: size of the batches that the queries were computed in.
     """
 
     done: Count = 0
@@ -95,7 +95,7 @@ class RunSamples(_Message, frozen=True, tag=2):
         first: index of the first query.
         count: number of queries.
         job: id of the job; may be empty.
-        batch: batch size, for measurements; the last batch may be smaller.
+        batch: largest batch size; the last batch may be smaller.
         variant: as of `RunQuery`.
     """
 

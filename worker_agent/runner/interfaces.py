@@ -52,6 +52,7 @@ class EngineHost(Protocol):
         on_progress: OnProgress,
         on_ended: OnEnded,
         job: str = "",
+        batch: int = 1,
         variant: str = "",
     ) -> int:
         """Feed the queries [first, first + count) of the sample set; return the run id."""

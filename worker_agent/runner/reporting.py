@@ -95,7 +95,9 @@ class ItemReporter:
         if self._responses and self._bytes + len(response) > self._max_bytes:
             self._report_progress()
         done = self.tally.done + 1
-        self.tally = Tally(done, compute_s=self.tally.compute_s + compute_s, batch=batch)
+        if self._count > 1:
+            compute_s = self.tally.compute_s + compute_s / batch
+        self.tally = Tally(done, compute_s=compute_s, batch=batch)
         self._responses.append(response)
         self._bytes += len(response)
         if done < self._count and self._is_due():

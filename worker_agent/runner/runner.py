@@ -233,7 +233,12 @@ class Runner:
             if not host.has_room(len(content)):
                 return False
             item.inputs.take()
-            run_id = host.run_query(content, self._on_query_ended, variant=variant)
+            run_id = host.run_query(
+                content,
+                self._on_query_ended,
+                None if alone else item.batch_times,
+                variant=variant,
+            )
             if alone:
                 self._alone = run_id
             item.fed += 1
@@ -246,9 +251,14 @@ class Runner:
             )
             item.fed += 1
         else:
-            on_progress = item.reporter.set_progress
             run_id = host.run_samples(
-                item.first, item.count, on_progress, self._on_range_ended, item.job, variant
+                item.first,
+                item.count,
+                item.reporter.set_progress,
+                self._on_range_ended,
+                item.job,
+                1 if item.batch_times is None else item.batch_times.max_rows,
+                variant,
             )
             item.fed = item.count
         self._runs[run_id] = item

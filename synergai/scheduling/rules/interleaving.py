@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.policy import SIMILAR, engines_of
-from synergai.scheduling.state.records import ABORT_S, LONG_S, Phase
+from synergai.scheduling.state.estimate import LONG_S
+from synergai.scheduling.state.records import ABORT_S, Phase
 from synergai.scheduling.variants.fronts import capacity_s
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ class Interleaver:
         busy_s = 0.0
         for engine, count in self._state.queue.requests_ahead(request, engines):
             costs = [
-                capacity_s(estimate, batched=True)
+                capacity_s(estimate, with_tensors=True)
                 for worker in workers[:MAX_WORKERS]
                 if engine in worker.engines
                 and (estimate := self._state.estimator.estimate(engine, worker)) is not None
@@ -345,7 +346,7 @@ class Interleaver:
         history = self._histories[worker.index]
         if history.requests >= MAX_INTERRUPTIONS:
             job_query_s = max(
-                [le.assignment.query_s for le in worker.leases.values() if not le.job.is_request]
+                [lease.step_s for lease in worker.leases.values() if not lease.job.is_request]
             )
             if history.requests_s >= job_query_s:
                 return False

@@ -156,9 +156,11 @@ class Leases:
         per_query_s = self._state.per_query_s(job, worker, estimate)
         batch_times = None
         compute_by = math.inf
-        if estimate.entry.batch_qps and job.job.with_tensors and job.job.queries == 1:
+        if job.job.queries > 1:
+            batch_times = estimate.job_batch_times
+        elif estimate.entry.batch_qps and job.job.with_tensors:
             batch_times = estimate.batch_times
-        if batch_times is not None:
+        if batch_times is not None and job.job.queries == 1:
             compute_by = job.job.deadline - estimate.transfer_s
             if worker.joins_batch(estimate.session):
                 per_query_s = batch_times.seconds(batch_times.max_rows) / batch_times.max_rows
@@ -268,7 +270,8 @@ class Leases:
             # What was known before weighs as much as this many seconds of observation.
             prior_s = self._state.settings.pace_half_life_s
             prior_pace = 1.0 if lease.prior_pace is None else lease.prior_pace
-            profiled_s = lease.done / entry.qps
+            gain = lease.estimate.batch_gain(lease.job.job.queries)
+            profiled_s = gain * lease.done / entry.qps
             pace = (observation.engine_s + prior_s * prior_pace) / (profiled_s + prior_s)
             lease.job.paces[worker.id] = pace
             if not (lease.job.removed or lease.job.is_request):
@@ -319,7 +322,9 @@ class Leases:
         del job.leases[assignment.id]
         if lease.remaining and not job.removed:
             if lease.estimate is not None:
-                self._state.waiting.charge(job, -lease.remaining * lease.estimate.per_query_s)
+                gain = lease.estimate.batch_gain(job.job.queries)
+                unused_s = lease.remaining * gain * lease.estimate.per_query_s
+                self._state.waiting.charge(job, -unused_s)
             self._state.waiting.withdraw(job)
             first = assignment.first + lease.done
             job.pending.add(first, first + lease.remaining)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.domain import BatchTimes
+from synergai.domain import MAX_QUERIES, BatchTimes
 
 if TYPE_CHECKING:
     from synergai.domain import Configuration, Session
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 BRIEF_S: Final = 0.002
 """Queries up to this time are brief: they gain little from several threads, and need not wait."""
+LONG_S: Final = 0.2
+"""Duration from which on queries count as long: what is left of them matters to requests."""
+_NEARLY_BEST: Final = 0.95
+"""Share of the highest rate that the batches of a job have at least; the smallest such are used."""
 
 
 class Estimate(NamedTuple):
@@ -29,6 +34,8 @@ class Estimate(NamedTuple):
         session: the session that must be resident.
         accuracy: measured or declared share of right answers; 0 if it is not known.
         file_variant: the variant of other workers that the engine's single file is; empty if none.
+        job_batches: profiled times of the batches that jobs run in, up to their size; None if jobs
+            run query by query.
     """
 
     configuration: Configuration
@@ -41,6 +48,7 @@ class Estimate(NamedTuple):
     session: Session
     accuracy: float = 0.0
     file_variant: str = ""
+    job_batches: BatchTimes | None = None
 
     def with_pace(self, pace: float, typical_pace: float, transfer_s: float) -> Estimate:
         """Return the estimate at another worker pace, its median, and transfer time."""
@@ -55,20 +63,43 @@ class Estimate(NamedTuple):
             self.session,
             self.accuracy,
             self.file_variant,
+            self.job_batches,
         )
 
     @property
     def batch_times(self) -> BatchTimes | None:
-        """Batch latencies at the worker's observed pace; None if batches were not profiled."""
-        profiled = self.entry.batch_times
+        """Latencies of the batches of single queries at the worker's observed pace.
+
+        None if batches were not profiled.
+        """
+        return self._at_pace(self.entry.batch_times)
+
+    @property
+    def job_batch_times(self) -> BatchTimes | None:
+        """The same of `job_batches`."""
+        return self._at_pace(self.job_batches)
+
+    def _at_pace(self, profiled: BatchTimes | None) -> BatchTimes | None:
         if profiled is None:
             return None
         pace = self.per_query_s * self.entry.planned_qps
         return BatchTimes(tuple(pace * seconds for seconds in profiled.by_size))
 
+    def batch_gain(self, queries: int) -> float:
+        """Return the time of a query of a job with `queries`, relative to that of a single one."""
+        if self.job_batches is None or queries == 1:
+            return 1.0
+        return self.job_batches.share(queries)
+
+    @property
+    def least_s(self) -> float:
+        """Seconds per query of the largest jobs."""
+        return self.batch_gain(MAX_QUERIES) * self.per_query_s
+
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
         """Return the time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""
-        per_query_s = self.per_query_s + (self.transfer_s if with_tensors else 0.0)
+        per_query_s = self.batch_gain(queries) * self.per_query_s
+        per_query_s += self.transfer_s if with_tensors else 0.0
         return self.setup_s + queries * per_query_s
 
     def dominates(self, other: Estimate) -> bool:
@@ -78,6 +109,22 @@ class Estimate(NamedTuple):
             and self.per_query_s <= other.per_query_s
             and self.per_query_s + self.transfer_s <= other.per_query_s + other.transfer_s
         )
+
+
+def batches_for_jobs(entry: ProfileEntry) -> BatchTimes | None:
+    """Return the times of the batches that jobs run in; None if batches do not pay.
+
+    These are the smallest that are nearly as fast as any. A request waits for the one that runs, so
+    none takes as long as a long query.
+    """
+    times = entry.batch_times
+    if times is None:
+        return None
+    short = takewhile(lambda seconds: seconds < LONG_S, times.by_size)
+    rates = [(1 << power) / seconds for power, seconds in enumerate(short)]
+    best = max(rates, default=0.0)
+    size = next((power for power, rate in enumerate(rates) if rate >= _NEARLY_BEST * best), 0)
+    return BatchTimes(times.by_size[: size + 1]) if size else None
 
 
 class Limit(NamedTuple):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Session, largest_configuration
 from synergai.profiles.dictionary import OBSERVED
-from synergai.scheduling.state.estimate import BRIEF_S, Estimate
+from synergai.scheduling.state.estimate import BRIEF_S, Estimate, batches_for_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -113,9 +113,15 @@ class Estimator:
         )
 
     def allowed(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
-        """Return the cost of a job's engine on `worker`, in variants that the job may use."""
+        """Return the cost of a job's engine on `worker`, in variants that the job may use.
+
+        The fastest for the job comes first.
+        """
         found = self.estimates(job.job.engine, worker)
-        limit = job.limit
+        limit, queries = job.limit, job.job.queries
+        if queries > 1 and any(each.job_batches for each in found):
+            # Another configuration may be the fastest in batches.
+            found = tuple(sorted(found, key=lambda e: e.per_query_s * e.batch_gain(queries)))
         return found if limit is None else tuple(filter(limit.allows, found))
 
     def to_measure(self, job: JobRecord, worker: WorkerRecord) -> Configuration | None:
@@ -214,6 +220,7 @@ class Estimator:
                     session,
                     entry.accuracy if measured else declared.get(variant, 0.0),
                     worker.file_variants.get(engine, ""),
+                    batches_for_jobs(entry),
                 )
             )
         return tuple(found)
@@ -272,7 +279,8 @@ class Estimator:
         if lease.done > 0 and engine_s > 0 and self.is_current(entry):
             if lease.prior_pace is None:
                 lease.prior_pace = self._pace.get(key, 1.0)
-            profiled_s = lease.done / entry.qps
+            gain = lease.estimate.batch_gain(lease.job.job.queries)
+            profiled_s = gain * lease.done / entry.qps
             expected_s = profiled_s * lease.prior_pace
             weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)

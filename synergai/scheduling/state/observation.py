@@ -61,8 +61,13 @@ def _transfer_s(lease: Lease, new: int, compute_s: float, now: float) -> float |
 
 
 def _alone_s(lease: Lease, compute_s: float) -> float:
-    """Return the engine time the query would have taken outside its batch, by the profile."""
+    """Return the engine time the query would have taken outside its batch, by the profile.
+
+    0 for a job, as the inputs that arrived in time for a batch are not known.
+    """
     times = lease.assignment.batch_times
+    if lease.job.job.queries > 1 and times is not None:
+        return 0.0
     if times is None or lease.batch_size == 1:
         return compute_s
     return compute_s * times.seconds(1) / times.seconds(min(lease.batch_size, times.max_rows))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from synergai.domain import Session
-from synergai.scheduling.state.estimate import BRIEF_S, Limit
+from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,8 +50,6 @@ MAX_BRIEF_REQUESTS: Final = 32
 """Concurrent brief requests in one session; together they also take no more than `prefetch_s`."""
 MEASURED_S: Final = 0.5
 """Time that requests leave a worker to a query that is measured; then it is long, and shares."""
-LONG_S: Final = 0.2
-"""Duration from which on queries count as long: what is left of them matters to requests."""
 ABORT_S: Final = 0.05
 """Time after which a worker has aborted the query that it computes."""
 
@@ -139,9 +137,20 @@ class Lease:
         """Whether it waits for no other lease of its worker."""
         return self.head_at is not None
 
+    @property
+    def rows(self) -> int:
+        """Number of its queries that are computed together."""
+        times = self.assignment.batch_times
+        return 1 if times is None else min(self.assignment.count, times.max_rows)
+
+    @property
+    def step_s(self) -> float:
+        """Expected time of a query, or a batch: it can be stopped after each."""
+        return self.rows * self.assignment.query_s
+
     def query_left_s(self, now: float) -> float:
-        """Return how long the query that it runs is expected to take; all of a short one."""
-        query_s = self.assignment.query_s
+        """Return how long the step that it runs is expected to take; all of a short one."""
+        query_s = self.step_s
         if query_s < LONG_S:
             return query_s
         return query_s - self.query_spent_s(now)
@@ -149,15 +158,15 @@ class Lease:
     def runs_long_query(self) -> bool:
         """Return whether it runs a long query, which ends before a stop unless it is aborted."""
         loads = self.phase is Phase.SETUP and self.assignment.setup_s > 0.0
-        return self.assignment.query_s >= LONG_S and self.aborted_at is None and not loads
+        return self.step_s >= LONG_S and self.aborted_at is None and not loads
 
     def query_spent_s(self, now: float) -> float:
         """Return for how long it has run its current query, as far as is known."""
         began = self.reported_at
         if began is None:
             began = now if self.head_at is None else self.head_at + self.assignment.setup_s
-        spent_s, query_s = max(0.0, now - began), self.assignment.query_s
-        return min(spent_s, query_s) if self.remaining == 1 else spent_s % query_s
+        spent_s, query_s = max(0.0, now - began), self.step_s
+        return min(spent_s, query_s) if self.remaining <= self.rows else spent_s % query_s
 
     def become_head(self, now: float) -> None:
         """Enter SETUP: no other lease of the worker is ahead."""
@@ -509,7 +518,8 @@ class WorkerRecord:
                 lease.become_head(now)
             others[lease.assignment.id] = lease
             return
-        times = lease.assignment.batch_times
+        # The batches of a job are its own.
+        times = lease.assignment.batch_times if lease.job.job.queries == 1 else None
         if self.leases:
             self.behind_head_s += lease.expected_s
             if times is None or not self.joins_batch(lease.session):
@@ -578,6 +588,6 @@ def is_brief(estimate: Estimate | None, head: Lease) -> bool:
 
     Their mean may be long just because they share the cores, so the median decides.
     """
-    query_s = MEASURED_S if head.is_long_probe else head.assignment.query_s
+    query_s = MEASURED_S if head.is_long_probe else head.step_s
     longest_s = max(BRIEF_S, BRIEF_SHARE * query_s)
     return estimate is not None and estimate.typical_s <= longest_s

@@ -108,7 +108,7 @@ class Variants:
 
     def fastest(self, engine: EngineName, worker: WorkerRecord, now: float) -> Estimate | None:
         """Return the variant that is always kept loaded on a worker; None if none is profiled."""
-        front = self._fronts.of(engine, worker, None, now, batched=True)
+        front = self._fronts.of(engine, worker, None, now, with_tensors=True)
         return None if front is None else front.estimates[front.places[0]]
 
     def wanted(self, engine: EngineName, worker: WorkerRecord, now: float) -> list[Estimate]:
@@ -116,7 +116,7 @@ class Variants:
 
         These are the fastest, the one that the load allows, and its neighbours.
         """
-        front = self._fronts.of(engine, worker, None, now, batched=True)
+        front = self._fronts.of(engine, worker, None, now, with_tensors=True)
         estimates = self._estimator.estimates(engine, worker)
         if front is None or not estimates[0].configuration.variant:
             return []
@@ -127,7 +127,7 @@ class Variants:
     def missing_accuracy(self, job: JobRecord, worker: WorkerRecord, now: float) -> float:
         """Return the relative accuracy that a request misses by what a worker has not loaded."""
         front = self._fronts.of(
-            job.job.engine, worker, job.limit, now, batched=job.job.with_tensors
+            job.job.engine, worker, job.limit, now, with_tensors=job.job.with_tensors
         )
         if front is None:
             return 0.0
@@ -146,7 +146,7 @@ class Variants:
         if not job.is_request:
             return self.choose_for_job(job, worker, estimate, now, count)
         engine, deadline = job.job.engine, job.job.deadline
-        front = self._fronts.of(engine, worker, job.limit, now, batched=job.job.with_tensors)
+        front = self._fronts.of(engine, worker, job.limit, now, with_tensors=job.job.with_tensors)
         if front is None:
             return estimate, count
         estimates = front.estimates
@@ -168,7 +168,7 @@ class Variants:
         Of the two variants whose mixture completes the job in time, the faster one runs first.
         """
         engine = job.job.engine
-        front = self._fronts.of(engine, worker, job.limit, now, batched=job.job.with_tensors)
+        front = self._fronts.of(engine, worker, job.limit, now, with_tensors=job.job.with_tensors)
         if front is None:
             return estimate, count
         estimates = self._estimator.estimates(engine, worker)
@@ -177,7 +177,8 @@ class Variants:
         if math.isinf(left_s):
             return self._resident(worker, estimate, front, len(costs) - 1, left_s), count
         serving = self._fleet.serving(engine)
-        fastest_s = estimates[front.places[0]].per_query_s / costs[0]
+        fastest = estimates[front.places[0]]
+        fastest_s = fastest.batch_gain(job.job.queries) * fastest.per_query_s / costs[0]
         remaining = max(1, job.pending.total)
         allowance = JOB_SHARE * left_s * len(serving) / (remaining * fastest_s)
         allowance = min(allowance, self.allowance(engine, now))
@@ -186,7 +187,8 @@ class Variants:
         if at + 1 < len(costs) and chosen is estimates[front.places[at]]:
             cheap = (costs[at + 1] - allowance) / (costs[at + 1] - costs[at])
             count = min(count, max(1, math.ceil(remaining * min(1.0, cheap))))
-        return chosen, min(count, max(1, int(_CHUNK_S / chosen.per_query_s)))
+        query_s = chosen.batch_gain(job.job.queries) * chosen.per_query_s
+        return chosen, min(count, max(1, int(_CHUNK_S / query_s)))
 
     # --- internals ----------------------------------------------------------------------
 

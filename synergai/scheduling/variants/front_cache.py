@@ -35,13 +35,13 @@ class Fronts:
         limit: Limit | None,
         now: float,
         *,
-        batched: bool,
+        with_tensors: bool,
     ) -> Front | None:
         """Return the front of an engine on a worker; see `build_front`."""
         fronts = worker.fronts.get(engine)
         if fronts is None:
             fronts = worker.fronts[engine] = {}
-        key = limit, batched
+        key = limit, with_tensors
         front = fronts.get(key)
         estimates = self._estimator.estimates(engine, worker)
         if front is not None and now - front.built_at <= _REBUILT_EVERY_S:
@@ -50,7 +50,7 @@ class Fronts:
             return front
         variants = worker.variants.get(engine)
         reference = variants[0].name if variants else ""
-        front = build_front(estimates, limit, now, batched=batched, reference=reference)
+        front = build_front(estimates, limit, now, with_tensors=with_tensors, reference=reference)
         if front is not None:
             if len(fronts) >= _MAX_FRONTS:  # clients may ask for any floor
                 fronts.clear()

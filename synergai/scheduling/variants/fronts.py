@@ -23,7 +23,7 @@ class Front(Struct):
         costs: worker time per query by variant, in times of the engine's fastest variant.
         values: accuracy by variant, relative to that of the engine's best; 0 if it is not known. If
             none is known, that of the reference counts as 1.
-        batched: whether its queries are computed in batches if that is faster.
+        with_tensors: whether its queries come with tensors.
         built_at: when it was built.
         estimates: the engine's estimates on the worker, as last seen.
         fastest_s: worker time per query of the engine's fastest variant, by these.
@@ -32,7 +32,7 @@ class Front(Struct):
     places: tuple[int, ...]
     costs: tuple[float, ...]
     values: tuple[float, ...]
-    batched: bool
+    with_tensors: bool
     built_at: float
     estimates: Sequence[Estimate]
     fastest_s: float
@@ -45,7 +45,9 @@ class Front(Struct):
     def follow(self, estimates: Sequence[Estimate]) -> None:
         """Take over estimates of which only the pace and the transfer time have changed."""
         self.estimates = estimates
-        self.fastest_s = capacity_s(estimates[self.places[0]], batched=self.batched) / self.costs[0]
+        self.fastest_s = (
+            capacity_s(estimates[self.places[0]], with_tensors=self.with_tensors) / self.costs[0]
+        )
 
 
 def build_front(
@@ -53,7 +55,7 @@ def build_front(
     limit: Limit | None,
     now: float,
     *,
-    batched: bool,
+    with_tensors: bool,
     reference: str = "",
 ) -> Front | None:
     """Return the front of an engine on a worker; None if it may use no variant there.
@@ -65,13 +67,13 @@ def build_front(
     Args:
         estimates: the engine's estimates on the worker, fastest first.
         limit: which variants may be used; None for all.
-        batched: whether queries come with tensors, and are computed in batches if that is faster.
+        with_tensors: whether queries come with tensors.
         reference: the engine's first variant, which the others were made from.
     """
     places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
     if not places:
         return None
-    seconds = [capacity_s(each, batched=batched) for each in estimates]
+    seconds = [capacity_s(each, with_tensors=with_tensors) for each in estimates]
     fastest_s = min(seconds)
     accuracies = [each.accuracy for each in estimates]
     if not any(accuracies):
@@ -91,17 +93,17 @@ def build_front(
         tuple([kept[number] for number in hull]),
         tuple([seconds[kept[number]] / fastest_s for number in hull]),
         tuple([accuracies[kept[number]] / best for number in hull]),
-        batched,
+        with_tensors,
         now,
         estimates,
         fastest_s,
     )
 
 
-def capacity_s(estimate: Estimate, *, batched: bool) -> float:
+def capacity_s(estimate: Estimate, *, with_tensors: bool) -> float:
     """Return the worker time that a query takes when many wait."""
-    if not batched:
-        return estimate.per_query_s
+    if not with_tensors:
+        return estimate.least_s
     alone_s = estimate.per_query_s + estimate.transfer_s
     times = estimate.entry.batch_times
     if times is None:

@@ -279,13 +279,13 @@ class Pools:
         for worker in self._fleet.serving(engine):
             if worker.withdrawn:
                 continue
-            front = self._fronts.of(engine, worker, None, now, batched=True)
+            front = self._fronts.of(engine, worker, None, now, with_tensors=True)
             if front is None:
                 continue
             workers += 1
             fastest = self._estimator.estimates(engine, worker)[front.places[0]]
-            rate += 1.0 / capacity_s(fastest, batched=True)
-            sample_rate += 1.0 / capacity_s(fastest, batched=False)
+            rate += 1.0 / capacity_s(fastest, with_tensors=True)
+            sample_rate += 1.0 / capacity_s(fastest, with_tensors=False)
             first = first or front
         if first is None:
             return None

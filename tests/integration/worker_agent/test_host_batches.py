@@ -172,6 +172,24 @@ async def test_engine_with_dependent_rows_is_detected_and_not_batched(
     assert first == [[number, 1] * 2 for number in range(4)]
 
 
+async def run_range(host: HostProcess, count: int, batch: int) -> RunEnded:
+    end: asyncio.Future[RunEnded] = asyncio.get_running_loop().create_future()
+    host.run_samples(0, count, lambda _: None, end.set_result, batch=batch)
+    async with asyncio.timeout(20):
+        return await end
+
+
+async def test_range_in_batches_has_the_accuracy_of_its_queries_alone(batching: Path) -> None:
+    samples = np.eye(2, dtype=np.float32)[[0, 1, 0, 1, 0]]
+    np.savez(batching / "twice" / "samples.npz", x=samples, labels=np.array([0, 1, 0, 0, 1]))
+    host = await HostProcess.start(batching, TWICE)
+    alone, together = await run_range(host, 20, 1), await run_range(host, 20, 8)
+    await host.close()
+    assert (together.outcome, together.tally.batch) == (Outcome.COMPLETED, 8)
+    for tally in (alone.tally, together.tally):
+        assert (tally.done, tally.labelled, tally.correct) == (20, 20, 12)
+
+
 async def test_max_batch_is_described_or_refused(batching: Path, models: Path) -> None:
     shutil.copytree(models / "bytes", batching / "bytes")
     (batching / "bytes" / "engine.toml").write_text("max_batch = 2\n")

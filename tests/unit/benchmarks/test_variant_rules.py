@@ -41,7 +41,7 @@ def front_of(engine: EngineName) -> Front:
         )
         for each in reversed(entries)
     ]
-    front = build_front(estimates, None, 0.0, batched=False)
+    front = build_front(estimates, None, 0.0, with_tensors=False)
     assert front is not None
     return front
 

@@ -94,6 +94,17 @@ async def test_batch_counts_as_one_execution_of_its_size(
     assert (sizes[4].count, sizes[4].ns) == (2, 500_000_000)
 
 
+async def test_batches_of_a_job_count_as_executions_of_their_size(
+    harness: GatewayHarness, engine: Engine
+) -> None:
+    found = statistics(harness)
+    found.record_compute(64, 64 * 0.25, 0.0, batch=8)
+    message = engine_statistics(engine, found, harness.clock)
+    assert (message.inference_count, message.execution_count) == (64, 8)
+    (size,) = message.batch_stats
+    assert (size.batch_size, size.compute_infer.ns) == (8, 2_000_000_000)
+
+
 async def test_batch_beyond_the_limit_is_a_protocol_violation(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     harness.begin_request()

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from synergai.domain import (
     Configuration,
@@ -21,8 +22,10 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
     AssignmentEnded,
+    AssignmentStarted,
     Event,
     JobArrived,
+    QueriesDone,
     Worker,
     WorkerJoined,
 )
@@ -107,10 +110,79 @@ def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
     assert core.state.fleet.workers[WorkerId("w")].free_at(0.0) == pytest.approx(0.1 + 3 * 0.05)
 
 
-def test_multi_query_jobs_are_not_batched() -> None:
-    job = Job(id=JobId("job"), engine=BATCHED, queries=9, arrival=0.0)
-    [assignment] = dispatched(core_with_worker().handle(JobArrived(job, ready=9), 0.0))
+def a_job(queries: int, engine: EngineName = BATCHED, *, with_tensors: bool = False) -> JobArrived:
+    job = Job(
+        id=JobId("job"), engine=engine, queries=queries, arrival=0.0, with_tensors=with_tensors
+    )
+    return JobArrived(job, ready=queries)
+
+
+@pytest.mark.parametrize("with_tensors", [False, True])
+def test_job_runs_in_the_smallest_batches_that_are_nearly_as_fast_as_any(
+    *, with_tensors: bool
+) -> None:
+    times = {"qps": 100.0, "batch_qps": (180.0, 300.0, 310.0, 312.0)}
+    core = make_core([replace(ENTRIES[0], **times)], [JOINED.worker])
+    [assignment] = dispatched(core.handle(a_job(900, with_tensors=with_tensors), 0.0))
+    assert assignment.batch_times is not None
+    assert assignment.batch_times.max_rows == 4
+    assert assignment.query_s == pytest.approx(1 / 300)
+    assert assignment.estimate_s == pytest.approx(3.0)
+
+
+def test_request_waits_no_longer_for_a_batch_of_a_job_than_for_a_short_query() -> None:
+    entry = replace(ENTRIES[0], qps=10.0, batch_qps=(15.0, 25.0, 32.0))
+    core = make_core([entry], [JOINED.worker])
+    [assignment] = dispatched(core.handle(a_job(900), 0.0))
+    assert assignment.batch_times is not None
+    assert assignment.batch_times.max_rows == 4  # they take 0.16 s, and 8 would take 0.25 s
+    [lease] = core.state.fleet.workers[WorkerId("w")].leases.values()
+    assert lease.query_left_s(0.0) == pytest.approx(4 / 25)
+
+
+def test_job_runs_query_by_query_where_batches_do_not_pay() -> None:
+    core = make_core([replace(ENTRIES[0], batch_qps=(9.0, 10.2))], [JOINED.worker])
+    [assignment] = dispatched(core.handle(a_job(9), 0.0))
     assert assignment.batch_times is None
+    assert assignment.query_s == pytest.approx(0.1)
+
+
+def test_small_job_is_estimated_at_the_time_of_its_only_batch() -> None:
+    core = make_core([replace(ENTRIES[0], qps=100.0, batch_qps=(180.0, 320.0, 640.0))], [])
+    core.handle(JOINED, 0.0)
+    [assignment] = dispatched(core.handle(a_job(3), 0.0))
+    assert assignment.estimate_s == pytest.approx((2 / 180 + 4 / 320) / 2)
+
+
+def test_job_runs_in_the_configuration_that_is_fastest_in_batches() -> None:
+    two = Configuration(2)
+    worker = replace(JOINED.worker, configurations=(ONE, two), sessions=frozenset())
+    entries = [
+        replace(ENTRIES[0], qps=100.0, batch_qps=(110.0, 120.0)),
+        replace(ENTRIES[0], configuration=two, qps=80.0, batch_qps=(150.0, 290.0)),
+    ]
+    [assignment] = dispatched(make_core(entries, [worker]).handle(a_job(900), 0.0))
+    assert assignment.configuration == two
+    [assignment] = dispatched(make_core(entries, [worker]).handle(make_request(0), 0.0))
+    assert assignment.configuration == ONE
+
+
+def test_pace_of_a_job_in_batches_is_relative_to_batches() -> None:
+    core = make_core([replace(ENTRIES[0], qps=100.0, batch_qps=(200.0, 400.0))], [JOINED.worker])
+    [assignment] = dispatched(core.handle(a_job(4000), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(QueriesDone(assignment.id, 2000, 10.0), 10.0)  # twice the profiled 5 s
+    [lease] = core.state.fleet.workers[WorkerId("w")].leases.values()
+    assert 1.4 < lease.job.paces[WorkerId("w")] < 2.0
+    assert 1.2 < core.paces[WorkerId("w"), BATCHED] < 2.0
+
+
+def test_inputs_of_a_job_say_nothing_about_the_pace_of_full_batches() -> None:
+    core = make_core([replace(ENTRIES[0], qps=100.0, batch_qps=(200.0, 400.0))], [JOINED.worker])
+    [assignment] = dispatched(core.handle(a_job(4000, with_tensors=True), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(QueriesDone(assignment.id, 100, 1.0), 1.0)  # one by one, as they arrived
+    assert (WorkerId("w"), BATCHED) not in core.paces
 
 
 def test_pace_is_independent_of_batch_size() -> None:

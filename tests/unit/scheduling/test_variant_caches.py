@@ -68,10 +68,10 @@ class FreshFronts(Fronts):
         limit: Limit | None,
         now: float,
         *,
-        batched: bool,
+        with_tensors: bool,
     ) -> Front | None:
         estimates = self._estimator.estimates(engine, worker)
-        return build_front(estimates, limit, now, batched=batched)
+        return build_front(estimates, limit, now, with_tensors=with_tensors)
 
 
 def fresh_pools(core: SchedulerCore) -> Pools:

@@ -11,12 +11,14 @@ from numpy.typing import ArrayLike
 from synergai.domain import BatchTimes, Engine, EngineName, TensorSpec
 from synergai.errors import EngineUnusable
 from worker_agent.host.batches import (
+    GROW_AFTER,
     BatchBuilder,
     BatchCandidate,
     BatchKey,
+    BatchLimit,
+    BatchMemory,
     batch_key,
     check_batchable,
-    concatenate,
     split_rows,
 )
 
@@ -110,7 +112,7 @@ def test_batch_times_are_interpolated() -> None:
 )
 def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) -> None:
     queries = [{"x": np.array(each, np.float32).reshape(-1, 2)} for each in values]
-    whole = concatenate(queries)["x"]
+    whole = BatchMemory().join(queries)["x"]
     shares = split_rows([whole + 1, whole.sum(axis=1)], [len(query["x"]) for query in queries])
     for query, (plus, total) in zip(queries, shares, strict=True):
         assert np.array_equal(plus, query["x"] + 1)
@@ -119,7 +121,9 @@ def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) ->
 
 def test_concatenation_keeps_dtype_metadata() -> None:
     marked = np.dtype("u2", metadata={"is": "bfloat16"})
-    whole = concatenate([{"x": np.zeros((1, 2), marked)}, {"x": np.ones((2, 2), marked)}])["x"]
+    whole = BatchMemory().join([{"x": np.zeros((1, 2), marked)}, {"x": np.ones((2, 2), marked)}])[
+        "x"
+    ]
     assert dict(whole.dtype.metadata or {}) == {"is": "bfloat16"}
     assert whole.tolist() == [[0, 0], [1, 1], [1, 1]]
 
@@ -164,3 +168,31 @@ def test_engine_with_a_fixed_first_dimension_has_no_batches(
         return
     with pytest.raises(EngineUnusable, match="first dimension of 'x' is fixed"):
         check_batchable(engine)
+
+
+def test_joined_batches_use_the_same_memory() -> None:
+    memory = BatchMemory()
+    first = memory.join([{"x": np.full((2, 3), 1.0)}, {"x": np.full((2, 3), 2.0)}])["x"]
+    second = memory.join([{"x": np.full((1, 3), 3.0)}, {"x": np.full((2, 3), 4.0)}])["x"]
+    assert np.shares_memory(first, second)
+    assert second[:, 0].tolist() == [3.0, 4.0, 4.0]
+
+
+def test_joined_batches_of_other_rows_or_type_get_memory_of_their_own() -> None:
+    memory = BatchMemory()
+    first = memory.join([{"x": np.zeros((1, 3))}, {"x": np.zeros((1, 3))}])["x"]
+    for array in (np.zeros((1, 4)), np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)):
+        joined = memory.join([{"x": array}, {"x": array}])["x"]
+        assert (joined.dtype, joined.shape) == (array.dtype, (2 * len(array), 4))
+        assert not np.shares_memory(first, joined)
+
+
+def test_failed_batch_halves_the_next_ones_and_successes_double_them_again() -> None:
+    limit = BatchLimit(16)
+    limit.failed(16)
+    limit.failed(3)
+    assert limit.rows == 1
+    for rows in (2, 4, 8, 16, 16):
+        for _ in range(GROW_AFTER):
+            limit.succeeded()
+        assert limit.rows == rows

@@ -52,6 +52,7 @@ class FakeRun:
     first: int = 0
     count: int = 1
     variant: str = ""
+    batch: int = 1
 
 
 @dataclass
@@ -87,10 +88,11 @@ class FakeHost:
         on_progress: Callable[[Tally], None],
         on_ended: Callable[[RunEnded], None],
         job: str = "",  # noqa: ARG002 - the protocol's
+        batch: int = 1,
         variant: str = "",
     ) -> int:
         self.last += 1
-        self.runs[self.last] = FakeRun(on_ended, on_progress, first, count, variant)
+        self.runs[self.last] = FakeRun(on_ended, on_progress, first, count, variant, batch)
         return self.last
 
     def stop_run(self, run_id: int, *, abort: bool = False) -> None:
@@ -223,6 +225,30 @@ def add(
     )
     runner.add(work)
     return work, handler
+
+
+def test_range_runs_in_batches_of_the_largest_size_that_it_comes_with(
+    runner: Runner, host: FakeHost
+) -> None:
+    work = WorkItem(
+        session=DIGITS,
+        handler=RecordingHandler(),
+        count=10,
+        batch_times=BatchTimes((1.0, 1.2, 1.4)),
+    )
+    runner.add(work)
+    assert host.runs[1].batch == 4
+
+
+def test_queries_of_an_item_count_with_their_share_of_a_batch(
+    runner: Runner, host: FakeHost
+) -> None:
+    feed, work, _ = add_following(runner, 5)
+    for batch in (4, 4, 4, 4, 1):
+        feed.add(b"input")
+        run, ended = host.runs.popitem()
+        ended.on_ended(RunEnded(run, Outcome.COMPLETED, Tally(1, compute_s=2.0, batch=batch)))
+    assert work.reporter.tally.compute_s == 4.0
 
 
 def test_range_runs_and_ends(runner: Runner, host: FakeHost) -> None:

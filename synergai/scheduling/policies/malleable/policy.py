@@ -244,13 +244,15 @@ def _keeps(
 
 def _per_query_s(job: JobRecord, worker: WorkerRecord, view: View) -> float:
     estimate = view.best_estimate(job, worker)
-    return math.inf if estimate is None else estimate.per_query_s
+    if estimate is None:
+        return math.inf
+    return estimate.batch_gain(job.job.queries) * estimate.per_query_s
 
 
 def _runs_last_query(worker: WorkerRecord, now: float) -> bool:
     """Return whether the worker's head could only be aborted, which is not the policy's choice."""
     head = worker.head
-    return head is not None and head.remaining == 1 and setup_left_s(head, now) == 0.0
+    return head is not None and head.remaining <= head.rows and setup_left_s(head, now) == 0.0
 
 
 def _slack(worker: WorkerRecord) -> float:
