@@ -1,13 +1,36 @@
-"""Scheduling cores with workers, and what they command."""
+"""Scheduling cores with profiles, workers and jobs, and what they command."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from synergai.domain import (
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Session,
+    WorkerClass,
+    WorkerId,
+)
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import Assignment, Command, Dispatch, Worker, WorkerJoined
+from synergai.scheduling.events import (
+    Assignment,
+    Command,
+    Dispatch,
+    JobArrived,
+    Worker,
+    WorkerJoined,
+)
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.scheduling.state.ranges import Ranges
+from synergai.scheduling.state.records import JobRecord
+
+ONE = Configuration(1)
+"""A single thread."""
 
 
 def make_core(
@@ -20,6 +43,77 @@ def make_core(
     for worker in workers:
         core.handle(WorkerJoined(worker), 0.0)
     return core
+
+
+def new_entry(
+    engine: str,
+    worker_class: str,
+    qps: float,
+    configuration: Configuration = ONE,
+    **fields: Any,
+) -> ProfileEntry:
+    """Return an entry of a profile."""
+    entry = ProfileEntry(
+        engine=EngineName(engine),
+        worker_class=WorkerClass(worker_class),
+        configuration=configuration,
+        qps=qps,
+    )
+    return replace(entry, **fields)
+
+
+def new_worker(
+    name: str,
+    worker_class: str,
+    engines: Iterable[str],
+    configurations: Sequence[Configuration] = (ONE,),
+    *,
+    loaded: bool | Iterable[str | Session] = True,
+    **fields: Any,
+) -> Worker:
+    """Return a worker that has loaded all of its engines, or some engines or sessions."""
+    offered = frozenset(map(EngineName, engines))
+    if isinstance(loaded, bool):
+        loaded = offered if loaded else ()
+    sessions = set[Session]()
+    for each in loaded:
+        if isinstance(each, Session):
+            sessions.add(each)
+        else:
+            sessions.update(Session(EngineName(each), with_) for with_ in configurations)
+    worker = Worker(
+        id=WorkerId(name),
+        worker_class=WorkerClass(worker_class),
+        engines=offered,
+        configurations=tuple(configurations),
+        sessions=frozenset(sessions),
+    )
+    return replace(worker, **fields)
+
+
+def new_job(
+    name: str,
+    engine: str,
+    queries: int = 1,
+    now: float = 0.0,
+    *,
+    ready: int | None = None,
+    **fields: Any,
+) -> JobArrived:
+    """Return the arrival of a job, all of whose queries are ready unless `ready` says less."""
+    job = Job(id=JobId(name), engine=EngineName(engine), queries=queries, arrival=now)
+    return JobArrived(replace(job, **fields), queries if ready is None else ready)
+
+
+def new_request(name: str, engine: str, now: float = 0.0, **fields: Any) -> JobArrived:
+    """Return the arrival of a request."""
+    return new_job(name, engine, 1, now, **{"perishable": True, "with_tensors": True, **fields})
+
+
+def new_record(name: str, engine: str, sequence: int = 0, **fields: Any) -> JobRecord:
+    """Return the record of a job with one query that waits."""
+    job = new_job(name, engine, **fields).job
+    return JobRecord(job, sequence, Ranges.complement((), 1), 1)
 
 
 def dispatched(commands: Iterable[Command]) -> list[Assignment]:

@@ -22,7 +22,7 @@ from gateway.journal.reserve import Reserve, Space
 from gateway.journal.space import is_disk_full
 from gateway.servicers.health import HealthServicer
 from synergai.domain import EngineName, JobId, JobSpec, JobState
-from synergai.errors import Overloaded
+from synergai.errors import Overloaded, Unavailable
 from synergai.jobs import JobStatus
 from synergai.runtime.database import connect
 from synergai.scheduling.events import Assignment
@@ -136,6 +136,30 @@ def test_only_a_lack_of_space_is_transient(tmp_path: Path) -> None:
     assert not is_disk_full(apsw.IOError("disk I/O error"), connection)
     assert not is_disk_full(apsw.CorruptError("malformed"), connection)
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("step", "cause", "error"),
+    [
+        ("schema.create", apsw.FullError("full"), StoreFull),
+        ("schema.create", apsw.CorruptError("malformed"), JournalBroken),
+        ("check_files", OSError(errno.ENOSPC, "no space"), StoreFull),
+        ("check_files", OSError(errno.EIO, "broken"), Unavailable),
+    ],
+)
+async def test_full_disk_at_the_start_is_told_from_a_broken_journal(
+    step: str,
+    cause: Exception,
+    error: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: object) -> None:
+        raise cause
+
+    monkeypatch.setattr(f"gateway.journal.opening.{step}", fail)
+    with pytest.raises(error):
+        Journal(tmp_path)
 
 
 async def test_broken_disk_breaks_the_journal(

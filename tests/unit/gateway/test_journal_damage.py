@@ -169,6 +169,19 @@ async def test_torn_progress_of_the_marker_is_ignored(crashed: Path) -> None:
     assert await jobs_in(crashed) == JOBS
 
 
+def test_new_marker_survives_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / "journal.marker"
+    synced: list[tuple[Path, Mark | None]] = []
+    monkeypatch.setattr(
+        "gateway.journal.marker.sync_directory",
+        lambda directory: synced.append((directory, read_marker(marker))),
+    )
+    write_marker(marker, Mark())
+    assert synced == [(tmp_path, Mark())]
+
+
 async def test_marker_counts_every_commit_and_no_reads(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     await accepted(journal, 3)

@@ -7,17 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.domain import Configuration, EngineName, Outcome, WorkerId
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
@@ -26,33 +17,17 @@ from synergai.scheduling.events import (
     Event,
     JobArrived,
     QueriesDone,
-    Worker,
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import dispatched, make_core
+from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 BATCHED, SINGLE = EngineName("batched"), EngineName("single")
-ONE = Configuration(1)
 ENTRIES = (
-    ProfileEntry(
-        engine=BATCHED,
-        worker_class=WorkerClass("c"),
-        configuration=ONE,
-        qps=10.0,
-        batch_qps=(16.0, 20.0),
-    ),
-    ProfileEntry(engine=SINGLE, worker_class=WorkerClass("c"), configuration=ONE, qps=10.0),
+    new_entry(BATCHED, "c", 10.0, batch_qps=(16.0, 20.0)),
+    new_entry(SINGLE, "c", 10.0),
 )
-JOINED = WorkerJoined(
-    Worker(
-        id=WorkerId("w"),
-        worker_class=WorkerClass("c"),
-        engines=frozenset({BATCHED, SINGLE}),
-        configurations=(ONE,),
-        sessions=frozenset({Session(BATCHED, ONE), Session(SINGLE, ONE)}),
-    )
-)
+JOINED = WorkerJoined(new_worker("w", "c", [BATCHED, SINGLE]))
 
 
 def core_with_worker() -> SchedulerCore:
@@ -62,16 +37,7 @@ def core_with_worker() -> SchedulerCore:
 def make_request(
     number: int, engine: EngineName = BATCHED, deadline: float = math.inf
 ) -> JobArrived:
-    job = Job(
-        id=JobId(f"r{number}"),
-        engine=engine,
-        queries=1,
-        arrival=0.0,
-        deadline=deadline,
-        perishable=True,
-        with_tensors=True,
-    )
-    return JobArrived(job, ready=1)
+    return new_request(f"r{number}", engine, deadline=deadline)
 
 
 def test_worker_gets_one_batch_ahead() -> None:
@@ -111,10 +77,7 @@ def test_batched_queries_are_estimated_at_their_share_of_a_batch() -> None:
 
 
 def a_job(queries: int, engine: EngineName = BATCHED, *, with_tensors: bool = False) -> JobArrived:
-    job = Job(
-        id=JobId("job"), engine=engine, queries=queries, arrival=0.0, with_tensors=with_tensors
-    )
-    return JobArrived(job, ready=queries)
+    return new_job("job", engine, queries, with_tensors=with_tensors)
 
 
 @pytest.mark.parametrize("with_tensors", [False, True])

@@ -1,28 +1,14 @@
 """Expected completion of jobs: by their assignments, and by the policy's plan."""
 
-import math
+from typing import Any
 
 import pytest
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.domain import Configuration, EngineName, JobId
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
-    Dispatch,
-    JobArrived,
-    QueriesDone,
-    Worker,
-)
+from synergai.scheduling.events import Dispatch, JobArrived, QueriesDone
 from synergai.scheduling.policies.malleable.policy import MAX_JOBS
-from tests.cores import make_core
+from tests.cores import make_core, new_entry, new_job, new_worker
 
 DIGITS = EngineName("digits")
 ONE = Configuration(1)
@@ -31,42 +17,13 @@ QPS = {"fast": 100.0, "slow": 10.0}
 
 
 def core_with(*names: str, policy: str = "malleable", profiled: bool = True) -> SchedulerCore:
-    entries = [
-        ProfileEntry(
-            engine=DIGITS, worker_class=WorkerClass(name), configuration=ONE, qps=QPS[name]
-        )
-        for name in QPS
-    ]
-    workers = [
-        Worker(
-            id=WorkerId(name),
-            worker_class=WorkerClass(name),
-            engines=frozenset({DIGITS}),
-            configurations=(ONE,),
-            sessions=frozenset({Session(DIGITS, ONE)}),
-        )
-        for name in names
-    ]
+    entries = [new_entry(DIGITS, name, qps) for name, qps in QPS.items()]
+    workers = [new_worker(name, name, [DIGITS]) for name in names]
     return make_core(entries if profiled else [], workers, policy=policy)
 
 
-def arrival(
-    name: JobId,
-    queries: int,
-    *,
-    ready: int | None = None,
-    deadline: float = math.inf,
-    priority: int = 0,
-) -> JobArrived:
-    job = Job(
-        id=name,
-        engine=DIGITS,
-        queries=queries,
-        arrival=0.0,
-        deadline=deadline,
-        priority=priority,
-    )
-    return JobArrived(job, ready=queries if ready is None else ready)
+def arrival(name: str, queries: int, **fields: Any) -> JobArrived:
+    return new_job(name, DIGITS, queries, **fields)
 
 
 def test_job_completes_with_its_last_assignment() -> None:

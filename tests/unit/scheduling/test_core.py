@@ -1,6 +1,7 @@
 """Decisions of the scheduling core, event by event."""
 
 import math
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -11,16 +12,10 @@ from synergai.domain import (
     Job,
     JobId,
     Outcome,
-    Session,
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import (
-    OBSERVED,
-    PREDICTED,
-    ConfigurationDictionary,
-    ProfileEntry,
-)
+from synergai.profiles.dictionary import OBSERVED, PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -40,15 +35,13 @@ from synergai.scheduling.events import (
     Reject,
     Stop,
     TimePassed,
-    Worker,
     WorkerJoined,
     WorkerLeft,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import dispatched, make_core
+from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
 
 DIGITS = EngineName("digits")
-ONE = Configuration(1)
 TWO = Configuration(2)
 FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")
 FAST_1, SLOW_1 = WorkerId("fast-1"), WorkerId("slow-1")
@@ -57,13 +50,7 @@ FAST_1, SLOW_1 = WorkerId("fast-1"), WorkerId("slow-1")
 def make_entry(
     worker_class: WorkerClass, qps: float, configuration: Configuration = ONE, t_pre: float = 0.0
 ) -> ProfileEntry:
-    return ProfileEntry(
-        engine=DIGITS,
-        worker_class=worker_class,
-        configuration=configuration,
-        qps=qps,
-        model_load_s=t_pre,
-    )
+    return new_entry(DIGITS, worker_class, qps, configuration, model_load_s=t_pre)
 
 
 def empty_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
@@ -73,38 +60,11 @@ def empty_core(*entries: ProfileEntry, **settings: object) -> SchedulerCore:
 
 
 def make_worker(name: WorkerClass, *, warm: bool = True) -> WorkerJoined:
-    sessions = frozenset({Session(DIGITS, ONE), Session(DIGITS, TWO)}) if warm else frozenset()
-    return WorkerJoined(
-        Worker(
-            id=WorkerId(f"{name}-1"),
-            worker_class=name,
-            engines=frozenset({DIGITS}),
-            configurations=(ONE, TWO),
-            sessions=sessions,
-        )
-    )
+    return WorkerJoined(new_worker(f"{name}-1", name, [DIGITS], (ONE, TWO), loaded=warm))
 
 
-def make_job(
-    name: str,
-    queries: int,
-    deadline: float = math.inf,
-    *,
-    priority: int = 0,
-    tenant: str = "",
-    perishable: bool = False,
-) -> JobArrived:
-    job = Job(
-        id=JobId(name),
-        engine=DIGITS,
-        queries=queries,
-        arrival=0.0,
-        deadline=deadline,
-        priority=priority,
-        tenant=tenant,
-        perishable=perishable,
-    )
-    return JobArrived(job, ready=queries)
+def make_job(name: str, queries: int, deadline: float = math.inf, **fields: Any) -> JobArrived:
+    return new_job(name, DIGITS, queries, deadline=deadline, **fields)
 
 
 def test_job_goes_to_the_fastest_acceptable_worker() -> None:

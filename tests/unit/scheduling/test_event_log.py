@@ -11,10 +11,7 @@ from synergai.domain import EngineName, Job, JobId
 from synergai.errors import InvalidInput, Unavailable
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.event_log import EventLog, replay
-from synergai.scheduling.events import (
-    JobArrived,
-    TimePassed,
-)
+from synergai.scheduling.events import JobArrived, TimePassed
 from synergai.scheduling.settings import SchedulingSettings
 
 ALWAYS_FULL = Path("/dev/full")

@@ -2,21 +2,11 @@
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import TypedDict, Unpack
+from typing import Any
 
 import pytest
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
@@ -31,35 +21,20 @@ from synergai.scheduling.events import (
     QueriesDone,
     Stop,
     TimePassed,
-    Worker,
     WorkerLeft,
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.rules.interleaving import MAX_INTERRUPTIONS, PROBE_S
 from synergai.scheduling.state.records import MAX_REQUESTS
-from tests.cores import dispatched, make_core
+from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 BATCH, LIVE = EngineName("batch"), EngineName("live")
 CLASS = WorkerClass("box")
-ONE = Configuration(threads=1)
 SETUP_S = 5.0
 
 
-class JobFields(TypedDict, total=False):
-    """Fields of ``Job`` that a test may set."""
-
-    deadline: float
-    priority: int
-    tenant: str
-    perishable: bool
-    with_tensors: bool
-    engine: EngineName
-
-
 def make_entry(engine: EngineName, qps: float = 10.0) -> ProfileEntry:
-    return ProfileEntry(
-        engine=engine, worker_class=CLASS, configuration=ONE, qps=qps, backend_start_s=SETUP_S
-    )
+    return new_entry(engine, CLASS, qps, backend_start_s=SETUP_S)
 
 
 def core_with(
@@ -72,34 +47,24 @@ def core_with(
 ) -> SchedulerCore:
     """A core with workers that serve both engines at 10 queries per second."""
     boxes = [
-        Worker(
-            id=WorkerId(f"box-{number}"),
-            worker_class=CLASS,
-            engines=frozenset({BATCH, LIVE}),
-            configurations=(ONE,),
-            sessions=frozenset(Session(engine, ONE) for engine in loaded),
-            cores=cores,
-        )
+        new_worker(f"box-{number}", CLASS, [BATCH, LIVE], loaded=loaded, cores=cores)
         for number in range(workers)
     ]
     usual = {"policy": "synergai", "preload": False}
     return make_core(map(make_entry, profiled), boxes, **(usual | settings))
 
 
-def make_job(name: str, queries: int = 1000, **fields: Unpack[JobFields]) -> JobArrived:
-    usual: JobFields = {"engine": BATCH}
-    job = Job(id=JobId(name), queries=queries, arrival=0.0, **(usual | fields))
-    return JobArrived(job, ready=queries)
+def make_job(
+    name: str, queries: int = 1000, engine: EngineName = BATCH, **fields: Any
+) -> JobArrived:
+    return new_job(name, engine, queries, **fields)
 
 
-def make_request(name: str, now: float, **fields: Unpack[JobFields]) -> JobArrived:
-    usual: JobFields = {"deadline": now + 1.0, "perishable": True, "with_tensors": True}
-    usual["engine"] = LIVE
-    job = Job(id=JobId(name), queries=1, arrival=now, **(usual | fields))
-    return JobArrived(job, ready=1)
+def make_request(name: str, now: float, engine: EngineName = LIVE, **fields: Any) -> JobArrived:
+    return new_request(name, engine, now, **{"deadline": now + 1.0, **fields})
 
 
-def expected_answer_s(core: SchedulerCore, now: float, **fields: Unpack[JobFields]) -> float | None:
+def expected_answer_s(core: SchedulerCore, now: float, **fields: Any) -> float | None:
     return core.expected_answer_s(make_request("new", now, **fields).job, now)
 
 
@@ -521,7 +486,7 @@ def test_requests_wait_for_the_load_of_a_worker_that_runs_nothing_beside_it() ->
 
 def test_assignment_that_runs_before_the_end_of_the_one_ahead_is_heard_has_paid_its_setup() -> None:
     core = core_with(policy="synergai", loaded=[LIVE])
-    usual: JobFields = {"deadline": 100.0}
+    usual: dict[str, Any] = {"deadline": 100.0}
     [first] = dispatched(core.handle(make_request("first", 0.0), 0.0))
     core.handle(make_job("job", queries=100, **usual), 0.0)
     [job] = dispatched(core.handle(TimePassed(), 0.09))

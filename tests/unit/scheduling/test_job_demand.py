@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from synergai.domain import EngineName, Job, JobId
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
 from synergai.scheduling.variants.job_demand import JOB_SHARE, JobDemand
+from tests.cores import new_job
 
 QUERIES = 70
 
@@ -24,13 +24,7 @@ class CountedRecord(JobRecord):
 
 
 def a_job(number: int, deadline: float = 100.0) -> JobRecord:
-    job = Job(
-        id=JobId(str(number)),
-        engine=EngineName("fashion"),
-        queries=QUERIES,
-        arrival=0.0,
-        deadline=deadline,
-    )
+    job = new_job(str(number), "fashion", QUERIES, deadline=deadline).job
     return CountedRecord(job, number, Ranges(), QUERIES)
 
 

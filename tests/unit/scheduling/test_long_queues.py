@@ -10,16 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import EngineName, Outcome, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
@@ -27,11 +18,9 @@ from synergai.scheduling.events import (
     AssignmentEnded,
     Dispatch,
     Event,
-    JobArrived,
     ProfilesAdded,
     Stop,
     TimePassed,
-    Worker,
     WorkerJoined,
 )
 from synergai.scheduling.policy import POLICIES
@@ -39,27 +28,24 @@ from synergai.scheduling.queue.job_queue import JobQueue
 from synergai.scheduling.queue.lane import BLOCK, Entries
 from synergai.scheduling.rules.wait_queue import RERANKED_IN_A_ROW
 from synergai.scheduling.settings import SchedulingSettings
-from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
+from tests.cores import new_entry, new_job, new_record, new_request, new_worker
 
-CONFIGURATION = Configuration(1)
 SERVER = WorkerClass("server")
 ENGINES = [EngineName(f"engine-{number}") for number in range(3)]
 
 
-def make_record(sequence: int, **fields: object) -> JobRecord:
-    job = Job(
-        id=JobId(str(sequence)),
-        engine=fields.get("engine", ENGINES[0]),  # type: ignore[arg-type]
-        queries=1,
-        arrival=0.0,
-        deadline=1e9,
-        priority=fields.get("priority", 0),  # type: ignore[arg-type]
-        tenant=fields.get("tenant", ""),  # type: ignore[arg-type]
-        perishable=bool(fields.get("is_request")),
-    )
-    record = JobRecord(job, sequence, Ranges.complement((), 1), 1)
-    record.rank = fields.get("rank", 0.0)  # type: ignore[assignment]
+def make_record(
+    sequence: int,
+    engine: EngineName = ENGINES[0],
+    rank: float = 0.0,
+    *,
+    is_request: bool = False,
+    **fields: object,
+) -> JobRecord:
+    usual = {"deadline": 1e9, "perishable": is_request}
+    record = new_record(str(sequence), engine, sequence, **usual, **fields)
+    record.rank = rank
     return record
 
 
@@ -163,7 +149,6 @@ class Fleet:
 
     def __init__(self, policy: str, engines: int, jobs: int) -> None:
         self.engines = [EngineName(f"engine-{number}") for number in range(engines)]
-        sessions = frozenset(Session(engine, CONFIGURATION) for engine in self.engines)
         # Periodic reranks have a test of their own.
         self.core = SchedulerCore(
             SchedulingSettings(policy=policy, reassess_s=1e6),
@@ -174,26 +159,13 @@ class Fleet:
         self.in_flight: list[Assignment] = []
         self.calls = 0
         for name in ("one", "two"):
-            worker = Worker(
-                id=WorkerId(name),
-                worker_class=SERVER,
-                engines=frozenset(self.engines),
-                configurations=(CONFIGURATION,),
-                sessions=sessions,
-            )
-            self.handle(WorkerJoined(worker))
+            self.handle(WorkerJoined(new_worker(name, SERVER, self.engines)))
         while self.core.queued < jobs:
             self.submit()
 
     @staticmethod
     def profile(engine: EngineName, qps: float) -> ProfileEntry:
-        return ProfileEntry(
-            engine=engine,
-            worker_class=SERVER,
-            configuration=CONFIGURATION,
-            qps=qps,
-            model_load_s=1.0,
-        )
+        return new_entry(engine, SERVER, qps, model_load_s=1.0)
 
     def handle(self, event: Event) -> None:
         self.now += 1e-4
@@ -216,16 +188,10 @@ class Fleet:
 
     def submit(self, *, is_request: bool = False) -> None:
         self.jobs += 1
-        job = Job(
-            id=JobId(str(self.jobs)),
-            engine=self.engines[self.jobs * 7 % len(self.engines)],
-            queries=1,
-            arrival=self.now,
-            deadline=self.now + 1.0 + self.jobs * 13 % 500 if self.jobs % 3 else math.inf,
-            perishable=is_request,
-            with_tensors=is_request,
-        )
-        self.handle(JobArrived(job, ready=1))
+        engine = self.engines[self.jobs * 7 % len(self.engines)]
+        deadline = self.now + 1.0 + self.jobs * 13 % 500 if self.jobs % 3 else math.inf
+        new = new_request if is_request else new_job
+        self.handle(new(str(self.jobs), engine, now=self.now, deadline=deadline))
 
     def end(self) -> None:
         assignment = self.in_flight.pop(0)

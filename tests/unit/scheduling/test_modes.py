@@ -4,29 +4,9 @@ import math
 
 import pytest
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
-    Assignment,
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    ModeChanged,
-    Worker,
-    WorkerJoined,
-)
-from synergai.scheduling.settings import SchedulingSettings
+from synergai.domain import Configuration, EngineName, Outcome, WorkerClass, WorkerId
+from synergai.scheduling.events import Assignment, AssignmentEnded, ModeChanged
+from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
 
 ENGINE, CLASS, BOARD = EngineName("digits"), WorkerClass("board"), WorkerId("board-1")
 FRUGAL, FAST = Configuration(1, "10W"), Configuration(1, "30W")
@@ -39,45 +19,22 @@ class Board:
 
     def __init__(self, power_mode: str = "") -> None:
         entries = [
-            ProfileEntry(
-                engine=ENGINE, worker_class=CLASS, configuration=each, qps=qps, watts=watts
-            )
-            for each, (qps, watts) in WATTS.items()
+            new_entry(ENGINE, CLASS, qps, each, watts=watts) for each, (qps, watts) in WATTS.items()
         ]
-        self.core = SchedulerCore(
-            SchedulingSettings(policy="synergai", objective="energy", mode_switch_s=5.0),
-            ConfigurationDictionary(entries),
+        worker = new_worker(BOARD, CLASS, [ENGINE], (FRUGAL, FAST), power_mode=power_mode)
+        self.core = make_core(
+            entries, [worker], policy="synergai", objective="energy", mode_switch_s=5.0
         )
         self.now = 0.0
         self._jobs = 0
-        worker = Worker(
-            id=BOARD,
-            worker_class=CLASS,
-            engines=frozenset({ENGINE}),
-            configurations=(FRUGAL, FAST),
-            sessions=frozenset({Session(ENGINE, FRUGAL), Session(ENGINE, FAST)}),
-            power_mode=power_mode,
-        )
-        self.core.handle(WorkerJoined(worker), self.now)
 
     def run(self, queries: int, qos: float) -> Assignment:
         """Run a job to its end and return its assignment."""
         self._jobs += 1
-        job = Job(
-            id=JobId(f"job-{self._jobs}"),
-            engine=ENGINE,
-            queries=queries,
-            arrival=self.now,
-            deadline=self.now + qos,
-        )
-        (dispatch,) = self.core.handle(JobArrived(job, queries), self.now)
-        assert isinstance(dispatch, Dispatch)
-        assignment = dispatch.assignment
+        job = new_job(f"job-{self._jobs}", ENGINE, queries, self.now, deadline=self.now + qos)
+        [assignment] = dispatched(self.core.handle(job, self.now))
         self.now += assignment.estimate_s
-        ended = AssignmentEnded(
-            assignment.id, queries, Outcome.COMPLETED, Fault.UNSPECIFIED, "", 0.0
-        )
-        self.core.handle(ended, self.now)
+        self.core.handle(AssignmentEnded(assignment.id, queries, Outcome.COMPLETED), self.now)
         return assignment
 
 

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from synergai.domain import (
     Configuration,
     EngineName,
     Fault,
-    Job,
     JobId,
     Outcome,
     Session,
@@ -32,7 +32,6 @@ from synergai.scheduling.events import (
     Command,
     Dispatch,
     Event,
-    JobArrived,
     JobCancelled,
     Load,
     Revoke,
@@ -48,6 +47,7 @@ from synergai.scheduling.events import (
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import overdue_at
+from tests.cores import new_entry, new_job, new_request, new_worker
 
 FAMILIES = [EngineName("fashion"), EngineName("cifar")]
 PLAIN = EngineName("digits")
@@ -206,11 +206,11 @@ class RandomFleet:
         self, engine: EngineName, worker_class: WorkerClass, configuration: Configuration
     ) -> ProfileEntry:
         seconds, accuracy = VARIANTS.get(configuration.variant, (0.01, 0.9))
-        return ProfileEntry(
-            engine=engine,
-            worker_class=worker_class,
-            configuration=configuration,
-            qps=configuration.threads / seconds,
+        return new_entry(
+            engine,
+            worker_class,
+            configuration.threads / seconds,
+            configuration,
             accuracy=accuracy,
             accuracy_samples=10_000,
             backend_start_s=0.3,
@@ -228,17 +228,17 @@ class RandomFleet:
             for configuration in CONFIGURATIONS
             for name in VARIANTS
         ]
-        worker = Worker(
-            id=worker_id,
-            worker_class=chance.choice(CLASSES),
-            engines=engines,
-            configurations=CONFIGURATIONS,
+        worker = new_worker(
+            worker_id,
+            chance.choice(CLASSES),
+            engines,
+            CONFIGURATIONS,
             variants={
                 engine: tuple(Variant(name=name, accuracy=VARIANTS[name][1]) for name in VARIANTS)
                 for engine in FAMILIES
                 if engine in engines
             },
-            sessions=frozenset(chance.sample(sessions, chance.choice((0, 0, 1, 2)))),
+            loaded=chance.sample(sessions, chance.choice((0, 0, 1, 2))),
         )
         self.agents[worker_id] = Agent(worker)
         self._handle(WorkerJoined(worker))
@@ -333,17 +333,9 @@ class RandomFleet:
         fields: dict[str, Any] = {}
         if engine != PLAIN and chance.random() < 0.4:
             fields = chance.choice(({"min_accuracy": 0.85}, {"variant": "large"}))
-        job = Job(
-            id=JobId(str(self._jobs)),
-            engine=engine,
-            queries=1 if single else 100,
-            arrival=self.now,
-            deadline=self.now + chance.choice((0.1, 1.0, 10.0, 1e6)),
-            perishable=single,
-            with_tensors=single,
-            **fields,
-        )
-        self._handle(JobArrived(job, job.queries))
+        fields["deadline"] = self.now + chance.choice((0.1, 1.0, 10.0, 1e6))
+        new = new_request if single else partial(new_job, queries=100)
+        self._handle(new(str(self._jobs), engine, now=self.now, **fields))
 
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)

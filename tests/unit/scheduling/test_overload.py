@@ -4,39 +4,21 @@ import random
 
 import pytest
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import EngineName, Outcome
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import (
-    AssignmentEnded,
-    Dispatch,
-    JobArrived,
-    Worker,
-)
+from synergai.scheduling.events import AssignmentEnded, Dispatch
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Arrival, Profile, draw
-from tests.cores import make_core
+from tests.cores import make_core, new_entry, new_job, new_worker
 
 SHORT, LONG = EngineName("short"), EngineName("long")
-ONE = Configuration(threads=1)
 QPS = {SHORT: 10.0, LONG: 1.0}
 JOBS = 600
 
 
 def entries(worker_class: str = "box", pace: float = 1.0) -> list[ProfileEntry]:
-    name = WorkerClass(worker_class)
-    return [
-        ProfileEntry(engine=engine, worker_class=name, configuration=ONE, qps=qps / pace)
-        for engine, qps in QPS.items()
-    ]
+    return [new_entry(engine, worker_class, qps / pace) for engine, qps in QPS.items()]
 
 
 def late_share(policy: str, load: float, *, seed: int, perishable: bool, error: float) -> float:
@@ -80,21 +62,13 @@ def test_malleable_serves_as_many_as_possible_with_estimates_that_are_off() -> N
 def core_with(policy: str, **paces: float) -> SchedulerCore:
     """A core with a worker of each class, of which each has a pace."""
     known = [entry for name, pace in paces.items() for entry in entries(name, pace)]
-    workers = [
-        Worker(
-            id=WorkerId(name),
-            worker_class=WorkerClass(name),
-            engines=frozenset(QPS),
-            configurations=(ONE,),
-        )
-        for name in paces
-    ]
+    workers = [new_worker(name, name, QPS, loaded=()) for name in paces]
     return make_core(known, workers, policy=policy)
 
 
 def submit(core: SchedulerCore, name: str, deadline: float, engine: EngineName) -> list[Dispatch]:
-    job = Job(id=JobId(name), engine=engine, queries=1, arrival=0.0, deadline=deadline)
-    return [c for c in core.handle(JobArrived(job, ready=1), 0.0) if isinstance(c, Dispatch)]
+    commands = core.handle(new_job(name, engine, deadline=deadline), 0.0)
+    return [command for command in commands if isinstance(command, Dispatch)]
 
 
 @pytest.mark.parametrize("policy", ["malleable", "edf", "synergai"])

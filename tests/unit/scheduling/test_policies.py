@@ -32,11 +32,11 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import dispatched
+from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
 
 DIGITS = EngineName("digits")
 QPS = {"server": 100.0, "board": 10.0}
-ONE, FOUR = Configuration(1), Configuration(4)
+FOUR = Configuration(4)
 
 
 class Harness:
@@ -44,11 +44,11 @@ class Harness:
 
     def __init__(self, policy: str, t_pre: float = 0.0, **options: str) -> None:
         dictionary = ConfigurationDictionary(
-            ProfileEntry(
-                engine=DIGITS,
-                worker_class=WorkerClass(name),
-                configuration=configuration,
-                qps=qps * (1.0 if configuration is FOUR else 0.5),
+            new_entry(
+                DIGITS,
+                name,
+                qps * (1.0 if configuration is FOUR else 0.5),
+                configuration,
                 model_load_s=t_pre,
             )
             for name, qps in QPS.items()
@@ -63,14 +63,9 @@ class Harness:
 
     def submit(self, queries: int = 100, budget: float = math.inf) -> list[Command]:
         self._jobs += 1
-        job = Job(
-            id=JobId(f"job-{self._jobs}"),
-            engine=DIGITS,
-            queries=queries,
-            arrival=self.now,
-            deadline=self.now + budget,
-        )
-        return self.core.handle(JobArrived(job, ready=queries), self.now)
+        deadline = self.now + budget
+        job = new_job(f"job-{self._jobs}", DIGITS, queries, self.now, deadline=deadline)
+        return self.core.handle(job, self.now)
 
     def end(self, assignment: Assignment, done: int | None = None) -> list[Command]:
         outcome = Outcome.COMPLETED if done is None else Outcome.STOPPED
@@ -79,13 +74,8 @@ class Harness:
 
 
 def make_worker(name: str, *, warm: bool) -> Worker:
-    return Worker(
-        id=WorkerId(name),
-        worker_class=WorkerClass("server" if name == "s" else "board"),
-        engines=frozenset({DIGITS}),
-        configurations=(ONE, FOUR),
-        sessions=frozenset({Session(DIGITS, ONE), Session(DIGITS, FOUR)} if warm else ()),
-    )
+    worker_class = "server" if name == "s" else "board"
+    return new_worker(name, worker_class, [DIGITS], (ONE, FOUR), loaded=warm)
 
 
 def worker_ids(assignments: Sequence[Assignment]) -> list[str]:
@@ -280,3 +270,10 @@ def test_malleable_assigns_a_request_to_the_earliest_completion() -> None:
 def test_malleable_rejects_unknown_options(options: dict[str, str]) -> None:
     with pytest.raises(InvalidInput, match=r"options of policy 'malleable'|no option 'speed'"):
         Harness("malleable", 0.0, **options)
+
+
+def test_worker_that_joins_a_large_fleet_may_find_nothing_that_waits() -> None:
+    workers = [new_worker(f"b{number}", "board", [DIGITS]) for number in range(8)]
+    core = make_core([new_entry(DIGITS, "board", 10.0)], workers[:7])
+    assert len(dispatched(core.handle(new_job("job", DIGITS, 10_000), 0.0))) == 4
+    assert core.handle(WorkerJoined(workers[7]), 1.0) == []

@@ -5,18 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.domain import EngineName, Fault, Outcome, WorkerClass, WorkerId
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -27,14 +16,12 @@ from synergai.scheduling.events import (
     JobArrived,
     QueriesDone,
     Stop,
-    Worker,
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import dispatched, make_core
+from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
 
 BATCH, OTHER = EngineName("batch"), EngineName("other")
-ONE = Configuration(1)
 KNOWN, NEW = WorkerClass("known"), WorkerClass("new")
 OLD_1, NEW_1, NEW_2 = WorkerId("old-1"), WorkerId("new-1"), WorkerId("new-2")
 PROBE_QUERIES = SchedulingSettings().probe_queries
@@ -42,13 +29,7 @@ PROBE_QUERIES = SchedulingSettings().probe_queries
 
 def core_with_old_worker(policy: str = "malleable", t_pre: float = 0.0) -> SchedulerCore:
     entries = [
-        ProfileEntry(
-            engine=engine,
-            worker_class=WorkerClass(name),
-            configuration=ONE,
-            qps=100.0,
-            model_load_s=t_pre,
-        )
+        new_entry(engine, name, 100.0, model_load_s=t_pre)
         for engine, name in ((BATCH, KNOWN), (OTHER, KNOWN), (OTHER, NEW))
     ]
     return make_core(entries, [joined(OLD_1, KNOWN).worker], policy=policy)
@@ -57,22 +38,13 @@ def core_with_old_worker(policy: str = "malleable", t_pre: float = 0.0) -> Sched
 def joined(
     worker_id: WorkerId, worker_class: WorkerClass, engines: Sequence[EngineName] = (BATCH, OTHER)
 ) -> WorkerJoined:
-    return WorkerJoined(
-        Worker(
-            id=worker_id,
-            worker_class=worker_class,
-            engines=frozenset(engines),
-            configurations=(ONE,),
-            sessions=frozenset(Session(engine, ONE) for engine in engines),
-        )
-    )
+    return WorkerJoined(new_worker(worker_id, worker_class, engines))
 
 
 def arrived(
     name: str, queries: int, engine: EngineName = BATCH, deadline: float = math.inf
 ) -> JobArrived:
-    job = Job(id=JobId(name), engine=engine, queries=queries, arrival=0.0, deadline=deadline)
-    return JobArrived(job, ready=queries)
+    return new_job(name, engine, queries, deadline=deadline)
 
 
 def stopped(commands: Sequence[Command]) -> list[int]:

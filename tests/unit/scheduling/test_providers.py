@@ -4,15 +4,12 @@ from synergai.domain import (
     Configuration,
     EngineName,
     Fault,
-    Job,
-    JobId,
     Outcome,
     Session,
     WorkerClass,
     WorkerId,
     largest_configuration,
 )
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -21,11 +18,9 @@ from synergai.scheduling.events import (
     ConfigurationsUnusable,
     EnginesChanged,
     Fail,
-    JobArrived,
-    Worker,
     WorkerJoined,
 )
-from tests.cores import dispatched, make_core
+from tests.cores import dispatched, make_core, new_entry, new_job, new_worker
 
 DIGITS = EngineName("digits")
 BOARD = WorkerId("board")
@@ -35,10 +30,7 @@ CUDA = Configuration(0, "", "CUDA")
 
 
 def core_with(qps: dict[Configuration, float]) -> SchedulerCore:
-    entries = (
-        ProfileEntry(engine=DIGITS, worker_class=CLASS, configuration=configuration, qps=rate)
-        for configuration, rate in qps.items()
-    )
+    entries = (new_entry(DIGITS, CLASS, rate, configuration) for configuration, rate in qps.items())
     return make_core(entries, policy="synergai")
 
 
@@ -48,19 +40,12 @@ def join(
     unusable: frozenset[Session] = frozenset(),
     name: WorkerId = BOARD,
 ) -> None:
-    worker = Worker(
-        id=name,
-        worker_class=CLASS,
-        engines=frozenset({DIGITS}),
-        configurations=configurations,
-        unusable=unusable,
-    )
+    worker = new_worker(name, CLASS, [DIGITS], configurations, loaded=(), unusable=unusable)
     core.handle(WorkerJoined(worker), 0.0)
 
 
 def arrive(core: SchedulerCore, now: float = 0.0, name: str = "job") -> list[Assignment]:
-    job = Job(id=JobId(name), engine=DIGITS, queries=10, arrival=now)
-    return dispatched(core.handle(JobArrived(job, 10), now))
+    return dispatched(core.handle(new_job(name, DIGITS, 10, now), now))
 
 
 def fail(core: SchedulerCore, assignment: Assignment, now: float) -> list[Command]:

@@ -5,18 +5,8 @@ import math
 
 import pytest
 
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerClass
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -30,16 +20,16 @@ from synergai.scheduling.events import (
     QueriesDone,
     Stop,
     TimePassed,
-    Worker,
     WorkerJoined,
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import new_entry, new_job, new_request, new_worker
 
 SHORT, LONG = EngineName("short"), EngineName("long")
 SHORT_S = 0.01
 ABORT_S = 0.01
-CLASS, ONE = WorkerClass("box"), Configuration(threads=1)
+CLASS = WorkerClass("box")
 LONG_QUERIES_S = (0.1, 1.0, 3.0, 10.0)
 
 
@@ -55,8 +45,7 @@ class Box:
     def __init__(self, policy: str, long_s: float) -> None:
         self.seconds = {SHORT: SHORT_S, LONG: long_s}
         profile = [
-            ProfileEntry(engine=engine, worker_class=CLASS, configuration=ONE, qps=1.0 / seconds)
-            for engine, seconds in self.seconds.items()
+            new_entry(engine, CLASS, 1.0 / seconds) for engine, seconds in self.seconds.items()
         ]
         settings = SchedulingSettings(policy=policy, stuck_s=math.inf)
         self.core = SchedulerCore(settings, ConfigurationDictionary(profile))
@@ -71,14 +60,7 @@ class Box:
         self._began = 0.0
         self._ends_at = math.inf
         self._stopping: set[int] = set()
-        worker = Worker(
-            id=WorkerId("box"),
-            worker_class=CLASS,
-            engines=frozenset(self.seconds),
-            configurations=(ONE,),
-            sessions=frozenset(Session(engine, ONE) for engine in self.seconds),
-        )
-        self._handle(WorkerJoined(worker))
+        self._handle(WorkerJoined(new_worker("box", CLASS, self.seconds)))
 
     # --- clients --------------------------------------------------------------------------
 
@@ -88,23 +70,16 @@ class Box:
             for _ in range(200):
                 self._submit(LONG, math.inf)
         else:
-            job = Job(id=JobId("job"), engine=LONG, queries=10**6, arrival=self.now)
-            self._handle(JobArrived(job, ready=job.queries))
+            self._handle(new_job("job", LONG, 10**6, self.now))
 
     def ask(self, deadline_s: float) -> JobId | None:
         """Send a short request; return None if it is refused."""
         return self._submit(SHORT, deadline_s)
 
     def _submit(self, engine: EngineName, deadline_s: float) -> JobId | None:
-        job = Job(
-            id=JobId(f"{engine}-{next(self._numbers)}"),
-            engine=engine,
-            queries=1,
-            arrival=self.now,
-            deadline=self.now + deadline_s,
-            perishable=True,
-            with_tensors=True,
-        )
+        name = f"{engine}-{next(self._numbers)}"
+        arrived = new_request(name, engine, self.now, deadline=self.now + deadline_s)
+        job = arrived.job
         if deadline_s < math.inf:
             expected_s = self.core.expected_answer_s(job, self.now)
             if expected_s is not None and expected_s > deadline_s:
@@ -112,7 +87,7 @@ class Box:
                 return None
         if engine == SHORT:
             self._arrived[job.id] = self.now
-        self._handle(JobArrived(job, ready=1))
+        self._handle(arrived)
         return job.id
 
     def wait(self, job_id: JobId) -> float:

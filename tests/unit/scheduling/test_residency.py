@@ -1,5 +1,7 @@
 """Sessions that are loaded before they are needed."""
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
@@ -14,7 +16,7 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import (
@@ -40,6 +42,7 @@ from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.loads import UNKNOWN_S, overdue_at
 from synergai.scheduling.state.records import WorkerRecord
 from synergai.scheduling.state.sizes import SESSION_BYTES, VARIANT_BYTES, SessionSizes
+from tests.cores import new_entry, new_job, new_request, new_worker
 
 FAMILY = EngineName("fashion")
 PLAIN = [EngineName(f"engine-{number}") for number in range(4)]
@@ -61,11 +64,11 @@ class Fleet:
     ) -> None:
         self.settings = SchedulingSettings(preload=preload)
         self.entries = [
-            ProfileEntry(
-                engine=FAMILY,
-                worker_class=CLASS,
-                configuration=Configuration(variant=name),
-                qps=1.0 / seconds,
+            new_entry(
+                FAMILY,
+                CLASS,
+                1.0 / seconds,
+                Configuration(variant=name),
                 accuracy=accuracy,
                 accuracy_samples=10_000,
                 backend_start_s=0.3,
@@ -74,13 +77,7 @@ class Fleet:
             for name, (seconds, accuracy) in VARIANTS.items()
         ]
         self.entries += [
-            ProfileEntry(
-                engine=engine,
-                worker_class=CLASS,
-                configuration=Configuration(),
-                qps=10.0,
-                model_load_s=10.0 + number,
-            )
+            new_entry(engine, CLASS, 10.0, Configuration(), model_load_s=10.0 + number)
             for number, engine in enumerate(PLAIN)
         ]
         self.core = SchedulerCore(self.settings, ConfigurationDictionary(self.entries))
@@ -95,11 +92,12 @@ class Fleet:
 
     @staticmethod
     def worker(number: int, memory_bytes: int = 0) -> Worker:
-        return Worker(
-            id=WorkerId(f"worker-{number}"),
-            worker_class=CLASS,
-            engines=frozenset({FAMILY, *PLAIN}),
-            configurations=(Configuration(),),
+        return new_worker(
+            f"worker-{number}",
+            CLASS,
+            [FAMILY, *PLAIN],
+            (Configuration(),),
+            loaded=(),
             variants={FAMILY: tuple(Variant(name=name) for name in VARIANTS)},
             memory_bytes=memory_bytes,
             session_bytes=dict.fromkeys(PLAIN, GIB),
@@ -123,17 +121,10 @@ class Fleet:
         self, engine: EngineName, qos: float = 1e6, queries: int = 1, variant: str = ""
     ) -> None:
         self._jobs += 1
-        job = Job(
-            id=JobId(str(self._jobs)),
-            engine=engine,
-            queries=queries,
-            arrival=self.now,
-            deadline=self.now + qos,
-            perishable=queries == 1,
-            with_tensors=queries == 1,
-            variant=variant,
-        )
-        self.handle(JobArrived(job, queries))
+        new = new_request if queries == 1 else partial(new_job, queries=queries)
+        deadline = self.now + qos
+        arrived = new(str(self._jobs), engine, now=self.now, deadline=deadline, variant=variant)
+        self.handle(arrived)
 
     def end_first(self) -> None:
         """Let an assignment load what it needs, and end: one that loads, or else the oldest."""

@@ -5,16 +5,7 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import Configuration, EngineName, Job, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
@@ -30,12 +21,11 @@ from synergai.scheduling.events import (
     Revoke,
     Stop,
     TimePassed,
-    Worker,
     WorkerJoined,
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
-from tests.cores import dispatched, make_core
+from tests.cores import dispatched, make_core, new_entry, new_request, new_worker
 
 LONG, SHORT, OTHER, THIRD = map(EngineName, ("long", "short", "other", "third"))
 CLASS = WorkerClass("box")
@@ -55,37 +45,20 @@ def core_with_box(
     """A core with a worker whose engines use `threads` of its cores."""
     configuration = Configuration(threads)
     entries = (
-        ProfileEntry(
-            engine=engine,
-            worker_class=CLASS,
-            configuration=configuration,
-            qps=1.0 / QUERY_S[engine],
-            backend_start_s=1.0,
-        )
+        new_entry(engine, CLASS, 1.0 / QUERY_S[engine], configuration, backend_start_s=1.0)
         for engine in profiled
     )
-    worker = Worker(
-        id=BOX,
-        worker_class=CLASS,
-        engines=frozenset(QUERY_S),
-        configurations=(configuration,),
-        sessions=frozenset(Session(engine, configuration) for engine in loaded),
-        cores=cores,
-    )
+    worker = new_worker(BOX, CLASS, QUERY_S, (configuration,), loaded=loaded, cores=cores)
     return make_core(entries, [worker], policy=policy, **settings)
 
 
 def send(core: SchedulerCore, name: str, engine: EngineName, now: float) -> list[Assignment]:
     """Let a request arrive; return what is dispatched."""
-    job = Job(
-        id=JobId(name), engine=engine, queries=1, arrival=now, perishable=True, with_tensors=True
-    )
-    return dispatched(core.handle(JobArrived(job, ready=1), now))
+    return dispatched(core.handle(new_request(name, engine, now), now))
 
 
 def expected_answer_s(core: SchedulerCore, engine: EngineName, now: float) -> float | None:
-    job = Job(id=JobId("new"), engine=engine, queries=1, arrival=now, perishable=True)
-    return core.expected_answer_s(job, now)
+    return core.expected_answer_s(new_request("new", engine, now).job, now)
 
 
 def complete(core: SchedulerCore, assignment: Assignment, now: float) -> list[Assignment]:
@@ -361,21 +334,12 @@ def core_of(
     *entries: ProfileEntry, query_s: dict[EngineName, float] | None = None
 ) -> SchedulerCore:
     """A core with a worker of four cores and the thread counts 1, 2 and 4."""
-    worker = Worker(
-        id=BOX,
-        worker_class=CLASS,
-        engines=frozenset(QUERY_S),
-        configurations=THREADS,
-        query_s=query_s or {},
-        cores=4,
-    )
+    worker = new_worker(BOX, CLASS, QUERY_S, THREADS, loaded=(), query_s=query_s or {}, cores=4)
     return make_core(entries, [worker])
 
 
 def entry_of(engine: EngineName, threads: int, qps: float) -> ProfileEntry:
-    return ProfileEntry(
-        engine=engine, worker_class=CLASS, configuration=Configuration(threads), qps=qps
-    )
+    return new_entry(engine, CLASS, qps, Configuration(threads))
 
 
 @pytest.mark.parametrize(("query_s", "threads"), [(0.0005, 1), (0.02, 4), (0.0, 4)])

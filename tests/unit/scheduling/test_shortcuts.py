@@ -15,9 +15,8 @@ from synergai.domain import (
     Outcome,
     Session,
     WorkerClass,
-    WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -36,8 +35,8 @@ from synergai.scheduling.state.estimator import Estimator
 from synergai.scheduling.state.fleet import Fleet
 from synergai.scheduling.state.loads import Loads
 from synergai.scheduling.state.observation import Observation
-from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord, Lease
+from tests.cores import new_entry, new_record, new_worker
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")
 CLASS = WorkerClass("class")
@@ -48,32 +47,19 @@ SECONDS = st.floats(0.0, 10.0)
 def make_record(
     name: str, engine: EngineName = ENGINE, deadline: float = math.inf, sequence: int = 0
 ) -> JobRecord:
-    job = Job(id=JobId(name), engine=engine, queries=1, arrival=0.0, deadline=deadline)
-    return JobRecord(job, sequence, Ranges.complement((), 1), 1)
+    return new_record(name, engine, sequence, deadline=deadline)
 
 
 def make_dictionary() -> ConfigurationDictionary:
     return ConfigurationDictionary(
-        ProfileEntry(
-            engine=ENGINE,
-            worker_class=CLASS,
-            configuration=configuration,
-            qps=50.0 * configuration.threads,
-            model_load_s=1.0,
-            watts=10.0,
-        )
-        for configuration in CONFIGURATIONS
+        new_entry(ENGINE, CLASS, 50.0 * each.threads, each, model_load_s=1.0, watts=10.0)
+        for each in CONFIGURATIONS
     )
 
 
 def make_worker() -> Worker:
-    return Worker(
-        id=WorkerId("worker"),
-        worker_class=CLASS,
-        engines=frozenset({ENGINE}),
-        configurations=CONFIGURATIONS,
-        sessions=frozenset({Session(ENGINE, CONFIGURATIONS[0])}),
-    )
+    loaded = [Session(ENGINE, CONFIGURATIONS[0])]
+    return new_worker("worker", CLASS, [ENGINE], CONFIGURATIONS, loaded=loaded)
 
 
 @given(rank=SECONDS, now=st.none() | SECONDS, priority=st.integers(0, 9), asked=st.booleans())

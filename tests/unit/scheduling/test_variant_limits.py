@@ -1,5 +1,7 @@
 """Floors and pinned variants hold where an engine is measured in service, and for copies."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -26,7 +28,7 @@ from synergai.scheduling.events import (
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import dispatched, make_core
+from tests.cores import ONE, dispatched, make_core, new_entry, new_request, new_worker
 
 FAMILY, PLAIN = EngineName("fashion"), EngineName("digits")
 CLASS = WorkerClass("server")
@@ -35,12 +37,7 @@ DECLARED = {"large": 0.9, "medium": 0.85, "small": 0.0}
 
 
 def make_entry(variant: str, qps: float = 10.0) -> ProfileEntry:
-    return ProfileEntry(
-        engine=FAMILY,
-        worker_class=CLASS,
-        configuration=Configuration(1, variant=variant),
-        qps=qps,
-    )
+    return new_entry(FAMILY, CLASS, qps, Configuration(1, variant=variant))
 
 
 def core_with(*profiled: str, workers: int = 1, other: bool = False) -> SchedulerCore:
@@ -58,14 +55,12 @@ def core_with(*profiled: str, workers: int = 1, other: bool = False) -> Schedule
         entries.append(replace(make_entry(""), engine=PLAIN))
     variants = tuple(Variant(name=name, accuracy=value) for name, value in DECLARED.items())
     described = [
-        Worker(
-            id=WorkerId(f"worker-{number}"),
-            worker_class=CLASS,
-            engines=frozenset({FAMILY, PLAIN} if other else {FAMILY}),
-            configurations=(Configuration(1), Configuration(2)),
-            sessions=frozenset(
-                Session(FAMILY, Configuration(1, variant=name)) for name in DECLARED
-            ),
+        new_worker(
+            f"worker-{number}",
+            CLASS,
+            [FAMILY, PLAIN] if other else [FAMILY],
+            (ONE, Configuration(2)),
+            loaded=[Session(FAMILY, Configuration(1, variant=name)) for name in DECLARED],
             variants={FAMILY: variants},
         )
         for number in range(workers)
@@ -81,18 +76,9 @@ def submit(
     *,
     number: int = 0,
 ) -> list[Assignment]:
-    job = Job(
-        id=JobId(f"{variant}-{floor}-{number}"),
-        engine=FAMILY,
-        queries=1,
-        arrival=0.0,
-        deadline=deadline,
-        perishable=True,
-        with_tensors=True,
-        variant=variant,
-        min_accuracy=floor,
-    )
-    return dispatched(core.handle(JobArrived(job, 1), 0.0))
+    name = f"{variant}-{floor}-{number}"
+    fields: dict[str, Any] = {"deadline": deadline, "variant": variant, "min_accuracy": floor}
+    return dispatched(core.handle(new_request(name, FAMILY, **fields), 0.0))
 
 
 @pytest.mark.parametrize(
@@ -165,14 +151,9 @@ def test_request_that_may_measure_nothing_interrupts_no_job() -> None:
 def family_worker(number: int, digest: str = "a") -> Worker:
     """Return a worker with an original and an 8-bit variant, which has loaded nothing."""
     variants = (Variant(name="full", digest=digest), Variant(name="int8", digest="b"))
-    return Worker(
-        id=WorkerId(f"worker-{number}"),
-        worker_class=CLASS,
-        engines=frozenset({FAMILY}),
-        configurations=(Configuration(1), Configuration(2)),
-        sessions=frozenset(),
-        variants={FAMILY: variants},
-    )
+    fields = {"variants": {FAMILY: variants}}
+    both = (ONE, Configuration(2))
+    return new_worker(f"worker-{number}", CLASS, [FAMILY], both, loaded=(), **fields)
 
 
 def profiled_variants(core: SchedulerCore, number: int = 0) -> list[tuple[str, float]]:

@@ -8,7 +8,6 @@ from synergai.domain import (
     Configuration,
     EngineName,
     Fault,
-    Job,
     JobId,
     Outcome,
     Session,
@@ -16,22 +15,19 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentEnded,
     Command,
     Dispatch,
     EnginesChanged,
-    JobArrived,
     Reject,
     Stop,
     Worker,
     WorkerJoined,
     WorkerLeft,
 )
-from synergai.scheduling.settings import SchedulingSettings
+from tests.cores import make_core, new_entry, new_job, new_worker
 
 FAMILY, PLAIN = EngineName("fashion"), EngineName("digits")
 CLASS = WorkerClass("server")
@@ -57,11 +53,11 @@ class Fleet:
         cores: int = 0,
     ) -> None:
         entries = [
-            ProfileEntry(
-                engine=FAMILY,
-                worker_class=CLASS,
-                configuration=Configuration(variant=name),
-                qps=1.0 / seconds,
+            new_entry(
+                FAMILY,
+                CLASS,
+                1.0 / seconds,
+                Configuration(variant=name),
                 latency_p50_s=seconds if tail else 0.0,
                 latency_p99_s=seconds * tail,
                 accuracy=accuracy if samples and name not in unknown else 0.0,
@@ -72,16 +68,14 @@ class Fleet:
             )
             for name, (seconds, accuracy) in VARIANTS.items()
         ]
-        plain = ProfileEntry(
-            engine=PLAIN, worker_class=CLASS, configuration=Configuration(), qps=100.0
-        )
-        settings = SchedulingSettings(
+        plain = new_entry(PLAIN, CLASS, 100.0, Configuration())
+        self.core = make_core(
+            [*entries, plain],
             policy=policy,
-            objective=objective,  # type: ignore[arg-type]  # one of the literals
-            infeasible=infeasible,  # type: ignore[arg-type]  # likewise
+            objective=objective,
+            infeasible=infeasible,
             preload=False,
         )
-        self.core = SchedulerCore(settings, ConfigurationDictionary([*entries, plain]))
         self.now = 0.0
         self._jobs = 0
         self.running: list[Assignment] = []
@@ -97,15 +91,13 @@ class Fleet:
 
     def join(self, number: int) -> list[Command]:
         """Add a worker, and return the commands."""
-        worker = Worker(
-            id=WorkerId(f"worker-{number}"),
-            worker_class=CLASS,
-            engines=frozenset({FAMILY, PLAIN}),
-            configurations=(Configuration(),),
+        worker = new_worker(
+            f"worker-{number}",
+            CLASS,
+            [FAMILY, PLAIN],
+            (Configuration(),),
+            loaded=[Session(FAMILY, Configuration(variant=name)) for name in self._resident],
             cores=self._cores,
-            sessions=frozenset(
-                Session(FAMILY, Configuration(variant=name)) for name in self._resident
-            ),
             variants={FAMILY: tuple(Variant(name=name, digest="a" * 64) for name in VARIANTS)},
         )
         return self._note(self.core.handle(WorkerJoined(worker), self.now))
@@ -121,18 +113,18 @@ class Fleet:
     ) -> list[Command]:
         """Submit a request or job, and return the commands."""
         self._jobs += 1
-        job = Job(
-            id=JobId(str(self._jobs)),
-            engine=FAMILY,
-            queries=queries,
-            arrival=self.now,
+        job = new_job(
+            str(self._jobs),
+            FAMILY,
+            queries,
+            self.now,
             deadline=self.now + qos,
             perishable=perishable,
             with_tensors=perishable,
             min_accuracy=floor,
             variant=variant,
         )
-        return self._note(self.core.handle(JobArrived(job, queries), self.now))
+        return self._note(self.core.handle(job, self.now))
 
     def end(self, assignment: Assignment, *, fault: Fault | None = None) -> list[Command]:
         """Let an assignment end after its expected time, and return the commands."""

@@ -199,9 +199,13 @@ def host(hosts: FakeHosts) -> FakeHost:
 
 
 @pytest.fixture
-def runner(hosts: FakeHosts, clock: Clock) -> Runner:
-    engines = {"digits": engine("digits"), "broken": engine("broken", "truncated")}
-    return Runner(hosts, {EngineName(name): each for name, each in engines.items()}, clock)
+def engines() -> dict[EngineName, Engine]:
+    return {each.name: each for each in (engine("digits"), engine("broken", "truncated"))}
+
+
+@pytest.fixture
+def runner(hosts: FakeHosts, engines: dict[EngineName, Engine], clock: Clock) -> Runner:
+    return Runner(hosts, engines, clock)
 
 
 def add(
@@ -819,6 +823,17 @@ def test_concurrent_request_waits_for_room_in_its_host(
     assert (len(host.runs), len(other.runs)) == (1, 1)
     other.end(101)
     assert list(other.runs) == [102]
+
+
+def test_concurrent_request_fails_if_its_engine_broke_while_it_waited(
+    runner: Runner, engines: dict[EngineName, Engine], other: FakeHost
+) -> None:
+    other.room = 1
+    _, handler = [add(runner, DIGITS_2, queries=1, concurrent=True) for _ in range(2)][-1]
+    engines[DIGITS_2.engine] = engine("digits", "truncated")
+    other.end(101)
+    assert handler.lines == [("FAILED", 0, [], "ENGINE_BROKEN")]
+    assert runner.is_idle
 
 
 async def test_concurrent_request_whose_session_is_gone_is_queued(
