@@ -40,11 +40,8 @@ class Installation:
 
     Attributes:
         listen: address for clients; empty for the gateway's default, as for the others.
-        hub: address for agents.
         work_port: port of the agents' work sockets; 0 picks a free port.
-        http: address of REST, metrics and health checks.
         insecure: listen beyond loopback although encryption or authentication is missing.
-        programs: directory of ``synergai``.
     """
 
     listen: str = ""
@@ -59,11 +56,7 @@ class Installation:
             validate_address(address)
 
     def steps(self, root: Path) -> Iterator[Step]:
-        """Yield the steps that install the gateway.
-
-        Args:
-            root: directory that takes the place of ``/``.
-        """
+        """Yield the steps that install the gateway."""
         yield from check_programs(self.programs, ("synergai",), root)
         settings = self._settings()
         yield WriteFile(ENVIRONMENT, _HEADER + "".join(settings), mode=0o640, keep=not settings)

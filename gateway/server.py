@@ -70,12 +70,6 @@ _HARD_EXIT_S: Final = 10.0
 class Gateway:
     """A gateway with its servers; an asynchronous context manager.
 
-    Attributes:
-        app: its components, once started.
-        address: bound address for clients, once started.
-        hub_address: bound address for agents.
-        http_address: bound address for HTTP: clients, metrics and health checks.
-
     Raises (on entering):
         SynergaiError: a port, the state directory or the dictionary cannot be used.
     """
@@ -207,12 +201,7 @@ class Gateway:
         *,
         certificates: bool = False,
     ) -> ResilientServer:
-        """Return a gRPC server; the gateway stops if it cannot be kept running.
-
-        Args:
-            passage: what its calls pass.
-            connections: most connections of its front.
-        """
+        """Return a gRPC server; the gateway stops if it cannot be kept running."""
         needed = passage.is_needed
         interceptors = [PassageInterceptor(passage, certificates=certificates)] if needed else []
         make = partial(grpc.aio.server, interceptors=interceptors, options=options)

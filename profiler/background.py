@@ -44,7 +44,6 @@ class BackgroundLoad:
     Args:
         own: ids of the processes whose CPU time is not counted.
         proc: the mounted ``proc`` file system.
-        clock: a monotonic clock, in seconds.
 
     Attributes:
         share: CPU time of all other processes, as a share of the machine's, 0 to 1; 0 if it

@@ -34,9 +34,7 @@ def run_loadgen(
 
     Args:
         issue: runs the query on the sample with this index.
-        min_duration_s: minimum duration in seconds.
         fastest_s: latency of the fastest query seen so far, in seconds.
-        report: called after each query with the number of queries so far.
     """
     response = np.zeros(1, np.float32)
     address, size = response.ctypes.data, response.nbytes

@@ -39,7 +39,6 @@ class Measurement:
     """A profile entry with the result of queries one at a time.
 
     Attributes:
-        logs: folder of log files.
         background: share of the machine's CPU time that other processes took, 0 to 1.
         elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
             None if it is not known, or runs on the CPU anyway.
@@ -66,7 +65,6 @@ class MeasurementOrigin:
 
     Attributes:
         digest: SHA-256 of the model file.
-        runtime: inference runtime and its version.
         agent: version of SynergAI.
         idle_watts: power of the idle machine in the same power mode.
         samples_digest: SHA-256 of the sample set; empty if there is none.
@@ -101,14 +99,11 @@ def measure(
 
     Args:
         cores: cores to pin the engine to; empty for all.
-        provider: the execution provider of the configuration; None for the CPU.
-        min_duration: minimum duration of these in seconds.
         max_batch: largest batch to measure; 1 for none.
         output: folder for log files; created if missing.
         timer: timer of the queries, `LOADGEN` or `BUILT_IN`.
         root: root of the power interface's files; None for ``/``.
         origin: what the entry records in addition to the figures; None for nothing.
-        report: called with the completed share, 0 to 1.
     """
     command = (
         *(sys.executable, "-m", "profiler.measuring_process", "--parent", str(os.getpid())),

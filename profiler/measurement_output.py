@@ -91,7 +91,6 @@ class _Column(NamedTuple):
     """A column of the table.
 
     Attributes:
-        text: its cell for a measurement.
         is_shown: whether an entry has something to show in it; None for all.
     """
 

@@ -71,9 +71,7 @@ class Measurer:
         """Measure a session, after a switch to its power mode if that is not in force.
 
         Args:
-            min_duration: minimum duration of these in seconds.
             max_batch: largest batch to measure; 1 for none.
-            report: called with the completed share, 0 to 1.
         """
         mode = session.configuration.power_mode
         origin = self._origins.of(session.engine, session.configuration.variant)

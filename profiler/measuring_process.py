@@ -69,8 +69,6 @@ class MeasurementPlan:
 
     Attributes:
         queries: minimum number of queries one at a time.
-        min_duration_s: minimum duration of these in seconds.
-        per_query_s: mean latency of the probe queries.
         fastest_s: lowest latency of the probe queries.
         max_batch: largest batch size to measure.
         labelled: number of samples to measure the accuracy on, if that does not take too long; 0
@@ -150,7 +148,6 @@ class Answers(NamedTuple):
 
     Attributes:
         labelled: number of the samples.
-        correct: number of these that were answered correctly.
     """
 
     labelled: int

@@ -23,9 +23,6 @@ class Measured:
     Attributes:
         backend_start_s: seconds to start the backend, as reported by the engine host.
         model_load_s: seconds to load the model, as reported by the engine host.
-        data_preparation_s: seconds to prepare samples, as reported by the engine host.
-        service_queries: number of queries run in ranges.
-        service_s: their total duration in seconds.
         watts: mean power of the machine during the ranges; 0 without a meter.
         background: share of the machine's CPU time that other processes took, 0 to 1.
         batch_qps: queries per second in batches of 2, 4, 8, …, if the engine supports batches.

@@ -30,7 +30,6 @@ def measure_with_repeats(
             that failed.
         required: whether to raise an error instead of continuing with the next session. An error
             of a repetition is never raised, since the session has a measurement.
-        repeats: number of repetitions without being asked for.
         offer: called with the disturbed measurements after these; returns whether to repeat them.
         keep: called with each measurement that is the best of its session so far.
         skip: called with each error after which the next session is measured.

@@ -58,12 +58,6 @@ class SearchRun:
         budget: share of the exhaustive time; infinite for no limit; None for the default one,
             with a measurement of each row.
         origins: digests and runtimes, for predictions.
-        keep: stores an entry.
-        skip: shows an error.
-        clock: monotonic clock in seconds.
-
-    Attributes:
-        measurements: the measurements so far.
     """
 
     def __init__(
@@ -121,7 +115,6 @@ class SearchRun:
         """Search until the strategy needs no more, and then measure batches of the best.
 
         Args:
-            follow: shows the progress of each session.
             on_progress: called before each measurement.
         """
         while (trial := self._search.next()) is not None:

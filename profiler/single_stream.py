@@ -26,11 +26,7 @@ class SingleStreamResult:
 
     Attributes:
         validity: ``VALID`` or ``INVALID``, by LoadGen's rules; empty without LoadGen.
-        queries: queries issued.
         qps: the inverse of the mean latency (LoadGen's "QPS w/o loadgen overhead").
-        latency_p50_s: median latency, from issue to completion.
-        latency_p90_s: 90th percentile of the latency.
-        latency_p99_s: 99th percentile of the latency.
         invalid_because: the rule that was not met, and what to do; empty if it is valid.
     """
 
@@ -56,7 +52,6 @@ def time_queries(
 
     Args:
         issue: runs the query on the sample with this index.
-        min_duration_s: minimum duration in seconds.
         report: called after each query with the number of queries so far, outside its latency.
         clock: monotonic clock in nanoseconds.
     """

@@ -166,10 +166,6 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
         """Return the available configurations, without devices that run beside the others.
 
         Those on the CPU come last, by increasing speed of the power mode and number of threads.
-
-        Args:
-            modes: available power modes; thread counts are limited by the cores of each mode.
-            offers: the execution providers; None for the CPU alone.
         """
         on_cpu = self._on_cpu(modes)
         if offers is None:

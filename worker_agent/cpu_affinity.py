@@ -47,7 +47,6 @@ def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> Non
     """Check that there are enough cores for every thread count.
 
     Args:
-        threads: thread counts of configurations.
         cores: CPU cores that engines are restricted to; all if empty.
     """
     most = max(threads, default=0)

@@ -48,9 +48,7 @@ class Installation:
 
     Attributes:
         gateway: the gateway's hub, ``HOST`` or ``HOST:PORT``.
-        worker_class: name under which identical machines share a profile.
         worker_id: this worker's name; empty means the host name.
-        models: model directory.
         power: power mode controller; see ``worker_agent.power.selection``.
         programs: directory of ``synergai`` and ``synergai-power``.
         keep_settings: whether the settings of an earlier installation, if there is one, take the

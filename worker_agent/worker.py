@@ -54,7 +54,6 @@ class Worker:
     """A worker of this machine.
 
     Args:
-        memory: counts and limits the memory of the machine's engine hosts.
         start_task: starts a task that the agent owns.
         on_idle: called whenever it has no more work.
         on_engine_fault: called with an engine that it has found to be broken.
@@ -62,14 +61,10 @@ class Worker:
             it did not.
 
     Attributes:
-        id: its id in the fleet.
         meter: the power meter of the machine; None for a worker that does not report it.
         reconciler: fetches the engines that the gateway places on it, which all workers of the
             machine then have; None for a worker on which none are placed.
-        hosts: its engine hosts.
         modes: the same hosts, which switch power modes.
-        runner: runs its assignments.
-        hub: its connection to the gateway.
     """
 
     def __init__(
@@ -161,9 +156,6 @@ class Worker:
         """Load `session`; the result is sent as a ``SessionChanged``.
 
         An engine whose last load hung or crashed is tried again.
-
-        Args:
-            limit_s: time after which a preload is ended.
         """
         again = self._describe_again(session.engine)
         if again is None:

@@ -40,13 +40,6 @@ class Authenticator:
 
     A token comes before the certificate of the connection. A call with neither is anonymous; one
     whose credentials are invalid never is.
-
-    Args:
-        table: clients, grants and issuers.
-        stack: ends its background tasks.
-
-    Attributes:
-        failures: number of calls with invalid credentials.
     """
 
     def __init__(self, table: LiveTable, stack: AsyncExitStack) -> None:
@@ -66,7 +59,6 @@ class Authenticator:
 
         Args:
             authorization: all values of the header or metadata `AUTHORIZATION`.
-            certificate: the verified certificate of the connection; None without one.
         """
         try:
             caller = await self._find(authorization, certificate)

@@ -29,7 +29,6 @@ class Caller:
 
     Args:
         tenant: its tenant; empty is the default tenant.
-        max_priority: highest priority that its requests and jobs may have.
         expires_at: Unix time after which its credentials are invalid; None for never.
         credential: kind of its credentials: ``token``, ``jwt``, ``certificate`` or ``none``.
     """
@@ -79,11 +78,7 @@ class Caller:
         self._set_grants(grants)
 
     def revoke(self, reason: str) -> None:
-        """Make the caller's credentials invalid, for calls that are still open.
-
-        Args:
-            reason: why, for the error message.
-        """
+        """Make the caller's credentials invalid, for calls that are still open."""
         self._revoked = reason
         self._set_grants(())
 

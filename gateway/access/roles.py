@@ -44,7 +44,6 @@ class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         to: patterns of callers' names; ``group:NAME`` means all members of a group.
-        engines: patterns of engines to which they apply.
         tenants: patterns of tenants to which they apply besides the caller's own.
     """
 

@@ -36,9 +36,7 @@ class Client(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client with a token or a certificate.
 
     Attributes:
-        name: its name, for grants and logs.
         tenant: its tenant; by default, its name.
-        groups: groups for grants.
         token_sha256: SHA-256 of its bearer token, in hexadecimal digits.
         certificate: common name or subject alternative name of its certificate.
         expires: time after which it is refused; None for never.
@@ -65,8 +63,6 @@ class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An issuer of JSON web tokens. Its clients are named ``jwt:SUBJECT``.
 
     Attributes:
-        issuer: required value of the claim ``iss``.
-        audience: required value of the claim ``aud``.
         keys: ``https`` URL or file of the issuer's key set (JWKS).
         tenant_claim: claim with the client's tenant; without it, the subject is the tenant.
         groups_claim: claim with the client's groups.
@@ -89,14 +85,10 @@ class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of a tenant; None stands for no limit.
 
     Attributes:
-        max_priority: highest priority of requests and jobs.
         requests_per_s: requests per second, with bursts of one second.
         bytes_per_s: bytes of requests per second, with bursts of one second.
-        requests_in_flight: accepted requests that have not ended.
-        streams: open streams.
         connections: connections with open calls.
         unfinished_jobs: submitted and streamed jobs that have not ended.
-        queries_per_job: queries of one job.
         stored_bytes: bytes of uploads, and of the results of jobs over them.
     """
 
@@ -115,8 +107,6 @@ class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers that may join, and what they may serve.
 
     Attributes:
-        id: pattern of worker ids.
-        worker_class: pattern of worker classes.
         engines: patterns of engines that they may serve.
         digests: digests that each of these engines, or of their versions ``NAME/N``, may have;
             engines that are not listed may have any.
@@ -160,10 +150,7 @@ class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Content of the file.
 
     Attributes:
-        clients: known clients.
         grants: roles of clients; without a grant, a client may do nothing.
-        jwt: trusted issuers of JSON web tokens.
-        tenants: quotas by tenant; ``default`` applies to those that are not listed.
         workers: workers that may join; None leaves the agents' port as it is without a table.
     """
 

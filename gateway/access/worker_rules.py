@@ -38,9 +38,6 @@ class JoiningWorker(Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: the id that it claims.
-        worker_class: the class that it claims.
-        certificate_names: subject alternative names of this certificate.
-        secret_sha256: SHA-256 of its secret; empty if it has none.
     """
 
     id: str
@@ -62,7 +59,6 @@ class WorkerRules:
     Without the section from the start, every worker may join and serve all engines.
 
     Args:
-        state: state directory, which has the enrolments.
         clock: current time in seconds since the epoch.
     """
 

@@ -11,13 +11,10 @@ class Admission:
     """Counts requests in flight and the bytes of their inputs.
 
     Args:
-        max_requests: most requests at a time.
         max_bytes: most bytes of inputs at a time; a single request may exceed them.
 
     Attributes:
         open: whether new work is accepted.
-        requests: requests in flight.
-        bytes: bytes of their inputs.
     """
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:

@@ -23,11 +23,7 @@ class QuotaState(NamedTuple):
 
 
 class QuotaCollector(SnapshotCollector[QuotaState]):
-    """Collector of rejections, usage and limits.
-
-    Args:
-        quotas: the usage of all tenants.
-    """
+    """Collector of rejections, usage and limits."""
 
     def __init__(self, quotas: TenantQuotas) -> None:
         super().__init__()

@@ -34,9 +34,6 @@ class TenantQuotas:
 
     Args:
         max_tenants: tenants tracked at a time; further ones are refused.
-
-    Attributes:
-        rejections: number of rejections by tenant's label and quota.
     """
 
     def __init__(
@@ -102,7 +99,6 @@ class TenantQuotas:
         """Count the bytes that a tenant stores.
 
         Args:
-            used: bytes that are stored.
             added: bytes to store in addition; 0 only counts.
         """
         usage = self._usage_of(tenant)
@@ -111,11 +107,7 @@ class TenantQuotas:
 
     @contextmanager
     def call(self, tenant: str, connection: str, *, stream: bool = False) -> Iterator[None]:
-        """Count a call while the context is open.
-
-        Args:
-            connection: address of the connection's other end.
-        """
+        """Count a call while the context is open."""
         usage = self._usage_of(tenant)
         if usage is None:
             yield

@@ -24,16 +24,9 @@ class TenantUsage:
 
     Args:
         tenant: its name; empty is the default tenant.
-        now: current time in monotonic seconds.
-        on_rejection: called with every refusal.
 
     Attributes:
         tenant: its name; empty is the default tenant.
-        quota: its current quota.
-        in_flight: accepted requests that have not ended.
-        streams: open streams.
-        jobs: unfinished jobs.
-        stored_bytes: bytes of uploads and results.
         connections: open calls by connection.
     """
 
@@ -73,7 +66,6 @@ class TenantUsage:
         """Count a request.
 
         Args:
-            now: current time in monotonic seconds.
             charged: it has been counted before, and does not count towards the rates again.
         """
         quota = self.quota
@@ -141,7 +133,6 @@ class TenantUsage:
         Args:
             used: bytes that are stored.
             added: bytes to store in addition; 0 only counts.
-            now: current time in monotonic seconds.
         """
         self.stored_bytes = used
         limit = self.quota.stored_bytes

@@ -11,7 +11,6 @@ class TokenBucket:
     to be filled before anything else passes: it is late, but not refused for ever.
 
     Args:
-        rate: tokens per second.
         now: current time; the bucket is full.
     """
 

@@ -53,11 +53,7 @@ class AuditedCall:
         self.refused = False
 
     def refuse(self, result: str, reason: str, quota: str = "") -> None:
-        """Record that the call, or a message of its stream, was refused.
-
-        Args:
-            quota: name of the quota that refused it, if one did.
-        """
+        """Record that the call, or a message of its stream, was refused."""
         self.refused = True
         self._record(result, reason, quota, refused=True)
 

@@ -29,9 +29,6 @@ class AuditFile:
 
     Args:
         path: the file; created for its owner only.
-
-    Attributes:
-        path: as given.
     """
 
     def __init__(self, path: Path, *, max_queued: int = MAX_QUEUED) -> None:

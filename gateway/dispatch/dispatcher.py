@@ -70,11 +70,8 @@ class Dispatcher:
 
     Args:
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
-        recorder: receives every event with its commands.
 
     Attributes:
-        ejections: how often a worker was ejected, as it made no progress.
-        variant_crashes: how often a variant crashed its engine host and paused on a worker.
         unloaded: engines that an operator has unloaded; none of them is preloaded.
         preloads: what preloading cost.
     """
@@ -121,7 +118,6 @@ class Dispatcher:
         """Schedule a job.
 
         Args:
-            handler: called on everything that happens to the job.
             done: ranges ``[first, stop)`` of queries that are already recorded.
         """
         self._handlers[job.id] = handler

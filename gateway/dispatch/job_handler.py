@@ -70,7 +70,6 @@ class JobHandler(Protocol):
         Args:
             progress: their assignment, this report included.
             responses: serialized responses of the new queries, if they carry tensors.
-            now: when the report arrived, in monotonic seconds.
         """
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, now: float, /) -> None:
@@ -78,7 +77,6 @@ class JobHandler(Protocol):
 
         Args:
             reason: explanation for users; empty on success.
-            now: when it ended, in monotonic seconds.
         """
 
 

@@ -17,7 +17,6 @@ class Cost:
     """Cost of loads.
 
     Attributes:
-        seconds: time that they took.
         joules: energy of the machine in that time, as far as it has a power meter.
     """
 
@@ -34,8 +33,6 @@ class Preloads:
     """Sessions that were loaded before they were needed.
 
     Attributes:
-        loads: their number.
-        total: what they cost.
         waiting: those that no query has used yet, with their cost.
     """
 

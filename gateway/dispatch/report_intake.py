@@ -37,12 +37,7 @@ _NONE: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 class ReportIntake:
-    """Intake of the workers' reports.
-
-    Args:
-        dispatcher: knows the jobs' handlers, and receives the events.
-        metrics: counts the queries, before the job's handler.
-    """
+    """Intake of the workers' reports."""
 
     def __init__(self, dispatcher: Dispatcher, clock: Clock, metrics: Metrics) -> None:
         self._dispatcher = dispatcher

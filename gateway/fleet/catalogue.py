@@ -167,7 +167,6 @@ class Catalogue:
 
         Args:
             name: name of the engine, known or not.
-            timeout_s: seconds to wait; None means no limit.
         """
         try:
             self.find_usable(name)

@@ -24,9 +24,7 @@ class WorkerPower:
 
     Attributes:
         mode: current power mode; empty if there is none or it is unknown.
-        switch_s: duration of the last mode switch in seconds; 0 before the first.
         meter: name of the power meter; empty if there is none.
-        watts: mean power over the last heartbeat interval; None if not measured.
         joules: energy since the agent started; None if not measured.
         engines: energy since the worker joined, in joules, by engine.
     """

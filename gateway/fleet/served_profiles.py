@@ -30,9 +30,6 @@ class ServedProfiles:
     """Decides which entries of the dictionary the scheduling core uses.
 
     Its events are for the core, in their order.
-
-    Args:
-        workers: returns the registered workers.
     """
 
     def __init__(

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 class FleetVariants:
-    """Variants as the dictionary and the workers describe them, by worker and configuration.
-
-    Args:
-        workers: returns the workers of the fleet.
-    """
+    """Variants as the dictionary and the workers describe them, by worker and configuration."""
 
     def __init__(
         self,
@@ -56,7 +52,6 @@ class FleetVariants:
         Passes if no worker that has the engine is in the fleet yet.
 
         Args:
-            floor: lowest accuracy, 0 to 1.
             variant: the only variant that may be used; empty for any.
         """
         if self._still_reaches(engine, floor, variant):

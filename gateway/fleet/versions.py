@@ -33,21 +33,17 @@ class Versions:
     """Resolves names of engines.
 
     Args:
-        catalogue: the engines of all versions.
-        policies: policies by name of the engine, from earlier runs.
         stored: returns the versions of an engine that are in the store; none by default. Call
             `on_stored_changed` whenever they may have changed.
         check_floor: checks that a version, or one variant of it, reaches an accuracy, see
             `FleetVariants.check_floor`; every floor passes by default.
 
     Attributes:
-        catalogue: as given.
         policies: policies of the engines that have one, by name; change them by `set_policy`.
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. Every version counts as prepared by default.
         on_unusable: called with a version that has a fault on every worker that has it.
         hold: called with the name of an engine and a rollout that waits for an operator.
-        check_floor: as given.
     """
 
     def __init__(
@@ -79,7 +75,6 @@ class Versions:
             name: name of the engine, without a version.
             version: the version that the client asks for, and maybe a variant of it, such as
                 ``2.int8``; empty leaves the choice to the gateway.
-            request_id: id of the request, if it has one.
         """
         if not version:
             default = self._defaults.get(name)

@@ -48,11 +48,7 @@ class Bodies:
     async def receive(
         self, request: Request, timeout_s: float | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Receive the body of `request`; its room is reserved while the context is open.
-
-        Args:
-            timeout_s: seconds until the call's deadline; None if it has none.
-        """
+        """Receive the body of `request`; its room is reserved while the context is open."""
         room = _Room(self)
         try:
             wbits = _wbits(request.headers.get("content-encoding", ""))

@@ -49,7 +49,6 @@ class LimitedConnection(HttpToolsProtocol):
     """uvicorn's connection with these limits.
 
     Args:
-        unread: counts the responses that clients have not read yet.
         *args, **options: see `HttpToolsProtocol`.
 
     Attributes:

@@ -27,11 +27,7 @@ _BACKLOG: Final = 128
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: the gateway has its own.
-
-    Attributes:
-        ready: set once the server is listening.
-    """
+    """uvicorn's server without its signal handlers: the gateway has its own."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -48,12 +44,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an application over HTTP.
-
-    Args:
-        unread: counts the responses that clients have not read yet.
-        tls: context for HTTPS; None for plain HTTP.
-    """
+    """Serves an application over HTTP."""
 
     def __init__(
         self, app: HttpApp, unread: UnreadResponses, tls: ssl.SSLContext | None = None

@@ -33,7 +33,6 @@ class AgentConnection:
     """An agent's connection: its control stream, and its work stream if it has one.
 
     Attributes:
-        control: send queue of the control stream.
         worker: the registered worker; None before registration.
         joining: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
@@ -52,11 +51,7 @@ class AgentConnection:
 
 
 class AgentConnections:
-    """All agent connections; registered ones by worker and by connection id.
-
-    Args:
-        metrics: counts refused agents.
-    """
+    """All agent connections; registered ones by worker and by connection id."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 class HeartbeatMonitor:
     """Periodic check of when each worker was last seen.
 
-    Args:
-        heartbeat_s: interval at which agents send heartbeats, in seconds.
-        now: current time, in monotonic seconds.
-
     Attributes:
         interval_s: time between two checks.
         timeout_s: time without a message after which a worker is lost.

@@ -75,10 +75,8 @@ class Hub:
 
     Args:
         profiles: receives their engines, whose profiles depend on the model files.
-        rules: which workers may join, and what they may serve.
         on_new_engines: called with the names of engines that agents register.
         on_forgotten_engines: called with names of engines that are too many to remember.
-        heartbeat_s: interval at which agents send heartbeats, in seconds.
 
     Attributes:
         work_port: port of the work sockets, announced to agents; 0 if there is none.

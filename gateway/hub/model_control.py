@@ -83,9 +83,6 @@ class ModelControl:
         """Load an engine and put it into service; return when the first worker is ready.
 
         Workers try again to load one that is faulty on all of them: the fault may be of the past.
-
-        Args:
-            budget_s: time until the call's deadline, in seconds; None if it has none.
         """
         within_s = LOAD_WITHIN_S if budget_s is None else budget_s
         loop = asyncio.get_running_loop()

@@ -27,11 +27,7 @@ about a microsecond."""
 
 
 class OrderCollector:
-    """Holds the orders of one worker back while waiting costs nothing.
-
-    Args:
-        clock: a monotonic clock.
-    """
+    """Holds the orders of one worker back while waiting costs nothing."""
 
     def __init__(self, worker: ConnectedWorker, clock: Clock) -> None:
         self._worker = worker

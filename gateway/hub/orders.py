@@ -28,7 +28,6 @@ def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterat
     """Convert orders into as few messages as the size limit allows.
 
     Args:
-        now: time that remaining budgets are computed for, in monotonic seconds.
         limit_bytes: approximate size of a message; a single larger order is sent alone.
 
     Yields:

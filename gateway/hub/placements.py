@@ -38,11 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Placements:
-    """The versions that are placed on the connected workers.
-
-    Args:
-        rules: what they may serve.
-    """
+    """The versions that are placed on the connected workers."""
 
     def __init__(
         self, store: EngineStore, connections: AgentConnections, rules: WorkerRules, pacer: Pacer

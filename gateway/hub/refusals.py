@@ -29,11 +29,7 @@ class _Repeated:
 
 
 class RefusalLog:
-    """Logs the first refusal of an agent for a reason, and then their number once in a while.
-
-    Args:
-        clock: current time, in monotonic seconds.
-    """
+    """Logs the first refusal of an agent for a reason, and then their number once in a while."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

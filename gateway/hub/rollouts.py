@@ -45,11 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rollouts:
-    """Changes which versions requests without a version get.
-
-    Args:
-        versions: holds the policies, and asks for versions to be prepared.
-    """
+    """Changes which versions requests without a version get."""
 
     def __init__(self, versions: Versions, loader: Loader, store: PolicyStore) -> None:
         self._versions = versions

@@ -33,7 +33,6 @@ class WorkSocketServer:
     Args:
         on_authenticated: called with the connection id a socket presented and the socket, to
             take it over. Raising a `SynergaiError` closes the socket.
-        tls: TLS context of the server; None for plaintext.
     """
 
     def __init__(

@@ -38,11 +38,7 @@ _ORDERS_LIMIT: Final = 4096
 
 
 class WorkStreams:
-    """Server of the work streams.
-
-    Args:
-        max_message_bytes: maximum size of a message, in both directions.
-    """
+    """Server of the work streams."""
 
     def __init__(
         self,

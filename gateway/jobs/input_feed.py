@@ -65,11 +65,7 @@ class _AssignedInputs:
 
     Attributes:
         worker: the worker that runs it.
-        progress: its progress, which counts the inputs that the worker has.
-        sent: number of inputs sent.
         held: cost of each input whose result is not recorded yet, in order.
-        recorded: number of recorded results.
-        room: set whenever a result was recorded.
         task: sends the inputs.
     """
 
@@ -118,11 +114,7 @@ class InputFeed:
     """Sends the inputs of a job to the workers that run its assignments.
 
     Args:
-        fail: fails the job, for a reason.
         on_results: called with the numbers of responses and of failed inputs that were recorded.
-
-    Attributes:
-        data: its files.
     """
 
     def __init__(

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 class OwnInputs:
-    """What `SubmittedJobs` needs for jobs over uploads.
-
-    Attributes:
-        answered: number of inputs with a response.
-        failed: number of inputs that failed.
-    """
+    """What `SubmittedJobs` needs for jobs over uploads."""
 
     def __init__(self, store: DataStore, uploads: InputUploads, journal: Journal) -> None:
         self._store = store

@@ -33,7 +33,6 @@ class ProgressRate:
     """Spacing of the updates to a watcher, which grows with their size and number of watchers.
 
     Args:
-        min_interval_s: minimum time between two updates to one watcher.
         max_per_s: updates per second to all watchers together.
     """
 

@@ -47,7 +47,6 @@ class JobResults:
 
         Args:
             caller: who asks; checked again for each batch.
-            follow: whether to wait for further results until the job has ended.
         """
         status = await self._jobs.get(caller, job_id)
         if not status.spec.upload_id:

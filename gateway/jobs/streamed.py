@@ -187,10 +187,7 @@ class StreamedJobs:
     """Runner of streamed jobs.
 
     Args:
-        admission: limits concurrent requests and their bytes.
-        quotas: limits the jobs of each tenant, and the rate of their queries.
         window_bytes: maximum bytes of inputs held per job.
-        unread: counts the responses that clients have not read yet.
     """
 
     def __init__(
@@ -227,8 +224,6 @@ class StreamedJobs:
         Args:
             caller: who runs it; checked again for each query.
             spec: specification of the job; without a tenant, it is the caller's.
-            budget_s: time until the call's deadline, in seconds; None if it has none.
-            queries: requests of its queries, in order.
             on_disconnected: called if the answers end early, because they are read too slowly.
 
         Yields:

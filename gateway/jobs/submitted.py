@@ -57,9 +57,6 @@ _ENDED: Final = frozenset(state for state in JobState if state.ended)
 class SubmittedJobs:
     """Service for submitting, querying, watching and cancelling jobs.
 
-    Args:
-        quotas: limits the jobs of each tenant.
-
     Attributes:
         pauses: the jobs that wait until the journal can be written.
         progress_rate: spaces updates to the clients that wait for jobs.
@@ -184,7 +181,6 @@ class SubmittedJobs:
         """Return the jobs that a caller may see, newest first.
 
         Args:
-            states: states to include; empty for all.
             limit: maximum number of jobs, at most `MAX_LISTED`.
         """
         limit = min(limit, MAX_LISTED)

@@ -135,12 +135,9 @@ class SubmittedJob:
     """An unfinished submitted job. Its status shows only what the journal has recorded.
 
     Args:
-        usage: its tenant's usage, on which it is counted; None without quotas.
         on_phase: called with the job whenever its phase has changed.
 
     Attributes:
-        tracker: its live record.
-        usage: its tenant's usage, on which it is counted; None without quotas.
         phase: what happens to it.
         feed: its inputs, once it runs over an upload; None for a job on samples.
         ending: done once its end is recorded, or could not be; None before its end.

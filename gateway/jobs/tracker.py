@@ -31,8 +31,6 @@ class JobTracker:
         errors: of earlier estimates; None for a job whose client sets the pace.
 
     Attributes:
-        spec: specification of the job.
-        clock: the gateway's clock.
         queries_s: part of the estimate that its queries take; None without an estimate.
     """
 

@@ -65,7 +65,6 @@ class Receipt(NamedTuple):
     """What is stored of an upload.
 
     Attributes:
-        stored: number of inputs.
         digest: their digest; None if they were deleted after their job.
     """
 
@@ -99,7 +98,6 @@ class InputUploads:
     """The uploads of all tenants.
 
     Args:
-        quotas: limits the bytes of each tenant.
         budget_bytes: limit on all uploads and results; None for none.
         memory_bytes: limit on the memory of open uploads. It is not that of requests: uploads
             whose clients send slowly, or nothing, must not keep requests from being accepted.

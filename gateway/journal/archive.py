@@ -41,14 +41,7 @@ _BUSY_TIMEOUT_MS: Final = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Figures of a journal's content.
-
-    Attributes:
-        epoch: latest epoch.
-        commits: number of commits.
-        unfinished: number of jobs that have not ended.
-        ended: number of jobs that have.
-    """
+    """Figures of a journal's content."""
 
     epoch: int
     commits: int
@@ -63,9 +56,7 @@ class Report:
     Attributes:
         path: its database, or that of its copy.
         copy_of: the database that it is a copy of; None if it is no copy.
-        running: whether a gateway has it open, not its copy.
         fault: what is wrong; empty if nothing is.
-        content: figures of its content; None if they cannot be read.
     """
 
     path: Path

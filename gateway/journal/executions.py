@@ -60,7 +60,6 @@ class Executions:
     Streamed jobs are dispatched query by query, and would otherwise have as many executions.
 
     Attributes:
-        queries: number of recorded queries.
         failures: number of these whose input failed.
     """
 

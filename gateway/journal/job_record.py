@@ -21,12 +21,10 @@ class JobRecord:
     """Facts recorded of a job. Instants are Unix times.
 
     Attributes:
-        dispatched_at: time of the first dispatch.
         estimated_s: seconds from the first dispatch to completion, as estimated then.
         estimated_low_s, estimated_high_s: interval that holds 90 % of actual times; see
             `EstimateErrors`.
         executions: recorded queries per assignment or worker; the ranges do not overlap.
-        reason: why it failed, was rejected or expired.
     """
 
     id: JobId
@@ -105,12 +103,7 @@ class JobRecord:
 
 
 class UploadUse(NamedTuple):
-    """A job over an upload.
-
-    Attributes:
-        tenant: its tenant, and the upload's.
-        finished_at: Unix time of its end; None if it has not ended.
-    """
+    """A job over an upload."""
 
     job_id: JobId
     tenant: str

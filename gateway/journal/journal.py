@@ -77,12 +77,9 @@ class Journal:
 
     Args:
         directory: state directory, created if missing; locked by one gateway at a time.
-        clock: the gateway's clock; a new one by default.
 
     Attributes:
-        epoch: number of times that the journal has been opened, from 1.
         broken: done once the journal cannot be written any more, with the cause.
-        space: room on the disk.
     """
 
     def __init__(
@@ -128,7 +125,6 @@ class Journal:
         """Record a new job; return its id, or that of the earlier job with the same key.
 
         Args:
-            key: idempotency key; empty for none.
             asked: the specification before the gateway chose what it leaves open, which jobs under
                 the same key have to repeat; that of the record by default.
 

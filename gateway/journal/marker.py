@@ -33,8 +33,6 @@ class Mark(NamedTuple):
     """What the database contains at least.
 
     Attributes:
-        epoch: latest epoch.
-        commits: number of commits.
         restoring: whether a restore has begun, which has not been completed.
     """
 

@@ -36,13 +36,7 @@ takes 12 minutes, and SQLite's default of 2,000 the first hour."""
 
 
 class OpenedJournal(NamedTuple):
-    """A checked journal of the current version.
-
-    Attributes:
-        connection: its database.
-        epoch: the new epoch.
-        commits: number of commits so far.
-    """
+    """A checked journal of the current version."""
 
     connection: apsw.Connection
     marker: Marker

@@ -22,7 +22,6 @@ class Buckets:
     """Upper bounds of a histogram's buckets, in seconds.
 
     Attributes:
-        bounds: the bounds, ascending, without infinity.
         labels: the bounds as label values, with infinity.
     """
 
@@ -108,9 +107,6 @@ class EngineStatistics:
         queue: their time in the queue.
         transfer: their time between dispatch and result, less compute time.
         fail: requests that failed because of the engine, the worker or their input.
-        rejected: requests rejected for overload.
-        expired: requests whose deadline passed.
-        cancelled: requests whose client cancelled.
         compute: queries of requests and jobs in the engine; each query of a batch counts with the
             time of the whole batch.
         batches: the queries among them that ran in batches, by batch size.
@@ -180,12 +176,8 @@ class WorkMetrics:
     """Metrics of an engine's requests, or of its jobs.
 
     Attributes:
-        outcomes: number of ended requests or jobs by outcome.
-        violations: number of missed deadlines.
         queue: time from arrival to the first dispatch.
         run: time from the first dispatch to completion.
-        estimated_run: the scheduler's estimate of it.
-        excess: time by which deadlines were missed.
     """
 
     __slots__ = ("outcomes", "violations", *HISTOGRAMS)
@@ -231,7 +223,6 @@ class VariantMetrics:
     """Metrics of one variant of an engine.
 
     Attributes:
-        queries: number of completed queries of requests and jobs.
         statistics: figures for the protocol's ModelStatistics.
     """
 
@@ -253,9 +244,7 @@ class EngineMetrics:
     """Metrics of one engine.
 
     Attributes:
-        queries: number of completed queries, of both.
         labelled: queries of ended jobs with a known label.
-        correct: number of these that were answered correctly.
         statistics: figures for the protocol's ModelStatistics.
         variants: metrics of its variants by name; empty if it has none.
         accuracy: sum of the accuracies of the variants that answered requests in time.
@@ -293,11 +282,7 @@ class EngineMetrics:
         return metrics
 
     def count_answer(self, accuracy: float, floor: float, *, late: bool) -> None:
-        """Count the answer of a variant to a request.
-
-        Args:
-            late: whether it came after the request's deadline.
-        """
+        """Count the answer of a variant to a request."""
         if not late:
             self.accuracy += accuracy
         if accuracy < floor:

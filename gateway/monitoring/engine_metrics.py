@@ -46,11 +46,7 @@ class EngineState(NamedTuple):
 
 
 class EngineCollector(SnapshotCollector[list[EngineState]]):
-    """Collector of the metrics of all engines.
-
-    Args:
-        engines: metrics by engine name; may grow.
-    """
+    """Collector of the metrics of all engines."""
 
     def __init__(self, engines: Mapping[str, EngineMetrics]) -> None:
         super().__init__()

@@ -27,8 +27,6 @@ class Metrics:
     """The gateway's metrics, in their own registry.
 
     Attributes:
-        registry: registry of all collectors.
-        tenants: counters of requests and jobs per tenant.
         refused_agents: number of agents whose connection was closed for an invalid message.
         stale_reports: number of ignored reports on assignments that were not in flight.
     """

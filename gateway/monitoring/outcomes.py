@@ -24,12 +24,7 @@ LATE: Final = "late"
 
 
 def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
-    """Return the outcome of a request.
-
-    Args:
-        error: its error; None if it completed.
-        late: it completed after its deadline.
-    """
+    """Return the outcome of a request."""
     match error:
         case None:
             return LATE if late else OK
@@ -46,11 +41,7 @@ def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
 
 
 def job_outcome(state: JobState, *, late: bool = False) -> str:
-    """Return the outcome of a job that ended in `state`.
-
-    Args:
-        late: it completed after its deadline.
-    """
+    """Return the outcome of a job that ended in `state`."""
     if state is JobState.SUCCEEDED:
         return LATE if late else OK
     return state.name.lower()

@@ -30,13 +30,7 @@ class WorkerState(NamedTuple):
     """Snapshot of a connected worker.
 
     Attributes:
-        queries: number of queries completed since it connected.
-        busy_s: time that its engines computed since it connected.
-        assignments: number of assignments in flight.
         queued_queries: number of their queries that are not completed.
-        run_s: run time of completed assignments that had an estimate.
-        estimated_run_s: estimated run time of the same assignments.
-        estimate_error_s: sum of the absolute errors of these estimates.
         paces: observed over profiled time per query, by engine.
         watts: power of the machine; None if not measured.
         joules: energy of the machine since the agent started; None if not measured.
@@ -58,12 +52,7 @@ class WorkerState(NamedTuple):
 
 
 class WorkerCollector(SnapshotCollector[list[WorkerState]]):
-    """Collector of the metrics of all connected workers; counters restart at a reconnection.
-
-    Args:
-        workers: returns the connected workers.
-        paces: returns observed over profiled time per query, by worker and engine.
-    """
+    """Collector of the metrics of all connected workers; counters restart at a reconnection."""
 
     def __init__(
         self, workers: Callable[[], Iterable[ConnectedWorker]], paces: Callable[[], Paces]
@@ -87,11 +76,7 @@ class WorkerCollector(SnapshotCollector[list[WorkerState]]):
 
 
 class ConflictCollector(SnapshotCollector["list[EngineConflict]"]):
-    """Collector of the engines and variants that differ from those in service.
-
-    Args:
-        conflicts: returns them.
-    """
+    """Collector of the engines and variants that differ from those in service."""
 
     def __init__(self, conflicts: Callable[[], Iterable[EngineConflict]]) -> None:
         super().__init__()
@@ -115,11 +100,7 @@ class ConflictCollector(SnapshotCollector["list[EngineConflict]"]):
 
 
 class PlacementCollector(SnapshotCollector["Counter[tuple[WorkerId, str]]"]):
-    """Collector of the engine versions that are placed on the workers, by state.
-
-    Args:
-        workers: returns the connected workers.
-    """
+    """Collector of the engine versions that are placed on the workers, by state."""
 
     def __init__(self, workers: Callable[[], Iterable[ConnectedWorker]]) -> None:
         super().__init__()

@@ -25,8 +25,6 @@ class Passage:
 
     Args:
         authenticator: finds the callers; None lets everyone do everything.
-        quotas: counts the calls, connections and streams of the callers' tenants.
-        log: the audit log; None without one.
     """
 
     def __init__(
@@ -65,7 +63,6 @@ class Passage:
         Args:
             permission: the permission that the call needs; None refuses it.
             authorization: all values of the header or metadata ``authorization``.
-            certificate: the verified certificate of the connection; None without one.
         """
         if self._authenticator is not None:
             caller = await self._authenticator.authenticate(authorization, certificate)

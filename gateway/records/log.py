@@ -63,11 +63,7 @@ class Record(NamedTuple):
 class RecordLog:
     """A log in its own directory.
 
-    Args:
-        directory: the directory; created if missing.
-
     Attributes:
-        directory: as given.
         bytes: size of all records with their headers.
     """
 
@@ -198,7 +194,6 @@ class RecordLog:
 
         Args:
             first: number of the first record.
-            count: number of records at most.
             limit_bytes: limit on their size together; a single larger record is read alone.
         """
         stop = min(first + count, self._durable)

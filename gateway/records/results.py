@@ -26,7 +26,6 @@ class InputResult(Struct, frozen=True):
     """Outcome of one input.
 
     Attributes:
-        index: its index in the upload.
         response: the serialised ``ModelInferResponse``; empty if it failed.
         error: why it failed; empty if it did not.
     """

@@ -29,7 +29,6 @@ class DataKey(NamedTuple):
     """Name of a log.
 
     Attributes:
-        tenant: its tenant; empty is the default one.
         kind: what its records are.
         name: id of the upload, or of the job. A valid name, so that it is safe in paths.
     """
@@ -44,7 +43,6 @@ class Stored(NamedTuple):
 
     Attributes:
         bytes: its size.
-        used_at: Unix time of its last change.
     """
 
     bytes: int
@@ -55,7 +53,6 @@ class OpenLog:
     """A log that is in use. One thread at a time writes it, with the lock held.
 
     Attributes:
-        lock: held while it is written.
         users: number of users, without whom it is closed.
         takers: number of jobs that use the upload, or are about to; nothing can be added then.
         user: id of the job that used the upload, if known; nothing can be added then, either.
@@ -87,7 +84,6 @@ class DataStore:
     """Owner of the logs.
 
     Args:
-        directory: where they are; created if missing.
         clock: returns Unix time.
     """
 

@@ -40,11 +40,7 @@ class HeldRequest:
 
 
 class HeldRequests:
-    """Begins requests once their engines have been inspected.
-
-    Args:
-        quotas: limits those of each tenant.
-    """
+    """Begins requests once their engines have been inspected."""
 
     def __init__(
         self,

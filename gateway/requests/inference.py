@@ -52,7 +52,6 @@ class Request:
     """A request in flight; the dispatcher's handler of its job.
 
     Attributes:
-        job: the job of one query.
         data: the serialised ``ModelInferRequest``.
         dispatched_at: time of the first dispatch; None before it.
         estimate_s: estimated seconds from the last dispatch to completion.
@@ -222,7 +221,6 @@ class Inference:
         """Accept and enqueue a request.
 
         Args:
-            budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
             charged: it has been counted towards its tenant's rates before.
         """

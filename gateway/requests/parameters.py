@@ -37,7 +37,6 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
         priority: 0 (default) to 9 (most urgent).
         timeout_s: seconds within which it must complete; None for no limit.
         tenant: its tenant; empty if not given.
-        timings: add timings to the response; see ``gateway.requests.timings``.
         min_accuracy: lowest accuracy of the variants that may answer, 0 to 1.
     """
 

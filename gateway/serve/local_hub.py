@@ -25,10 +25,6 @@ class LocalHub:
 
     Connecting waits until the gateway has started. Once it stops, so does the process: a
     connection that ends then is not reported, which keeps the agent from connecting again.
-
-    Attributes:
-        target: address of the hub for other agents, for log messages.
-        joined: set once the worker has joined the fleet.
     """
 
     def __init__(self) -> None:

@@ -18,11 +18,7 @@ _STRING: Final = "BYTES"
 
 
 def engine_metadata(engine: Engine, versions: Sequence[str]) -> inference_pb2.ModelMetadataResponse:
-    """Convert an engine to the protocol's metadata.
-
-    Args:
-        versions: all versions in service.
-    """
+    """Convert an engine to the protocol's metadata."""
     # Clients of the protocol do not learn otherwise which version the tensors are of.
     described = {"version": engine.version} if len(versions) > 1 else {}
     return inference_pb2.ModelMetadataResponse(

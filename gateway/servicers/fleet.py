@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 
 
 class FleetServicer:
-    """Serves ``synergai.v1.Fleet``.
-
-    Args:
-        policies: the calls about version policies.
-    """
+    """Serves ``synergai.v1.Fleet``."""
 
     def __init__(
         self,

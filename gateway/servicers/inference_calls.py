@@ -75,9 +75,6 @@ class InferenceCalls:
 
     All that concern an engine raise `Unauthenticated` or `PermissionDenied` if the caller may not
     make them, and for an engine the errors of `Versions.find`.
-
-    Attributes:
-        metadata: name, version and extensions of the server.
     """
 
     def __init__(
@@ -118,7 +115,6 @@ class InferenceCalls:
         """Run one request and return the serialised ``ModelInferResponse``; cancelling cancels it.
 
         Args:
-            budget_s: seconds until the call's deadline; None if it has none.
             tenant: the tenant, if the request's parameters name none.
             peer: returns the client.
         """
@@ -243,11 +239,7 @@ class InferenceCalls:
     # --- model control --------------------------------------------------------------------------
 
     async def load(self, name: str, parameters: Iterable[str], budget_s: float | None) -> None:
-        """Load an engine ``NAME``, or a version ``NAME/N``, and put it in service.
-
-        Args:
-            budget_s: seconds within which it must be loaded; None for no limit.
-        """
+        """Load an engine ``NAME``, or a version ``NAME/N``, and put it in service."""
         _check_control_parameters(parameters)
         current_caller().check(Role.OPERATE, engine=name)
         await self._model_control.load_any(self._versions.selected(name), budget_s)

@@ -38,17 +38,14 @@ class InferenceStream:
     """The requests of one stream, and their responses.
 
     Args:
-        budget_s: seconds until the call's deadline; None if it has none.
         peer: returns the client.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
-        unread: counts the responses that clients have not read yet.
         on_disconnected: called if the stream has been ended because its client reads too slowly.
 
     Attributes:
         responses: serialised ``ModelStreamInferResponse``s to send.
-        failure: the error that ended the stream, if any.
     """
 
     def __init__(

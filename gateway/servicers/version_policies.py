@@ -23,11 +23,7 @@ _ERRORS: Final = ("failed", "expired", "rejected")
 
 
 class VersionPolicyCalls:
-    """Shows and changes version policies.
-
-    Args:
-        metrics: figures of each version.
-    """
+    """Shows and changes version policies."""
 
     def __init__(self, versions: Versions, rollouts: Rollouts, metrics: Metrics) -> None:
         self._versions = versions

@@ -45,11 +45,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A directory of this machine.
-
-    Args:
-        root: the directory; created with the first file.
-    """
+    """A directory of this machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -31,9 +31,6 @@ class Pacer:
     Args:
         bytes_per_s: the rate; 0 for no limit.
         busy_bytes_per_s: the rate while the fleet is busy, if it is lower; 0 for no limit.
-        is_busy: returns whether a request or a job runs on a worker.
-        now: monotonic seconds.
-        sleep: sleeps for the given number of seconds.
     """
 
     def __init__(

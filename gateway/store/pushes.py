@@ -61,7 +61,6 @@ class Push:
 
     Attributes:
         data: its manifest, as it was sent.
-        contents: sizes of its contents by SHA-256.
         continued_at: when it was begun or continued, in monotonic seconds.
     """
 
@@ -79,7 +78,6 @@ class Pushes:
 
     Args:
         budget_bytes: limit of the store's content; 0 for none.
-        clock: monotonic seconds.
     """
 
     def __init__(

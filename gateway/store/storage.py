@@ -37,7 +37,6 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
 
     Attributes:
         digest: SHA-256 of its manifest.
-        manifest: its files.
         model_sha256: digest of its model, as workers report it.
         placement: selectors of the workers that fetch it; none for every one with the backend.
         pushed_at: when it was published, in ISO 8601.

@@ -22,7 +22,6 @@ class Threads:
 
     Args:
         count: number of threads; with one, operations follow one another.
-        location: the storage, for errors.
     """
 
     def __init__(self, count: int, name: str, location: str) -> None:

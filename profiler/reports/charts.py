@@ -18,7 +18,6 @@ class Axis:
     """An axis.
 
     Attributes:
-        label: quantity and unit.
         log: whether it is logarithmic; a linear one starts at 0 unless `limits` says otherwise.
         limits: its ends, if they do not follow from the values.
     """
@@ -33,8 +32,6 @@ class Series:
     """A named sequence of values, None where there is no value.
 
     Attributes:
-        name: its name in the legend.
-        values: one per row of the chart.
         hollow: whether it is drawn as outlines, for values that were not measured.
     """
 

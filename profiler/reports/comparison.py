@@ -16,12 +16,7 @@ CLOSE: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A printed number and the computed one.
-
-    Attributes:
-        fact: the printed number.
-        computed: the same quantity from the data of the report.
-    """
+    """A printed number and the computed one."""
 
     fact: Fact
     computed: float

@@ -14,8 +14,6 @@ class Table:
     """A table.
 
     Attributes:
-        columns: names with units.
-        rows: one cell per column.
         caption: what it shows; may be empty.
         file: stem of the CSV file that has it; empty if it is not written.
     """
@@ -83,12 +81,8 @@ class Report:
     """A report.
 
     Attributes:
-        summary: one or two sentences.
         facts: names and values of what it is made of.
         banner: a warning at the top that concerns all of it; may be empty.
-        findings: its main statements.
-        sections: its parts.
-        colophon: how it was made.
     """
 
     title: str

@@ -25,7 +25,6 @@ class Mode:
         number: the thesis's number.
         name: the board's own name.
         mhz: largest clock of the CPU.
-        cores: cores online.
         watts: power budget; None for no limit (MAXN).
     """
 

@@ -24,14 +24,9 @@ class Distribution:
     """Summary of a set of values, in their unit.
 
     Attributes:
-        count: number of values.
-        low: smallest value.
         lower: 25th percentile, linearly interpolated, as are the others.
-        median: 50th percentile.
         upper: 75th percentile.
         p99: 99th percentile.
-        high: largest value.
-        mean: arithmetic mean.
     """
 
     count: int

@@ -29,7 +29,6 @@ class Prediction(NamedTuple):
     """Figures of a point that was not measured.
 
     Attributes:
-        qps: queries per second.
         error: standard deviation of its logarithm.
         watts: power of the machine; meaningless if that of no point can be measured.
     """

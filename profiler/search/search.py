@@ -33,9 +33,6 @@ class Search:
         known: results of earlier profiles by point, which count like its own.
         points: indices of the points to search; None for all. Results of others only tell
             something about these.
-
-    Attributes:
-        state: what the search knows.
     """
 
     def __init__(

@@ -33,7 +33,6 @@ class Knobs(NamedTuple):
 
     Attributes:
         threads: threads of the engine; 0 if it computes without threads of the CPU.
-        cores: cores that are online.
         clock_mhz: highest clock of the cores, times the share of them that may be used; any
             constant, such as 1, if it is the same for all configurations of the device.
         memory_mhz: highest clock of the memory; 0 if not known.

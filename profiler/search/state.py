@@ -29,7 +29,6 @@ class SearchState:
 
     Attributes:
         rows: indices of the points to search, by row.
-        budget_s: seconds that the search may take.
         first_fit: whether the first measurement of a row is made even beyond the budget.
         results: results by point, in order, including earlier searches.
         new: points that this search measured, in order.

@@ -14,7 +14,6 @@ class Trial(NamedTuple):
     """A measurement that a strategy asks for.
 
     Attributes:
-        point: index of the point.
         full: whether it takes the time of an exhaustive profile, rather than the least.
     """
 
@@ -26,9 +25,7 @@ class TrialResult(NamedTuple):
     """Outcome of a measurement.
 
     Attributes:
-        qps: queries per second.
         watts: power of the machine; 0 if it cannot be measured.
-        setup_s: seconds of T_pre.
         seconds: duration of everything, the switch of the power mode included.
         error: standard error of the logarithm of `qps`.
     """

@@ -13,11 +13,7 @@ _TIME: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
 def parse_duration(text: str, option: str) -> float:
-    """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative.
-
-    Args:
-        option: the option that has it, for the message.
-    """
+    """Return the seconds of a duration such as ``90``, ``2h`` or ``1h30m``; it may be negative."""
     try:
         return durations.parse_duration(text)
     except InvalidInput as error:
@@ -30,7 +26,6 @@ def parse_instant(text: str, option: str, now: datetime) -> datetime:
     A time of day is the next one. Times without a zone are local.
 
     Args:
-        option: the option that has it, for the message.
         now: the current time, with a zone.
     """
     try:

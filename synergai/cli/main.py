@@ -33,7 +33,6 @@ class Application:
 
     Attributes:
         entry_point: ``module:attribute``.
-        summary: one-line description.
         panel: heading under which the help lists it.
         extra: the extras that install its dependencies.
     """

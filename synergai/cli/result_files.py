@@ -153,7 +153,6 @@ async def fetch_results(
     """Write the results that the directory does not have yet, shard by shard.
 
     Args:
-        follow: wait for further results until the job has ended.
         on_progress: called with the number of results in the shards.
     """
     pending = _Pending(directory)

@@ -64,8 +64,6 @@ class InputInventory:
         limit: bytes of the largest input.
 
     Attributes:
-        inputs: number of inputs.
-        files: number of files.
         size: bytes of the files whose size is known.
         skipped: files of directories that are no inputs by their suffix.
         named_by_key: whether the idempotency key follows from `digest`, so that inputs which are

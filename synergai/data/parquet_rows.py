@@ -27,10 +27,6 @@ class ParquetRows:
 
     Args:
         file: the file, which this object closes.
-
-    Attributes:
-        count: number of inputs.
-        single: False.
     """
 
     single = False

@@ -29,7 +29,6 @@ class DirectoryMarker(msgspec.Struct, frozen=True):
 
     Attributes:
         job_id: the job; empty if it was not accepted.
-        engine: the job's engine.
         submission: digest of the command that submits the job; empty if it was submitted before.
         format: format of its shards; None is the default.
     """

@@ -29,7 +29,6 @@ class RowFile(Protocol):
     """An open file of inputs.
 
     Attributes:
-        count: number of inputs.
         single: whether the whole file is one input, and not the first of several rows.
     """
 
@@ -69,7 +68,6 @@ class ArrayRows:
         archive: whether it is a ``.npz`` archive.
 
     Attributes:
-        count: number of inputs.
         single: whether the arrays are one input, without a dimension of rows.
     """
 

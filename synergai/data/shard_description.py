@@ -48,7 +48,6 @@ class ShardDescription(msgspec.Struct, frozen=True):
 
     Attributes:
         cursor: where its results continue after this shard.
-        count: number of results in the shard.
         total: number of results in this and all earlier shards.
         outputs: the outputs, in the engine's order.
         version: version of the format.

@@ -76,12 +76,7 @@ def _exists(listed: str, manifest: str) -> bool:
 
 
 class TextRows:
-    """Rows of a CSV or JSON-lines file.
-
-    Attributes:
-        count: number of inputs.
-        single: False.
-    """
+    """Rows of a CSV or JSON-lines file."""
 
     single = False
 

@@ -40,10 +40,8 @@ class AsyncSystem:
     Args:
         client: client of the gateway, entered on the event loop's thread. It must neither retry,
             which would hide failures, nor limit requests in flight: LoadGen schedules them.
-        deadline_s: deadline of each sample in seconds, sent to the gateway; None for none.
         window: limit of samples in flight, in which case latency counts from sending; None to
             send samples when issued, in which case latency counts from then.
-        counter: counts queries and outcomes.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ class Accuracy:
 
     Attributes:
         measure: name of the measure, such as ``top-1``.
-        samples: number of evaluated responses.
     """
 
     measure: str

@@ -28,7 +28,6 @@ class LoadMeasurement:
     Attributes:
         summary: LoadGen's figures; None in accuracy mode.
         counts: our own counts.
-        logs: folder of LoadGen's log files.
     """
 
     summary: Summary | None
@@ -37,11 +36,7 @@ class LoadMeasurement:
 
 
 def measure(settings: LoadgenSettings, report: Callable[[LoadProgress], None]) -> LoadMeasurement:
-    """Run LoadGen against the gateway.
-
-    Args:
-        report: called with the progress from time to time.
-    """
+    """Run LoadGen against the gateway."""
     try:
         settings.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -29,7 +29,6 @@ class RunCounts:
 
     Attributes:
         inputs: human-readable description of the samples.
-        queries: queries issued.
         failed: queries that failed with an error other than expiry or rejection.
         expired: queries that the gateway dropped at their deadline.
         rejected: queries that the gateway rejected for overload.

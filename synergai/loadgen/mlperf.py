@@ -25,7 +25,6 @@ def run_settings(
     """Return LoadGen's settings of a run.
 
     Args:
-        min_duration_s: minimum duration in seconds.
         fastest_s: latency of the fastest query seen so far, in seconds.
     """
     settings = mlperf_loadgen.TestSettings()
@@ -67,7 +66,6 @@ def run_test(
     Args:
         issue: called with each query; every sample must be completed eventually.
         load: loads samples before they are issued.
-        unload: drops samples that are no longer issued.
     """
 
     def no_op(*_: object) -> None:

@@ -21,7 +21,6 @@ def outcome_of(error: SynergaiError | None, latency_s: float, deadline_s: float)
     """Return the outcome of a request.
 
     Args:
-        error: its error; None if it succeeded.
         latency_s: seconds from its scheduled send time to its end.
         deadline_s: its deadline in seconds; infinite for none.
     """
@@ -44,7 +43,6 @@ def raise_on_failures(failed: int, total: int, first_failure: str) -> None:
 
     Args:
         failed: number of requests with `RequestOutcome.FAILED`.
-        total: number of all requests.
         first_failure: error of the first failed request.
     """
     if failed:

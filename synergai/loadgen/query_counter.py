@@ -54,7 +54,6 @@ class QueryCounter:
 
         Args:
             since: start of its QoS time in monotonic seconds.
-            error: why it failed; None if it succeeded.
         """
         self._progressed_at = self._ended_at = now = time.monotonic()
         self.done += 1

@@ -39,9 +39,6 @@ class Summary:
         qps: Single Stream: inverse of the mean latency.
         samples_per_second: Server and Offline: samples completed per second.
         scheduled_per_second: Server: samples issued per second.
-        min_s: minimum latency.
-        max_s: maximum latency.
-        mean_s: mean latency.
         percentiles_s: latency by percentile, from 50.0 to 99.9.
     """
 

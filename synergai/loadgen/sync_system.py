@@ -30,8 +30,6 @@ class SyncSystem:
     Args:
         engine: name of the engine, or ``NAME/N`` for a version of it.
         library: the samples; requests are serialised when loaded, so as not to be timed.
-        deadline_s: deadline of each sample in seconds, sent to the gateway; None for none.
-        counter: counts queries and outcomes.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class Contents:
     """Contents in a directory, by SHA-256.
 
     Args:
-        folder: the directory; created with the first content.
         now: seconds since the epoch.
     """
 

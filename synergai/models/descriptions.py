@@ -65,7 +65,6 @@ class Digests(NamedTuple):
     """Digests of what a description was made of.
 
     Attributes:
-        key: key of the description.
         model: SHA-256 of the model file.
         samples: that of the sample set; empty if there is none.
     """

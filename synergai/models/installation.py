@@ -161,7 +161,6 @@ def add_model(
         name: The engine's name; by default the source's name without its suffix.
         version: Its version, which is put into its own folder and keeps the settings of the
             engine's folder that versions share; empty for the engine's folder itself.
-        title: A description, for display.
         inputs: Input tensors of a frozen graph; by default its placeholders.
         outputs: Output tensors of a frozen graph; by default those that no operation consumes.
         replace: Replace an existing engine of this name, or the version.

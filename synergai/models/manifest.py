@@ -41,9 +41,7 @@ class ManifestFile(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A file of a version.
 
     Attributes:
-        path: path in the version's folder, with slashes.
         sha256: SHA-256 of its content, hexadecimal.
-        size: its size in bytes.
     """
 
     path: str
@@ -55,7 +53,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The files of one version of an engine.
 
     Attributes:
-        backend: backend that its model needs.
         model: path of the model among the files; ``.`` if the folder is a SavedModel itself.
         files: its files, sorted by path.
         format: version of the format.

@@ -29,7 +29,6 @@ class Package(NamedTuple):
     """A version of an engine, ready to be sent.
 
     Attributes:
-        manifest: its files.
         paths: a file with each content, by SHA-256.
     """
 

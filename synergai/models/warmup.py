@@ -32,8 +32,6 @@ class WarmUpInput:
     """Shape and values to try for one input of a model; anything not given is generated.
 
     Attributes:
-        name: The input's name.
-        shape: Its shape; None if not given.
         value: The value of all its elements; None if not given.
         file: An .npy file with the whole input; None if not given.
     """

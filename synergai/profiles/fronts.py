@@ -32,7 +32,6 @@ class FrontPoint:
     """A variant on a worker class in a configuration.
 
     Attributes:
-        qps: its throughput in queries per second.
         qps_error: standard error of the logarithm of the throughput.
         accuracy: share of right answers, 0 to 1; None if it is not known.
         accuracy_error: its standard error; None if it is not known.

@@ -29,12 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class DictionaryChanges(NamedTuple):
-    """Changes of the file by other processes.
-
-    Attributes:
-        put: new and changed entries.
-        removed: entries that were deleted, as they were.
-    """
+    """Changes of the file by other processes."""
 
     put: list[ProfileEntry]
     removed: list[ProfileEntry]
@@ -63,11 +58,7 @@ LOG_INTERVAL_S: Final = 60.0
 
 
 class _ChangeLog:
-    """Logs changes of the file: the first at once, and those that follow together.
-
-    Args:
-        clock: monotonic clock in seconds.
-    """
+    """Logs changes of the file: the first at once, and those that follow together."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -174,7 +165,6 @@ class ProfileService:
         Args:
             on_change: called with all changes of one look at the file.
             interval_s: seconds between two looks at the file.
-            clock: monotonic clock in seconds.
         """
         changed = _ChangeLog(clock)
         retry = False

@@ -37,11 +37,7 @@ _THESIS: Final = ("engine", "worker", "config", "qps", "t_pre_s", "t_infer_3900_
 
 
 def read_csv(text: str, where: str = "CSV") -> ConfigurationDictionary:
-    """Read CSV in our own format or the thesis's; ``#`` lines before the header are comments.
-
-    Args:
-        where: name of the file, for messages.
-    """
+    """Read CSV in our own format or the thesis's; ``#`` lines before the header are comments."""
     lines = text.splitlines(keepends=True)
     comments = 0
     while comments < len(lines) and lines[comments].lstrip().startswith("#"):
@@ -76,11 +72,7 @@ def write_csv(dictionary: ConfigurationDictionary) -> str:
 
 
 def read_json(text: str, where: str = "JSON") -> ConfigurationDictionary:
-    """Read the format of `write_json`.
-
-    Args:
-        where: name of the file, for messages.
-    """
+    """Read the format of `write_json`."""
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:

@@ -37,9 +37,6 @@ def connect(path: Path, *, create: bool = False) -> apsw.Connection:
     """Open a database; closing the connection leaves the write-ahead log as it is.
 
     A log that is damaged can thus be looked at without losing the rest of it.
-
-    Args:
-        create: whether to create it if it does not exist.
     """
     _load_checksums()
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)

@@ -97,7 +97,6 @@ class SendQueue(Generic[T]):
 
         Args:
             turns: consecutive turns of the loop without a new item that count as idle.
-            timeout_s: longest time to collect, in seconds.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
@@ -113,7 +112,6 @@ class SendQueue(Generic[T]):
 
         Args:
             enough: called with the number of items after each `put` and `recheck`.
-            timeout_s: longest time to collect, in seconds.
         """
         if not (self.closed or enough(len(self._items))):
             # Checked where items are put: waking the handler for each of them would cost more.

@@ -78,8 +78,6 @@ class Option(NamedTuple):
 
     Attributes:
         name: name of its field.
-        type: the field's type, with its annotations.
-        default: its default; `NODEFAULT` if it is required.
     """
 
     name: str

@@ -74,7 +74,6 @@ class CapacityPlanner:
         fresh: the same with other seeds, which confirm what suffices.
         settings: of the scheduler.
         violations: largest share of violated jobs.
-        max_workers: most workers of a class.
         costs: per worker and hour, by class.
         watts: power of a busy worker by class, for configurations whose power was not measured.
         on_fleet: called before a fleet is simulated.

@@ -73,8 +73,6 @@ class Emulation:
 
     Attributes:
         workload: with numbered configurations.
-        scale: speedup over profiled times.
-        directory: root of all files.
     """
 
     workload: Workload

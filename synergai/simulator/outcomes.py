@@ -20,7 +20,6 @@ class JobOutcome:
     """Outcome of a job.
 
     Attributes:
-        queries: number of its queries.
         wait_s: from its arrival until a worker started it; None if none did.
         end_to_end_s: from its arrival to its last query; None if it did not finish.
         excess_s: time beyond its deadline; 0 if it was in time or did not finish.
@@ -41,7 +40,6 @@ def job_outcomes(
     """Return the outcomes of jobs.
 
     Args:
-        spans: every assignment as executed.
         finished: completion times; jobs that did not finish are missing.
     """
     started: dict[JobId, float] = {}

@@ -45,7 +45,6 @@ class Recording:
 
     Attributes:
         run: in profiled time, aligned with the workload at the first arrival.
-        events: number of recorded events.
         mismatches: number of events after which the replayed commands differ.
     """
 
@@ -102,14 +101,12 @@ class GatewayLog:
     """Events of a gateway, from its event log; times are in its monotonic seconds.
 
     Attributes:
-        policy: the gateway's scheduling policy.
         jobs: jobs and requests in order of arrival, without cancelled ones.
         spans: every assignment of theirs as executed.
         finished: completion times; rejected, failed and expired jobs are missing.
         failed: the rejected, failed and expired jobs.
         decisions_s: CPU seconds of each decision, when the events were replayed.
         ended: time of the last event.
-        events: number of recorded events.
         mismatches: number of events after which the replayed commands differ.
     """
 

@@ -26,17 +26,13 @@ class SimulationResult:
     """One policy in one experiment with one seed.
 
     Attributes:
-        jobs: number of jobs.
-        violations: late or rejected jobs.
         mean_wait_s: from a job's arrival until a worker starts it.
         mean_excess_s: time beyond the deadline over all jobs, 0 for those in time.
         excess_p99_s: 99th percentile of the same.
         e2e_mean_s: from arrival to the last query, over finished jobs.
         e2e_p99_s: 99th percentile of the same.
-        decisions: number of decisions of the core.
         decision_p99_us: CPU microseconds per decision, 99th percentile.
         violations_at_least: lower bound on violations, if requested.
-        loads: preloaded sessions.
         useless_loads_s: worker time of those that no job used.
         useless_joules: energy of these, at each machine's usual power; see `WATTS`.
     """

@@ -55,12 +55,8 @@ class Run:
     """The outcome of one simulation.
 
     Attributes:
-        workload: the simulated workload.
-        policy: the scheduling policy.
         spans: every assignment as executed, by worker, then time.
         finished: completion times; rejected jobs are missing.
-        decisions_s: CPU seconds of each decision.
-        loads: preloaded sessions.
         changes: sessions that became resident or were dropped, by worker, then time.
     """
 

@@ -32,9 +32,6 @@ class BusySpan:
     """An assignment as executed.
 
     Attributes:
-        engine: the job's engine.
-        configuration: how the worker ran it.
-        first: its first query.
         done: number of queries that ran.
         started: when the worker started it.
         ready: when its setup was over; `started` if there was none.
@@ -108,7 +105,6 @@ class Loaded:
     """A preload, as executed.
 
     Attributes:
-        session: what it loads.
         left_s: worker time that it still takes.
         parts: when it ran; in between, assignments did.
         since: when it last began or went on; None while assignments run.

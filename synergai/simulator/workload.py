@@ -144,9 +144,6 @@ class Workload:
     """One experiment with one seed: the jobs, and durations hidden from policies.
 
     Attributes:
-        experiment: the experiment's name.
-        seed: random seed.
-        profile: profiled times.
         sessions: when T_pre is paid.
         t_pre: whether T_pre depends on the number of queries.
         jobs: in order of arrival.

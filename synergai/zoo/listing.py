@@ -33,13 +33,11 @@ class EngineListing:
         fault: Why it is unusable; otherwise empty.
         unverified: Why no input is known that it accepts, if an agent found that out; otherwise
             empty.
-        backend: The backend that runs it.
         size_bytes: Size of the model; None if not present.
         accuracy: Share of correct answers of these weights, 0 to 1; None if unknown.
         published_accuracy: Top-1 accuracy on ImageNet of the weights that MLPerf published under
             this name, which need not be these weights; None if not applicable.
         published_map: Likewise for detection: mean average precision on COCO.
-        source: The weights' origin.
         samples: The sample set's file; None if there is none.
         variants: Names of its variants whose file is there; the size is that of all of them.
         lacking: Names of those whose file is missing.

@@ -34,11 +34,8 @@ class Recipe:
     """An engine that can be built.
 
     Attributes:
-        title: A one-line description.
-        backend: The backend that runs it.
         builder: ``module:function``, imported on demand.
         options: Keyword arguments of the builder.
-        source: The origin of the weights.
         preprocess: As in an engine.toml, like `postprocess`; empty if it accepts tensors only.
     """
 

@@ -76,8 +76,6 @@ def make_variants(
 
     Args:
         name: the engine, or a version of it.
-        check: checks each variant.
-        say: called with a message about each step.
     """
     definition, folder = _find(models, name)
     try:
@@ -112,8 +110,6 @@ class _Workshop:
 
     Args:
         staging: an empty folder, which becomes the model directory of the copy.
-        check: checks each variant.
-        say: called with a message about each step.
 
     Attributes:
         folder: folder of the copy.

@@ -76,9 +76,6 @@ class EmulatedBackend:
 
     Args:
         threads: selects the configuration, unless `provider` does.
-        provider: the execution provider; None for the CPU.
-        clock: a monotonic clock.
-        sleep: sleeps for the given number of seconds; None for until then or an interrupt.
         age_s: returns the seconds since the setup began; by default, with the process.
     """
 

@@ -64,11 +64,8 @@ class OnnxRuntimeBackend:
 
     Args:
         threads: number of intra-op threads; the runtime's default is wrong if cores are offline.
-        provider: the execution provider; None for the CPU.
 
     Attributes:
-        inputs: input tensors.
-        outputs: output tensors.
         elsewhere: share of the nodes that `provider` does not run, 0 to 1; None if it is not
             known.
     """

@@ -52,11 +52,6 @@ class TfliteBackend:
     Args:
         threads: number of threads, including the calling thread.
         provider: ``XNNPACK`` to insist on it, ``Builtin`` to do without it; None for the default.
-
-    Attributes:
-        inputs: input tensors.
-        outputs: output tensors.
-        quantisations: quantisation parameters of the quantised inputs and outputs, by name.
     """
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:

@@ -43,11 +43,7 @@ class LoadedModel:
     """A model in memory, and what its queries need.
 
     Attributes:
-        engine: description that requests are validated against.
-        samples: the engine's sample set.
-        processing: pre- and post-processing.
         codec: decodes its requests and encodes its responses.
-        outputs: names of all its outputs.
         job_aware: the backend, if it wants to know the job.
         interruptible: the backend, if its queries can be interrupted.
         batch_limit: the largest batch that it computes now.
@@ -67,12 +63,7 @@ class LoadedModel:
 
 
 class ModelLoader:
-    """Loads models of one engine.
-
-    Args:
-        threads: number of intra-op threads, at least 1.
-        provider: the execution provider; None for the CPU.
-    """
+    """Loads models of one engine."""
 
     def __init__(
         self,
@@ -95,7 +86,6 @@ class ModelLoader:
         """Load the engine, or one variant of it; return None if that fails, and what to report.
 
         Args:
-            variant: the variant; empty for an engine without variants.
             since: when the start of the backend began, on the monotonic clock.
             like: the engine with another variant, whose tensors this one must have.
         """

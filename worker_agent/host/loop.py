@@ -64,7 +64,6 @@ class HostLoop:
     """Computes the runs of one engine, on the variant that each of them names.
 
     Args:
-        variant: its variant; empty for an engine without variants.
         arena: memory shared with the agent, which learns there what crashed this process.
     """
 

@@ -33,7 +33,6 @@ class DecodedQuery(Struct, frozen=True):
     """A query ready to be computed.
 
     Attributes:
-        query: the received message.
         message: the request without its tensors.
         inputs: model inputs by name; views of the request's bytes where possible.
         outputs: names of the outputs to compute.
@@ -53,11 +52,7 @@ class DecodedQuery(Struct, frozen=True):
 
 
 class QueryCodec:
-    """Decodes requests to one engine and encodes the responses.
-
-    Args:
-        variant: the variant that computes them; empty for an engine without variants.
-    """
+    """Decodes requests to one engine and encodes the responses."""
 
     def __init__(
         self, arena: Arena, engine: Engine, processing: Processing, variant: str = ""

@@ -38,7 +38,6 @@ class Checked:
     Attributes:
         samples: The engine's samples; without any if it is unverified and has no sample set.
         unverified: Why it is not known to work; empty if it is.
-        run_s: Seconds that the model computed.
         query_s: Seconds of the fastest query; 0 if it is unverified.
     """
 
@@ -49,11 +48,7 @@ class Checked:
 
 
 class SelfCheck:
-    """Runs a model for the first time.
-
-    Args:
-        clock: Returns seconds.
-    """
+    """Runs a model for the first time."""
 
     def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
         self._backend = backend

@@ -30,12 +30,8 @@ class Launch:
     `interrupt_writer` stay open unless an exception was raised.
 
     Attributes:
-        agent_socket: the agent's end of the socket.
-        host_socket: the host's end of the socket.
-        arena: memory shared with the host.
         interrupt_writer: the agent's end of the interrupt pipe, see
             ``worker_agent.host.interrupts``; a non-blocking descriptor.
-        interrupt_reader: the host's end of the interrupt pipe.
         command: command line to execute with the `inherited_fds`.
     """
 
@@ -58,9 +54,7 @@ class Launch:
         """Create the socket pair, arena and interrupt pipe for a host.
 
         Args:
-            cores: CPU cores that the host is restricted to; all if empty.
             data_bytes: limit of its data segment; 0 for none.
-            provider: the execution provider of the configuration; None for the CPU.
         """
         agent_socket, host_socket = socket.socketpair()
         arena = Arena()

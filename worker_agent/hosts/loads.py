@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 class Loads:
     """The first load, and orders in flight, one for each variant at a time.
 
-    Args:
-        send: sends an order to the host.
-        kill: kills the process for a reason.
-
     Attributes:
         loading: the variant that the host is loading; None if it loads none.
     """

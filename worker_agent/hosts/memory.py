@@ -40,9 +40,6 @@ class HostMemory:
 
     Args:
         limit_bytes: limit of their resident memory together; 0 for none.
-
-    Attributes:
-        hosts: the running hosts.
     """
 
     def __init__(self, limit_bytes: int = 0) -> None:

@@ -59,8 +59,6 @@ class SessionChange:
     Attributes:
         resident: whether it is resident now.
         ready: load times, if it was loaded.
-        error: why it failed to load, if so: `EngineUnusable`, or `Unavailable` if the host died.
-        size: memory that loading it takes, in bytes; 0 if unknown.
         no_room: it was to be preloaded, and there was not enough memory; or it was evicted.
     """
 
@@ -79,16 +77,11 @@ class HostPool:
         fetched: directory of engines fetched from the gateway's store; None for none.
         memory_bytes: budget of the hosts' total resident memory; a single host may exceed it.
         memory: counts the memory of all hosts, and has the limit that none may exceed.
-        cores: CPU cores that hosts are restricted to; all if empty.
         hang_timeout_s: a host that is silent for this long while it has runs is killed.
         providers: execution providers of configurations, by name; the CPU is not among them.
         pinned: sessions that are never evicted.
         on_change: called for every session that is loaded, evicted, or fails to load.
         on_unusable: called with an engine when the list of its unusable sessions has changed.
-
-    Attributes:
-        memory_bytes: as given.
-        is_closing: `close` was called.
     """
 
     def __init__(

@@ -64,7 +64,6 @@ class Preload:
     """A load that nothing needs yet.
 
     Args:
-        is_busy: returns whether the worker has anything else to do.
         limit_s: the host is killed if it is not loaded after this time without suspensions, also
             if something needs it by then.
 
@@ -150,11 +149,7 @@ class Preload:
 
 
 class Preloads:
-    """Preloads in progress, by session.
-
-    Args:
-        is_busy: returns whether the worker has anything else to do.
-    """
+    """Preloads in progress, by session."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self._loads: dict[Session, Preload] = {}

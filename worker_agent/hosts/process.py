@@ -63,7 +63,6 @@ class HostProcess:
     computed when it crashed, with ``CRASHED``.
 
     Attributes:
-        session: engine and configuration that it was started with.
         ready: tensors and load times reported by the host.
         was_suspended: it was suspended while it loaded, so that its load times are too long.
     """
@@ -112,9 +111,6 @@ class HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
         Args:
-            memory: counts and limits the memory of the agent's hosts.
-            cores: CPU cores that the host is restricted to; all if empty.
-            provider: the execution provider of the configuration; None for the CPU.
             hang_timeout_s: the host is killed when it is silent for this long while it has runs.
             on_launched: called once the process is started, before it has loaded the engine.
             on_exit: called once if the host exits without being closed after it was ready.

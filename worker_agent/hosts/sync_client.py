@@ -38,13 +38,7 @@ _EXIT_TIMEOUT_S: Final = 5.0
 
 
 class HostClient:
-    """Starts an engine host and runs one query or range at a time. Use it as a context manager.
-
-    Args:
-        cores: CPU cores that the host is restricted to; all if empty.
-        provider: the execution provider of the configuration; None for the CPU.
-        timeout: seconds to wait for each message from the host.
-    """
+    """Starts an engine host and runs one query or range at a time. Use it as a context manager."""
 
     def __init__(
         self,

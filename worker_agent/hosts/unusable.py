@@ -24,9 +24,6 @@ class UnusableSessions:
 
     They are remembered until the engine's files change, because every attempt costs a start of the
     runtime.
-
-    Args:
-        on_change: called with an engine when the list of its unusable sessions has changed.
     """
 
     def __init__(self, on_change: Callable[[EngineName], None]) -> None:

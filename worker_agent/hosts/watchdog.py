@@ -17,8 +17,6 @@ class Watchdog:
     """A timer that runs only while runs are in flight.
 
     Args:
-        connection: knows when the host was heard last.
-        timeout_s: how long it may be silent.
         on_silent: called once it has been silent for longer.
     """
 

@@ -32,7 +32,6 @@ class Assignments:
     """Outstanding assignments of one registration.
 
     Args:
-        send: sends reports.
         read_input: returns the request for the input of an engine at a URL; blocks, and raises
             `InvalidInput` if it cannot be read.
         clock: the system's monotonic clock, shared with the engine hosts.

@@ -36,11 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class HubClient:
-    """Keeps the agent registered with its gateway.
-
-    Args:
-        backoff: pauses between attempts.
-    """
+    """Keeps the agent registered with its gateway."""
 
     def __init__(
         self,

@@ -28,7 +28,6 @@ class HttpInputs:
 
     Args:
         is_allowed: whether a URL may be read.
-        clock: monotonic seconds.
     """
 
     def __init__(

@@ -39,7 +39,6 @@ class InputQueue(InputFeed):
     Args:
         read: returns the request for a URL; blocks.
         on_ready: called whenever `next` may have changed from None.
-        count: number of inputs; further ones are ignored.
     """
 
     def __init__(

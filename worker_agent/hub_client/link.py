@@ -53,11 +53,7 @@ class HubConnection(Protocol):
 
 
 class HubLink(Protocol):
-    """Way to reach the hub of one gateway.
-
-    Attributes:
-        target: name of the gateway in log messages, such as its address.
-    """
+    """Way to reach the hub of one gateway."""
 
     target: str
 

@@ -35,10 +35,8 @@ class RemoteHub:
     """A hub at an address; implements `HubLink`.
 
     Args:
-        target: address of the hub, ``host:port``.
         read_tls: returns the TLS of the connection; called before each attempt, because
             certificate files may be renewed.
-        identity: proof of the worker's identity; None if it has none.
     """
 
     def __init__(
@@ -114,7 +112,6 @@ class RemoteConnection:
 
     Args:
         target: address of the hub, ``host:port``.
-        tls: TLS context of the work socket; None for plaintext.
         on_accepted: called before the first message of the gateway, which registers the worker.
     """
 
@@ -217,8 +214,6 @@ async def open_work_socket(
 
     Args:
         on_orders: called with the orders of each message.
-        tls: context to verify the gateway and to present a certificate; None for plaintext.
-        timeout_s: timeout of connecting, TLS handshake included, in seconds.
     """
 
     def on_message(data: Buffer) -> None:

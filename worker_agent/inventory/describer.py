@@ -198,7 +198,6 @@ async def inspect_in_host(
     """Describe a model by loading it in an engine host.
 
     Args:
-        memory: counts and limits the memory of the agent's hosts.
         definition: an engine with a single model, or with one of its variants.
     """
     variant = definition.variant and f", variant {definition.variant}"

@@ -62,7 +62,6 @@ class Inventory:
         cache: cache file; created if missing.
         inspect: describes a model; by default, by loading it in an engine host.
         parallel: number of engines to describe at a time; by default, one per core up to a limit.
-        memory: counts and limits the memory of the agent's hosts.
         now: seconds since the epoch.
 
     Attributes:

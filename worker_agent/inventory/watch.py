@@ -27,14 +27,12 @@ class ModelDirectoryWatch:
     """Reports engines that are added, changed or removed while the agent runs.
 
     Args:
-        inventory: the inventory, whose ``discover()`` has been called.
         interval_s: seconds between two checks of all files. New and removed folders are found
             earlier; an engine counts as removed once two checks miss it, as its folder may be
             replaced.
         on_found: called with each new engine, which is pending until it is described.
         on_change: called with the name and new description of each changed engine; the description
             of a removed engine is None.
-        sleep: sleeps for the given number of seconds.
     """
 
     def __init__(

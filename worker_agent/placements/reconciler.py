@@ -63,9 +63,7 @@ class Reconciler:
     Args:
         find_own: returns the models of the versions in the user's model directory. Called in a
             thread.
-        report: sends a report to the gateway.
         on_installed: called with each version that has been installed.
-        backoff: pauses between attempts.
     """
 
     def __init__(
@@ -247,7 +245,6 @@ class Reconciler:
 
         Args:
             size: its size, or the limit of it.
-            progress: called with the bytes received.
         """
         contents = self._fetched.contents
         received = await asyncio.to_thread(contents.received, sha256)

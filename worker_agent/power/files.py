@@ -22,11 +22,7 @@ _MAX_CPUS: Final = 8192
 
 @dataclass(frozen=True)
 class MachineFiles:
-    """Small text files of the kernel and the board, addressed by absolute paths.
-
-    Attributes:
-        root: directory that takes the place of ``/``.
-    """
+    """Small text files of the kernel and the board, addressed by absolute paths."""
 
     root: Path = Path("/")
 

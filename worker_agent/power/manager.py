@@ -32,7 +32,6 @@ class PowerManager:
 
     Attributes:
         modes: modes that can be switched to at run time.
-        reading: the latest reading.
     """
 
     def __init__(

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class NoModesController:
-    """Controller without any mode.
-
-    Args:
-        modes: must be empty.
-    """
+    """Controller without any mode."""
 
     def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # the common signature
         if modes:

@@ -56,8 +56,6 @@ class PowerModel:
 
     Attributes:
         number: the board's id.
-        name: name such as ``MODE_15W_4CORE``.
-        settings: lines in file order.
     """
 
     number: int

@@ -33,7 +33,6 @@ class BoardPrograms:
     """Runs the board's programs.
 
     Attributes:
-        files: file access to the machine.
         query_s: timeout of a query in seconds.
         switch_s: timeout of a switch in seconds; taking cores offline is slow.
     """

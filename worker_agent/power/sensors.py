@@ -32,11 +32,7 @@ _CHANNELS: Final = 3
 
 
 class EnergySensor(Protocol):
-    """Source of the machine's energy consumption.
-
-    Attributes:
-        source: human-readable description.
-    """
+    """Source of the machine's energy consumption."""
 
     source: str
 

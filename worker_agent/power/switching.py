@@ -48,7 +48,6 @@ def switch(
     A machine that ends in another valid mode is left there: another program chose it.
 
     Args:
-        read: reads the mode in force.
         apply: requests a mode from the machine; returns an error message, or an empty string.
     """
     started = timing.clock()

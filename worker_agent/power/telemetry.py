@@ -33,11 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class EnergyMeter:
-    """Energy consumption of the machine since construction.
-
-    Args:
-        clock: monotonic clock in seconds.
-    """
+    """Energy consumption of the machine since construction."""
 
     def __init__(self, sensor: EnergySensor, clock: Callable[[], float] = time.monotonic) -> None:
         self.source = sensor.source
@@ -81,8 +77,6 @@ class SampledMeter:
 
     Args:
         meter: the meter, which no other code may read before `close`.
-        clock: monotonic clock in seconds.
-        period_s: sampling period in seconds.
     """
 
     def __init__(
@@ -133,9 +127,6 @@ class PowerMeter:
 
     Attributes:
         source: human-readable description of the sensor; empty if power is not measured.
-
-    Args:
-        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -176,9 +167,6 @@ class MeanPower:
 
     Attributes:
         watts: mean power, set at the end of the block; 0 if power is not measured.
-
-    Args:
-        clock: monotonic clock in seconds.
     """
 
     def __init__(

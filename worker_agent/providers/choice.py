@@ -27,7 +27,6 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     """An execution provider as configured.
 
     Attributes:
-        name: name in configurations.
         kind: name of the execution provider.
         devices: its devices; the default one if empty.
         parallel: whether each device is a worker of its own, concurrent with the CPU.
@@ -50,9 +49,6 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
     """An execution provider on one device.
 
     Attributes:
-        name: name in configurations.
-        kind: name of the execution provider.
-        device: the device; empty if it has none.
         options: options of the execution provider.
         cache: folder for compiled models; None for none.
         parallel: whether the device is a separate worker, concurrent with the others.
@@ -146,12 +142,7 @@ def choices_of(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An execution provider that is installed, but cannot be used here.
-
-    Attributes:
-        choice: the provider and its device.
-        reason: why not.
-    """
+    """An execution provider that is installed, but cannot be used here."""
 
     choice: ProviderChoice
     reason: str

@@ -25,7 +25,6 @@ class ProviderKind:
     """An execution provider.
 
     Attributes:
-        name: name in settings and configurations.
         runtime_name: its name in ONNX Runtime; empty if it is not one of ONNX Runtime.
         fallbacks: the kinds that run the nodes it does not support, before the CPU does.
         device: the default device; empty if it has no devices.
@@ -36,7 +35,6 @@ class ProviderKind:
         on_cpu: pattern of the devices that compute with threads of the CPU.
         cache_options: options of ONNX Runtime that make it keep compiled models; ``{}`` is the
             folder.
-        needs_cuda: whether it uses the libraries of CUDA and cuDNN.
         options: names of the other options.
         default_options: values of options that differ from the defaults of ONNX Runtime.
     """

@@ -29,9 +29,6 @@ class ItemReporter:
     Only a prefix of the queries counts: after the first query that did not complete, later
     responses are discarded.
 
-    Args:
-        clock: a monotonic clock.
-
     Attributes:
         tally: counts of the completed prefix.
         setup_s: seconds that loading the engine for this work item took.

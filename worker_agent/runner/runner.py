@@ -56,8 +56,6 @@ class Runner:
     """Feeds work items to engine hosts and reports the results.
 
     Args:
-        engines: engines of this worker by name; looked up for every query, as they may change.
-        clock: a monotonic clock.
         on_idle: called whenever the last item has ended.
         max_response_bytes: size limit of the responses in one report; a query with a larger
             response fails.

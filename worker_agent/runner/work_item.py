@@ -49,12 +49,8 @@ class WorkItem:
     The first group of attributes describes the work; the second is maintained by the runner.
 
     Attributes:
-        session: engine and configuration to run the queries on.
-        handler: receives the reports.
         requests: serialised ``ModelInferRequest``s; empty for a range.
         first: index of the first query of a range.
-        count: number of queries.
-        job: id of the job; may be empty.
         batch_times: durations of batches by size, if the queries may share batches.
         due: instant on the monotonic clock by which a shared batch must be computed.
         concurrent: it is a single request that waits for no item of another session; see
@@ -62,13 +58,8 @@ class WorkItem:
         inputs: inputs that arrive while the item runs; None for requests and ranges. One that fails
             does not fail the item.
 
-        state: see `WorkState`.
         host: what it was fed to last.
-        fed: number of queries fed to a host.
-        in_flight: number of its runs in flight.
         failed_inputs: failed inputs behind queries that have not ended yet, by query.
-        failure: the first failure, if any.
-        reporter: accumulates and reports the results.
     """
 
     session: Session

@@ -27,7 +27,6 @@ class FleetProfile:
 
     Attributes:
         queries: number of queries for which total times are given.
-        engines: engines with a measurement, sorted.
         classes: worker classes with a measurement, fastest first.
         measured: entries other than predicted and stale ones.
         predicted: entries that were not measured.

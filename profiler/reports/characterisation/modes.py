@@ -29,7 +29,6 @@ class Limits:
     Attributes:
         mhz: largest clock of the CPU.
         cores: cores online, or the share of CPU time in cores.
-        watts: power budget.
         unlimited: whether the mode is known to have no power budget.
     """
 

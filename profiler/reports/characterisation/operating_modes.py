@@ -32,9 +32,6 @@ class ModeSummary:
     """A power mode over all engines.
 
     Attributes:
-        entries: the best measurement of each engine in the mode.
-        qps: queries per second over engines.
-        total_s: total time over engines.
         behind: mean QPS of the best mode over this one's, over the engines measured in both.
     """
 

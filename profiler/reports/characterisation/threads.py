@@ -31,13 +31,11 @@ class EngineScaling:
     """An engine over thread counts.
 
     Attributes:
-        entries: measurements by thread count, ascending; at least two.
         qps: QPS over that with the fewest threads.
         total: total time with the fewest threads over that time.
         t_pre_reduction: largest part of T_pre that more threads save; None without T_pre.
         pearson: correlation of threads and QPS without disturbed measurements; None if it is
             undefined, or of fewer than `LEAST_POINTS`.
-        best: thread count with the highest QPS.
         near_best: smallest thread count with at least `NEAR_BEST` of the highest QPS.
     """
 
@@ -56,11 +54,9 @@ class ThreadScaling:
     """A worker class over thread counts.
 
     Attributes:
-        engines: the engines with at least two thread counts.
         levels: thread counts that occur, ascending.
         base: the smallest of them.
         qps: mean speed-up of QPS by thread count, over the engines measured with `base` threads.
-        total: mean speed-up of the total time.
         pearson: mean correlation of threads and QPS over engines; None if all are undefined.
         t_pre_reduction: largest over engines.
     """

@@ -19,12 +19,8 @@ class ClassSummary:
     Ratios are of the means over the engines that both classes have, as in the thesis.
 
     Attributes:
-        qps: queries per second.
-        t_pre_s: pre-processing time.
         engine_s: time of the queries.
         total_s: sum of the two.
-        fastest: engine with the highest QPS.
-        slowest: engine with the lowest QPS.
         shared: number of engines that the fastest class has as well.
         qps_ratio: QPS of the fastest class over this one's.
         total_ratio: total time of this class over that of the fastest.

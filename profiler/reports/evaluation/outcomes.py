@@ -33,9 +33,7 @@ class Work:
     """Work of a worker class for an engine.
 
     Attributes:
-        queries: number of queries computed.
         setup_s: time of setups, T_pre that was paid.
-        run_s: time of the queries.
         joules: energy of the busy time; None if the power is not known for all of it.
     """
 
@@ -57,7 +55,6 @@ class PolicyOutcome:
     """The outcome of a run.
 
     Attributes:
-        result: its figures.
         jobs: every job, in order of arrival.
         work: sums by worker class and engine.
         decisions_s: CPU seconds of each decision.

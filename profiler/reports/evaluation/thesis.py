@@ -28,14 +28,7 @@ METRICS: Final[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellComparison:
-    """A printed value, which is of one run, and the same over the seeds of a study.
-
-    Attributes:
-        metric: its name and unit.
-        mean: mean over seeds.
-        low: smallest over seeds.
-        high: largest over seeds.
-    """
+    """A printed value, which is of one run, and the same over the seeds of a study."""
 
     policy: str
     experiment: str

@@ -32,7 +32,6 @@ class _Candidate(NamedTuple):
     """A point whose measurement may improve its row.
 
     Attributes:
-        point: its index.
         improvement: expected gain of the logarithm.
         seconds: expected duration, without the switch of the power mode.
     """

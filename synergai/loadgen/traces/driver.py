@@ -39,7 +39,6 @@ async def send_open_loop(
     Args:
         arrivals: due times, ascending, in seconds from the start.
         deadline_s: deadline in seconds from the due time.
-        progress: called with the number of requests sent, from time to time.
     """
     log = RequestLog()
     # Not the loop's own clock, which is cached for each iteration.

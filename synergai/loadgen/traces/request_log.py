@@ -93,15 +93,10 @@ class RunSummary:
     """Statistics of a run.
 
     Attributes:
-        requests: number of requests sent.
-        seconds: duration of the trace.
         goodput_window_s: time until the last response in time, at least `seconds`.
         met, late, expired, rejected, failed: requests by outcome; all but met are violations.
         offered: offered load in requests per second.
-        goodput: responses in time per second of `goodput_window_s`.
         latency_s: latency of completed requests by percentile.
-        mean_s: mean latency.
-        max_s: maximum latency.
         rejection_s: latency of rejections by percentile.
         send_delay: delays of the generator.
         first_failure: error of the first failed request; empty if there is none.
@@ -181,7 +176,6 @@ class Second:
 
     Attributes:
         at: the second's number, from 0.
-        offered: number of requests.
         met: number of responses in time.
         latency_s: 50th and 99th percentile of completed requests; empty if there were none.
         variants: completed requests by variant; empty if the engine has none.

@@ -72,11 +72,7 @@ async def run_trace(settings: LoadSettings, progress: Callable[[int], None]) -> 
 async def search_goodput(
     settings: LoadSettings, report: Callable[[RateTrial], None]
 ) -> SearchResult:
-    """Search for the highest rate at which enough requests meet the deadline.
-
-    Args:
-        report: called with each trial.
-    """
+    """Search for the highest rate at which enough requests meet the deadline."""
     if settings.deadline_ms is None:
         raise InvalidInput("--find-goodput requires --deadline-ms")
     if settings.trace not in ("constant", "poisson"):

@@ -27,12 +27,10 @@ class RateTrial:
     """Result of one trial at a rate.
 
     Attributes:
-        rate: requests per second.
         attainment: share of requests with a response in time.
         goodput: responses in time per second.
         latency_s: latency of completed requests by percentile; empty if there were none.
         is_valid: the generator kept to the rate.
-        requests: number of requests sent.
         failed: number of requests with `Outcome.FAILED`.
         first_failure: error of the first of these; empty if there is none.
     """
@@ -54,7 +52,6 @@ class SearchResult:
     Attributes:
         rate: highest rate that met the goal, in requests per second; 0 if none did.
         above: lowest rate that missed the goal; infinite if none did or could be tried.
-        trials: all trials in order.
         limited_by_generator: this machine could not send at higher rates.
     """
 

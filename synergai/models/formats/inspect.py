@@ -25,9 +25,7 @@ class ModelDescription:
     """A model on disk.
 
     Attributes:
-        backend: The backend that runs it.
         contents: The model's own metadata.
-        size_bytes: Total size of its files.
         digest: sha256 of the model, hexadecimal.
     """
 

@@ -15,11 +15,7 @@ _SIGN: Final = 1 << 63
 
 
 class WireMessage:
-    """The fields of a serialised message, addressed by number; values are views of `data`.
-
-    Args:
-        data: The message; may be empty.
-    """
+    """The fields of a serialised message, addressed by number; values are views of `data`."""
 
     def __init__(self, data: memoryview = _EMPTY) -> None:
         self._data = data

@@ -124,11 +124,7 @@ class ActiveJobs:
     # --- assignments --------------------------------------------------------------------
 
     def release(self, lease: Lease, *, stopped: bool = False) -> None:
-        """End a lease; its job finishes if nothing of it remains.
-
-        Args:
-            stopped: it was stopped or taken back; its worker goes on with a load that has begun.
-        """
+        """End a lease; its job finishes if nothing of it remains."""
         self._leases.release(lease, stopped=stopped)
         self._residency.released(lease)
         self._probes.finished(lease.assignment.id)

@@ -282,7 +282,6 @@ class Leases:
 
         Args:
             for_request: it yields to a request, and its rest returns to the queue next.
-            abort: also abort the query that runs.
         """
         if lease.stopping and (lease.aborted_at is not None or not abort):
             return

@@ -36,7 +36,6 @@ def overdue_at(began: float, seconds: float) -> float:
     """Return when a load is overdue that was commanded at `began`.
 
     Args:
-        began: when it was commanded.
         seconds: estimate of the time until it is loaded, including the work ahead of it; infinite
             if nothing is known.
     """
@@ -106,7 +105,6 @@ class Loads:
         """Record a load that goes on without an assignment.
 
         Args:
-            since: when it began.
             concurrent: it goes on while the worker has assignments, and not only while it has none.
         """
         if not self._apart.get((worker_id, session), (0.0, False))[1]:
@@ -159,7 +157,6 @@ class Loads:
         """Record that a session is not resident: it was dropped, or could not be loaded.
 
         Args:
-            now: when it was.
             for_memory: there was no room for it, or it made room for another one.
 
         Returns:

@@ -27,7 +27,6 @@ def observe(lease: Lease, new: int, compute_s: float, now: float) -> Observation
         lease: the reporting lease; its `done` already includes the new queries.
         new: number of newly finished queries, at least 1.
         compute_s: time inside the engine since the lease's start; 0 if unknown.
-        now: when the report arrived.
 
     Returns:
         The observation; None if it is unknown when the first query began.

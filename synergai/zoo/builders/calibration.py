@@ -62,7 +62,6 @@ def seeded_weights(
     Args:
         images: float32 [images, 3, size, size], the network's input.
         labels: int64 [images], the index of each image's photograph.
-        on_progress: Called with the completed fraction, 0 to 1.
     """
     collector = LayerCollector()
     architecture.build_layers(collector, None)
@@ -80,10 +79,6 @@ class CalibratingBuilder:
 
     Args:
         labels: int64 [images], see `seeded_weights`.
-        on_progress: Called with the completed fraction, 0 to 1.
-
-    Attributes:
-        weights: The weights so far.
     """
 
     def __init__(

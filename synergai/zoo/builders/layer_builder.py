@@ -36,9 +36,7 @@ class Convolution:
     """A convolution with folded batch normalisation, and an activation.
 
     Attributes:
-        inputs: Input channels.
         outputs: Output channels; equal to `inputs` if depthwise.
-        kernel: Side of the square kernel.
         depthwise: Whether there is one filter per channel.
         centred: Whether padding is symmetric; otherwise it is TensorFlow's SAME.
         mean: Target mean of the pre-activations in calibration. A positive mean keeps dozens of

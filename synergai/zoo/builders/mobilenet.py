@@ -26,9 +26,7 @@ class MobileNet:
     """The classifier.
 
     Attributes:
-        size: Side of the images.
         width: Multiplier of all channel counts.
-        classes: Number of classes, including the background.
     """
 
     family: ClassVar[str] = "mobilenet"

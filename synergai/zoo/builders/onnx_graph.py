@@ -39,9 +39,6 @@ class OnnxGraph:
     """Collects nodes and weights; its methods return the names of the added tensors.
 
     Unnamed tensors get a name that begins with the graph's.
-
-    Args:
-        opset: Version of the default operator set.
     """
 
     def __init__(self, name: str, opset: int) -> None:

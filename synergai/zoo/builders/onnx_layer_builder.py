@@ -21,7 +21,6 @@ class GraphTensor:
     """A tensor of the graph.
 
     Attributes:
-        name: The tensor's name; its shape is [batch, channels, size, size].
         size: Side of the image; 1 if it is no longer an image.
     """
 
@@ -30,11 +29,7 @@ class GraphTensor:
 
 
 class OnnxLayerBuilder:
-    """Adds a node per layer.
-
-    Args:
-        weights: The weights of all layers.
-    """
+    """Adds a node per layer."""
 
     def __init__(self, graph: OnnxGraph, weights: Weights) -> None:
         self._graph = graph

@@ -27,10 +27,8 @@ class ResNet50:
     """The classifier.
 
     Attributes:
-        size: Side of the images.
         width: Channels of the stem.
         blocks: Number of blocks per stage.
-        classes: Number of classes, including the background.
     """
 
     family: ClassVar[str] = "resnet50"

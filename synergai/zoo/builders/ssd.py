@@ -52,9 +52,7 @@ class SsdMobileNet:
     """The detector.
 
     Attributes:
-        size: Side of the images.
         width: Multiplier of all channel counts.
-        classes: Number of classes, including the background.
     """
 
     family: ClassVar[str] = "ssd"

@@ -25,9 +25,6 @@ class TensorflowLayerBuilder:
 
     Args:
         quantised: Round weights and activations to 8 bits, as in quantisation-aware training.
-
-    Attributes:
-        variables: The weights by name.
     """
 
     def __init__(self, layers: Sequence[Layer], weights: Weights, *, quantised: bool) -> None:

@@ -43,10 +43,8 @@ class ModelExport:
     """A model to export.
 
     Attributes:
-        architecture: The network.
         weights: By name, see `synergai.zoo.builders.layer_builder`.
         model_format: The format to write.
-        target: The SavedModel's folder, or the TFLite file.
         images: float32 [images, size, size, 3] for the calibration of int8 ranges; otherwise empty.
     """
 

@@ -56,7 +56,6 @@ def fetch(
         models: The model directory; created if missing.
         mirror: Base URL, such as ``https://example.org/weights``, that replaces the host of the
             published URL; the file is verified all the same.
-        on_progress: Called with the received and the total bytes.
     """
     published = find_published(name)
     if (models / name).exists() and not replace:

@@ -19,14 +19,10 @@ class Published:
 
     Attributes:
         url: URL of the file, or of the archive that contains it.
-        file: The model file's name.
         archived: `url` is a gzipped tar archive and `file` a member of it.
         md5: MD5 of the download, hexadecimal; empty if not published.
-        title: A one-line description.
         accuracy: Published top-1 accuracy on ImageNet, 0 to 1; None for detection.
         mean_average_precision: Published value on COCO, 0 to 1; None for classification.
-        preprocess: See `synergai.models.preprocess`.
-        postprocess: See `synergai.models.postprocess`.
         inputs: Input tensors of a frozen graph; empty for formats that declare them.
         outputs: Output tensors of a frozen graph; empty for formats that declare them.
     """
