@@ -1,4 +1,4 @@
-"""``synergai gateway check``: the databases of a gateway's state directory."""
+"""``synergai gateway check``: the files in a gateway's state directory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from synergai.errors import NotFound, SynergaiError
 from synergai.runtime.paths import dictionary_path, gateway_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
 class _Checked(NamedTuple):
-    """State of a database: its path, and its fault, empty if it has none."""
+    """State of a file: its path, and its fault, empty if it has none."""
 
     path: Path
     fault: str
 
 
 def check(state: State = None, as_json: AsJson = False) -> None:
-    """Check the journal, the enrolled workers and the dictionary in the state directory.
+    """Check the journal, the enrolments, the version policies and the dictionary.
 
     The gateway may be running. Exits with 1 if one of them is damaged. The command
     [bold]synergai dictionary check[/bold] checks a dictionary elsewhere.
@@ -33,7 +33,9 @@ def check(state: State = None, as_json: AsJson = False) -> None:
     directory = state or gateway_state()
     checked = list(_check(directory))
     if not checked:
-        raise NotFound(f"there is no database in {directory}; name its directory with --state")
+        raise NotFound(
+            f"there are no files of a gateway in {directory}; name its directory with --state"
+        )
     if as_json:
         print_json([{"path": str(each.path), "fault": each.fault} for each in checked])
     else:
@@ -51,9 +53,9 @@ def check(state: State = None, as_json: AsJson = False) -> None:
 
 def _check(state: Path) -> Iterator[_Checked]:
     from gateway.access.enrolments import FILE, EnrolmentStore
+    from gateway.fleet.version_policy import POLICY_FILE, PolicyFile
     from gateway.journal.archive import check as check_journal
     from synergai.profiles.files import check_dictionary
-    from synergai.runtime.state_file import StateDamaged
 
     try:
         journal = check_journal(state)
@@ -61,16 +63,25 @@ def _check(state: Path) -> Iterator[_Checked]:
         pass
     else:
         yield _Checked(journal.path, journal.fault)
-    workers = state / FILE
-    if workers.exists():
-        fault = ""
-        try:
-            EnrolmentStore(state).workers()
-        except StateDamaged as error:
-            fault = error.fault
-        except SynergaiError as error:
-            fault = str(error)
-        yield _Checked(workers, fault)
+    for name, read in (
+        (FILE, EnrolmentStore(state).workers),
+        (POLICY_FILE, PolicyFile(state).read),
+    ):
+        if (state / name).exists():
+            yield _Checked(state / name, _fault(read))
     dictionary = dictionary_path(state)
     if dictionary.exists():
         yield _Checked(dictionary, check_dictionary(dictionary).fault)
+
+
+def _fault(read: Callable[[], object]) -> str:
+    """Return why a state file cannot be read; empty if it can."""
+    from synergai.runtime.state_file import StateDamaged
+
+    try:
+        read()
+    except StateDamaged as error:
+        return error.fault
+    except SynergaiError as error:
+        return str(error)
+    return ""

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from gateway.access.enrolments import FILE, EnrolmentStore, sha256
 from gateway.access.worker_rules import WorkerRules
 from gateway.cli import app
+from gateway.fleet.version_policy import POLICY_FILE, PolicyFile, VersionPolicy
 from synergai.errors import Unavailable
 from synergai.profiles.files import add_to_dictionary
 from synergai.runtime.state_file import StateDamaged
@@ -68,17 +69,20 @@ async def test_gateway_does_not_start_on_damaged_enrolments(state: Path) -> None
         await WorkerRules(state).load()
 
 
-def test_check_reports_each_database_of_the_state_directory(state: Path) -> None:
+async def test_check_reports_each_file_of_the_state_directory(state: Path) -> None:
     add_to_dictionary(state / "dictionary.db", [])
+    await PolicyFile(state).write({"resnet50": VersionPolicy(base="1")})
 
     def check() -> tuple[int, dict[str, str]]:
         done = CliRunner().invoke(app, ["check", "--state", str(state), "--json"])
         rows = json.loads(done.stdout)
         return done.exit_code, {Path(row["path"]).name: row["fault"] for row in rows}
 
-    assert check() == (0, {FILE: "", "dictionary.db": ""})
+    assert check() == (0, {FILE: "", POLICY_FILE: "", "dictionary.db": ""})
     flip(state / FILE, 200)
+    flip(state / POLICY_FILE, 20)
     code, faults = check()
     assert (code, faults[FILE]) == (1, "its checksum is wrong")
+    assert faults[POLICY_FILE] == "its checksum is wrong"
     shown = CliRunner().invoke(app, ["check", "--state", str(state)])
     assert "damaged" in shown.output
