@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.fleet.served_profiles import ServedProfiles
     from gateway.fleet.versions import Versions
     from gateway.hub.hub import Hub
+    from gateway.hub.model_control import ModelControl
     from gateway.hub.placements import Placements
     from gateway.hub.rollouts import Rollouts
     from gateway.hub.work_streams import WorkStreams
@@ -60,6 +61,7 @@ class App:
     catalogue: Catalogue
     versions: Versions
     rollouts: Rollouts
+    model_control: ModelControl
     dispatcher: Dispatcher
     jobs: SubmittedJobs
     streamed: StreamedJobs

@@ -274,7 +274,7 @@ class Gateway:
                 app.hub,
                 app.journal,
                 app.clock,
-                VersionPolicyCalls(app.versions, app.rollouts, app.metrics),
+                VersionPolicyCalls(app.versions, app.rollouts, app.model_control, app.metrics),
             ).handler(),
             HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),
             StoreServicer(app.store, app.placements, app.pacer).handler(),

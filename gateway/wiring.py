@@ -199,6 +199,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         catalogue=catalogue,
         versions=versions,
         rollouts=rollouts,
+        model_control=model_control,
         dispatcher=dispatcher,
         jobs=jobs,
         streamed=StreamedJobs(

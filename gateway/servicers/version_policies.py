@@ -13,6 +13,7 @@ from synergai.versions import split_version
 
 if TYPE_CHECKING:
     from gateway.fleet.versions import Versions
+    from gateway.hub.model_control import ModelControl
     from gateway.hub.rollouts import Rollouts
     from gateway.monitoring.metrics import Metrics
     from synergai.domain import EngineName
@@ -25,9 +26,16 @@ _ERRORS: Final = ("failed", "expired", "rejected")
 class VersionPolicyCalls:
     """Shows and changes version policies."""
 
-    def __init__(self, versions: Versions, rollouts: Rollouts, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        versions: Versions,
+        rollouts: Rollouts,
+        model_control: ModelControl,
+        metrics: Metrics,
+    ) -> None:
         self._versions = versions
         self._rollouts = rollouts
+        self._model_control = model_control
         self._metrics = metrics
 
     async def get(
@@ -85,6 +93,7 @@ class VersionPolicyCalls:
             in_service=in_service,
             reason=reason,
             prepared=self._versions.is_prepared(engine),
+            loaded=self._model_control.is_resident(engine),
             requests=sum(outcomes.values()),
             errors=sum(outcomes.get(outcome, 0) for outcome in _ERRORS),
             mean_s=success.seconds / success.count if success.count else 0.0,

@@ -148,16 +148,16 @@ def _policy_text(policy: VersionPolicy) -> str:
         return f"version {policy.base} gets all requests"
     text = "the highest usable version gets all requests"
     usable = [each for each in policy.versions if each.in_service]
-    loaded = [each for each in usable if each.prepared]
-    if not loaded or usable[-1].prepared:
+    prepared = [each for each in usable if each.prepared]
+    if not prepared or usable[-1].prepared:
         return f"{text}: version {usable[-1].version}" if usable else text
     return (
-        f"{text}: version {usable[-1].version} once it is loaded, {loaded[-1].version} until then"
+        f"{text}: version {usable[-1].version} once it is loaded, {prepared[-1].version} until then"
     )
 
 
 def _version_row(row: VersionFigures) -> tuple[str | Text, ...]:
-    state: str | Text = "loaded" if row.prepared else "not loaded"
+    state: str | Text = "loaded" if row.loaded else "not loaded"
     if row.reason:
         state = cut_text(row.reason, "red")
     accuracy = row.correct / row.labelled if row.labelled else None

@@ -15,7 +15,8 @@ class VersionFigures:
 
     Attributes:
         reason: why it is not in service, or cannot be the highest one; otherwise empty.
-        prepared: whether a worker has loaded it, so that requests may switch to it.
+        prepared: whether a worker had loaded it, so requests may switch to it.
+        loaded: whether a worker has it in memory now.
         requests: number of ended requests.
         errors: number of these that failed, expired or were rejected.
         mean_s: mean time of a successful request in seconds; 0 without one.
@@ -28,6 +29,7 @@ class VersionFigures:
     in_service: bool
     reason: str
     prepared: bool
+    loaded: bool
     requests: int
     errors: int
     mean_s: float
@@ -70,6 +72,7 @@ def version_policy_from_proto(message: fleet_pb2.VersionPolicy) -> VersionPolicy
                 in_service=each.in_service,
                 reason=each.reason,
                 prepared=each.prepared,
+                loaded=each.loaded,
                 requests=each.requests,
                 errors=each.errors,
                 mean_s=each.mean_s,

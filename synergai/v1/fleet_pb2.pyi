@@ -458,12 +458,13 @@ class VersionFigures(_message.Message):
     QUERIES_FIELD_NUMBER: _builtins.int
     LABELLED_FIELD_NUMBER: _builtins.int
     CORRECT_FIELD_NUMBER: _builtins.int
+    LOADED_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     in_service: _builtins.bool
     reason: _builtins.str
     """why it is not in service, or cannot be the highest one"""
     prepared: _builtins.bool
-    """a worker has loaded it, so that requests may switch to it"""
+    """a worker had loaded it, so requests may switch to it"""
     requests: _builtins.int
     """ended ones"""
     errors: _builtins.int
@@ -476,6 +477,8 @@ class VersionFigures(_message.Message):
     """queries of ended jobs with a known label"""
     correct: _builtins.int
     """of these, answered correctly"""
+    loaded: _builtins.bool
+    """a worker has it in memory now"""
     def __init__(
         self,
         *,
@@ -489,10 +492,11 @@ class VersionFigures(_message.Message):
         queries: _builtins.int = ...,
         labelled: _builtins.int = ...,
         correct: _builtins.int = ...,
+        loaded: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "errors", b"errors", "in_service", b"in_service", "labelled", b"labelled", "mean_s", b"mean_s", "prepared", b"prepared", "queries", b"queries", "reason", b"reason", "requests", b"requests", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["correct", b"correct", "errors", b"errors", "in_service", b"in_service", "labelled", b"labelled", "loaded", b"loaded", "mean_s", b"mean_s", "prepared", b"prepared", "queries", b"queries", "reason", b"reason", "requests", b"requests", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

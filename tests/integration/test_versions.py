@@ -260,3 +260,15 @@ def test_request_id_decides_and_policy_survives_a_restart(
 def shown(client: synergai.SyncClient, version: str) -> list[synergai.VersionFigures]:
     policy = client.version_policy(ENGINE)
     return [each for each in policy.versions if each.version == version]
+
+
+def test_pinned_version_is_shown_as_loaded_after_a_restart(
+    fleet: LocalFleet, models: Path, client: synergai.SyncClient
+) -> None:
+    client.pin(ENGINE, "1")
+    fleet.kill("gateway")
+    fleet.start_gateway(prefix=LOOK, models=models)
+    fleet.wait_for_workers(1)
+    assert answer(client) == (1.0, "1")
+    assert all(each.loaded for each in shown(client, "1"))
+    client.pin(ENGINE, "")

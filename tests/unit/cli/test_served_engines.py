@@ -8,12 +8,13 @@ from synergai.client.version_policy import VersionFigures, VersionPolicy
 from synergai.errors import InvalidInput
 
 
-def figures_of(version: str, *, prepared: bool = True) -> VersionFigures:
+def figures_of(version: str, *, loaded: bool = True) -> VersionFigures:
     return VersionFigures(
         version=version,
         in_service=True,
         reason="",
-        prepared=prepared,
+        prepared=loaded,
+        loaded=loaded,
         requests=2,
         errors=0,
         mean_s=1.42,
@@ -41,7 +42,7 @@ def test_the_mean_of_slow_requests_is_readable(
 def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loaded: bool, text: str
 ) -> None:
-    versions = (figures_of("1"), figures_of("2", prepared=loaded))
+    versions = (figures_of("1"), figures_of("2", loaded=loaded))
     policy = VersionPolicy(engine="a", base="", target="", share=0.0, reason="", versions=versions)
     monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
     served_engines.rollout(GatewayAddress("h:1"), "a")
