@@ -1,6 +1,6 @@
 """Listing of the engines in a model directory and of the zoo's other engines.
 
-No model is opened for it: an engine that is present may still fail to load.
+No model is loaded for it: an engine that is present may still fail to load.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.descriptions import find_unverified
 from synergai.models.directory import ModelDirectory
+from synergai.models.formats.inspect import check
 from synergai.models.formats.model_files import size_bytes
 from synergai.zoo.fetch.published import PUBLISHED
 from synergai.zoo.recipes import RECIPES
@@ -107,15 +108,21 @@ def list_present(definition: EngineDefinition, *, unverified: str = "") -> Engin
 
 
 def _checked(definition: EngineDefinition) -> EngineDefinition:
-    """Return a definition with a fault if none of its files is the one that it asks for."""
+    """Return a definition with a fault if all its files are damaged or others than it asks for."""
+    if definition.fault:
+        return definition
     models = [definition.of_variant(each.name) for each in definition.variants] or [definition]
     fault = ""
     for model in models:
         try:
-            if not model.sha256 or model.verified_digest():
-                return definition
-        except EngineUnusable as error:
+            if model.sha256:
+                model.verified_digest()
+            else:
+                check(model.file)
+        except (EngineUnusable, InvalidInput) as error:
             fault = fault or str(error).removeprefix(f"engine {definition.name!r}: ")
+        else:
+            return definition
     return replace(definition, fault=fault)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import (
@@ -11,13 +13,18 @@ from synergai.models.formats.model_files import (
     backend_of,
     digest,
     is_saved_model,
+    map_file,
     size_bytes,
 )
+from synergai.models.formats.protobuf_wire import WireMessage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.models.formats.model_files import ModelContents
+
+_ONNX_GRAPH: Final = 7
+"""Number of the field ``graph`` of ``ModelProto``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +59,23 @@ def describe(path: Path) -> ModelDescription:
 def check(path: Path) -> None:
     """Check a model as far as possible without a runtime and without the ``onnx`` package."""
     backend = backend_of(path)
-    if backend in ("tflite", "tensorflow"):
-        _read(path, backend)
+    try:
+        if backend in ("tflite", "tensorflow"):
+            _read(path, backend)
+        elif backend == "onnxruntime":
+            _check_onnx(path)
+    except OSError as error:
+        raise InvalidInput(f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def _check_onnx(path: Path) -> None:
+    """Check that a file is a whole message with a graph."""
+    try:
+        has_graph = any(WireMessage(memoryview(map_file(path))).byte_strings(_ONNX_GRAPH))
+    except DecodeError:
+        has_graph = False
+    if not has_graph:
+        raise InvalidInput(f"{path.name} is damaged, or not an ONNX model")
 
 
 def _read(path: Path, backend: str) -> ModelContents:

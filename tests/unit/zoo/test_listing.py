@@ -73,6 +73,21 @@ def test_file_that_was_replaced_in_place_is_a_fault_where_the_user_looks(
     assert "not used" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("content", [b"text", None], ids=["another file", "truncated"])
+def test_damaged_file_without_a_digest_is_a_fault(tmp_path: Path, content: bytes | None) -> None:
+    zoo.build("onnx_identity", tmp_path)
+    model = tmp_path / "onnx_identity" / "model.onnx"
+    definition = model.with_name("engine.toml")
+    lines = definition.read_text().splitlines(keepends=True)
+    definition.write_text("".join(line for line in lines if not line.startswith("sha256")))
+    assert rows(tmp_path)["onnx_identity"].state == "present"
+
+    model.write_bytes(model.read_bytes()[:-10] if content is None else content)
+
+    shown = rows(tmp_path)["onnx_identity"]
+    assert (shown.state, shown.fault) == ("unusable", "model.onnx is damaged, or not an ONNX model")
+
+
 def test_names_are_not_truncated_on_a_terminal_of_80_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
