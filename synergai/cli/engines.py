@@ -367,7 +367,4 @@ def _listing_facts(row: EngineListing) -> Iterator[tuple[str, str | Text]]:
 
 
 def _format_tensors(specs: Iterable[TensorSpec]) -> str:
-    return "\n".join(
-        f"{spec.name}  {spec.datatype}  [{', '.join('?' if n < 0 else str(n) for n in spec.shape)}]"
-        for spec in specs
-    )
+    return "\n".join(f"{spec.name}  {spec.datatype}  {list(spec.shape)}" for spec in specs)

@@ -232,7 +232,7 @@ def shape_matches(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
 
 
 def _format_shape(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape[:16]))}{',...' if len(shape) > 16 else ''}]"
+    return f"[{', '.join(map(str, shape[:16]))}{', ...' if len(shape) > 16 else ''}]"
 
 
 def _check_raw(name: str, data: bytes | memoryview, datatype: str, count: int) -> None:

@@ -132,7 +132,7 @@ def test_outputs_of_references_cannot_be_chosen() -> None:
     [
         (ROWS, np.array([1.5e300, 0]), "cannot be represented as FP32"),
         (PAIRS, {"a": 0.5, "b": "x"}, "0.5 cannot be represented as INT64"),
-        (ROWS, np.zeros(3), r"input 'x' must have shape \[-1,2\], not \[1,3\]"),
+        (ROWS, np.zeros(3), r"input 'x' must have shape \[-1, 2\], not \[1, 3\]"),
         (ROWS, ["a", "b"], "FP32 takes numbers, not 'a'"),
         (ROWS, {"z": [1, 2]}, "no input 'z'; the engine's inputs are x"),
         (ROWS, {"x": None}, "input 'x' has no value"),

@@ -120,15 +120,15 @@ def test_bytes_elements_are_checked_in_every_request() -> None:
         (request(tensor(datatype=""), raw=(bytes(8),)), "must be FP32, not untyped"),
         (
             request(tensor(shape=(2,)), raw=(bytes(8),)),
-            r"shape \[-1,2\], not \[2\]: add the batch dimension, shape \[1,2\]$",
+            r"shape \[-1, 2\], not \[2\]: add the batch dimension, shape \[1, 2\]$",
         ),
         (request(tensor(shape=(3,)), raw=(bytes(12),)), r"not \[3\]$"),
-        (request(tensor(shape=(1, 3)), raw=(bytes(12),)), r"not \[1,3\]"),
-        (request(tensor(shape=(-1, 2)), raw=(bytes(8),)), r"not \[-1,2\]"),
-        (request(tensor(shape=(-3, 2)), raw=(bytes(8),)), r"not \[-3,2\]"),
-        (request(tensor(shape=(1, 0)), raw=(b"",)), r"not \[1,0\]$"),
+        (request(tensor(shape=(1, 3)), raw=(bytes(12),)), r"not \[1, 3\]"),
+        (request(tensor(shape=(-1, 2)), raw=(bytes(8),)), r"not \[-1, 2\]"),
+        (request(tensor(shape=(-3, 2)), raw=(bytes(8),)), r"not \[-3, 2\]"),
+        (request(tensor(shape=(1, 0)), raw=(b"",)), r"not \[1, 0\]$"),
         (request(tensor(shape=(0, 2)), raw=(bytes(8),)), "needs 0 bytes .* not 8"),
-        (request(tensor(shape=(0, 2**40)), raw=(b"",)), r"not \[0,1099511627776\]"),
+        (request(tensor(shape=(0, 2**40)), raw=(b"",)), r"not \[0, 1099511627776\]"),
         (request(tensor(shape=(2**62, 2)), raw=(bytes(8),)), "needs 36,893,488,147,419,103,232"),
         (request(tensor(), raw=(bytes(7),)), "needs 8 bytes .* not 7"),
         (request(tensor(), raw=(bytes(8), bytes(8))), "2 entries for 1 inputs"),
@@ -164,7 +164,7 @@ def test_invalid_request_is_rejected_with_a_reason(bad: ModelInferRequest, said:
 
 def test_negative_dimensions_are_rejected_even_if_their_product_is_positive() -> None:
     open_engine = engine(TensorSpec("x", "FP32", (-1, -1)))
-    with pytest.raises(InvalidInput, match=r"not \[-1,-1\]"):
+    with pytest.raises(InvalidInput, match=r"not \[-1, -1\]"):
         check_request(request(tensor(shape=(-1, -1)), raw=(bytes(4),)), open_engine)
 
 
