@@ -27,6 +27,12 @@ async def test_the_error_names_the_call_and_the_keyword_that_may_be_meant(
     )
 
 
+@pytest.mark.parametrize("kind", [synergai.Client, synergai.SyncClient])
+def test_misspelt_option_of_a_client_is_refused_with_the_one_that_may_be_meant(kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"^a client has no option 'tokn'; did you mean token\?$"):
+        kind("127.0.0.1:1", tokn="secret")
+
+
 async def test_streaming_calls_check_their_keywords_as_well() -> None:
     with pytest.raises(TypeError, match=r"^stream\(\) has no option 'tenant'$"):
         await anext(CLIENT.stream("echo", [], tenant="a"))
