@@ -116,7 +116,10 @@ def check_has_json_form(kind: str, name: str, datatype: str) -> None:
         InvalidInput: they cannot, or the datatype is unknown.
     """
     if datatype not in DATATYPES:
-        raise InvalidInput(f"{kind} {name!r} has the unknown datatype {datatype!r}")
+        raise InvalidInput(
+            f"{kind} {name!r} has the unknown datatype {datatype!r}; the datatypes are "
+            f"{', '.join(sorted(DATATYPES))}"
+        )
     if datatype in ("FP16", "BF16"):
         way = "send" if kind == "input" else "request"
         raise InvalidInput(

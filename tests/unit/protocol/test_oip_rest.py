@@ -190,7 +190,7 @@ def test_request_is_the_one_that_grpc_would_have_sent() -> None:
         ({"shape": [1.5]}, "Expected `int`, got `float`"),
         ({"datatype": "FP16"}, "has no JSON form; send it as binary data"),
         ({"datatype": "BF16"}, "has no JSON form; send it as binary data"),
-        ({"datatype": "FLOAT"}, "unknown datatype 'FLOAT'"),
+        ({"datatype": "FLOAT"}, "unknown datatype 'FLOAT'; the datatypes are BF16, BOOL, BYTES,"),
         ({"datatype": "INT8", "data": [1, 2, 128]}, "out of range for INT8"),
         ({"datatype": "UINT64", "data": [1, 2, -1]}, "out of range for UINT64"),
         ({"datatype": "INT64", "data": [1, 2, 2**63]}, "out of range for INT64"),
