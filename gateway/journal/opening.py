@@ -69,7 +69,13 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
             schema.create(connection)
             counters = schema.next_epoch(connection, clock.read())
             marker = Marker(directory / MARKER, Mark(*counters))
-        except (apsw.Error, schema.WrongVersion) as error:
+        except schema.WrongVersion as error:
+            raise JournalBroken(
+                f"{path} cannot be used: {error}. Start with another state directory (--state), or "
+                f"move {DATABASE}, {LOG} and {MARKER} out of this one: the gateway then starts "
+                "without their jobs"
+            ) from error
+        except apsw.Error as error:
             if is_disk_full(error, connection):
                 raise StoreFull from error
             raise JournalBroken(f"{path} cannot be used: {describe(error)}") from error

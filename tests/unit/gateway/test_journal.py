@@ -363,8 +363,13 @@ async def test_journal_of_another_version_is_refused(
     connection = connect(tmp_path / "journal.db")
     connection.execute(f"PRAGMA {pragma}")
     connection.close()
-    with pytest.raises(JournalBroken, match=text):
+    with pytest.raises(JournalBroken, match=text) as error:
         Journal(tmp_path)
+    assert "another state directory (--state)" in str(error.value)
+    for name in ("journal.db", "journal.db-wal", "journal.marker"):
+        assert name in str(error.value)
+        (tmp_path / name).unlink(missing_ok=True)
+    await Journal(tmp_path).close()
 
 
 async def test_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
