@@ -21,6 +21,8 @@ COLLECT_S: Final = 0.004
 """Longest time that orders are held back to be sent together, in seconds."""
 CONCURRENT_S: Final = 0.02
 """Time for which further orders are expected after several assignments were in flight."""
+LARGE_BYTES: Final = 64 << 10
+"""Size of a request whose message costs little in comparison."""
 _IDLE_TURNS: Final = 32
 """Turns of the event loop without a new order after which the gateway counts as idle; a turn takes
 about a microsecond."""
@@ -51,10 +53,9 @@ class OrderCollector:
 
         They wait until half of the worker's other assignments in flight have ended, and then as
         long as the gateway has further requests to dispatch. A slow worker gets them earlier, while
-        it still computes. A range of queries does not wait: it takes longer than its message, and
-        a job that continues behind a short request is due when the request ends.
+        it still computes. What takes longer than its message does not wait.
         """
-        if not self.holds_back() or any(map(_is_range, batch)):
+        if not self.holds_back() or any(map(outweighs_message, batch)):
             return batch
         in_flight = self._worker.in_flight
         held = len(batch)
@@ -67,5 +68,16 @@ class OrderCollector:
         return batch + await orders.collect_until_idle(_IDLE_TURNS, timeout_s)
 
 
-def _is_range(order: Order) -> bool:
-    return isinstance(order, RunAssignment) and order.assignment.count > 1
+def outweighs_message(order: Order) -> bool:
+    """Return whether an order takes longer than its message.
+
+    A range of queries does, and a job that continues behind a short request is due when the request
+    ends. So does a large request, unless it can share a batch: the worker computes it while it
+    receives the next one.
+    """
+    if not isinstance(order, RunAssignment):
+        return False
+    assignment = order.assignment
+    return assignment.count > 1 or (
+        assignment.batch_times is None and sum(map(len, order.requests)) >= LARGE_BYTES
+    )

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.worker import RunAssignment
-from gateway.hub.order_collector import OrderCollector
+from gateway.hub.order_collector import OrderCollector, outweighs_message
 from gateway.hub.orders import pack_orders
 from synergai.errors import SynergaiError, Unavailable
 from synergai.protocol.work_messages import decode_reports
@@ -113,7 +113,7 @@ class WorkStreams:
         """
         if not isinstance(order, RunAssignment) or order.assignment.batch_times is not None:
             return False
-        if collector.holds_back() and not order.assignment.concurrent:
+        if collector.holds_back() and not (order.assignment.concurrent or outweighs_message(order)):
             return False
         try:
             self._send([order], transport)

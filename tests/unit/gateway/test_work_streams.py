@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.fleet.worker import Order, RunAssignment, StopAssignment
+from gateway.hub.order_collector import LARGE_BYTES
 from gateway.hub.work_streams import WorkStreams
 from synergai.domain import AssignmentId, BatchTimes, Configuration, JobId
 from synergai.protocol.work_messages import Orders
@@ -55,7 +56,12 @@ class Setup:
         streams.serve("connection", cast("Any", self.transport))
 
     def order(
-        self, number: int, batch_times: BatchTimes | None = None, *, concurrent: bool = False
+        self,
+        number: int,
+        batch_times: BatchTimes | None = None,
+        *,
+        concurrent: bool = False,
+        size: int = 1,
     ) -> Order:
         """Return an order to run an assignment, which is in flight from now on."""
         assignment = Assignment(
@@ -73,7 +79,7 @@ class Setup:
             concurrent=concurrent,
         )
         self.worker.in_flight[assignment.id] = cast("Any", None)
-        return RunAssignment(assignment, (b"",))
+        return RunAssignment(assignment, (bytes(size),))
 
 
 @pytest.fixture
@@ -99,6 +105,12 @@ async def test_assignments_of_a_busy_worker_are_collected(setup: Setup) -> None:
     assert setup.transport.sent == [[1], [2, 3]]
 
 
+async def test_a_large_request_is_sent_at_once(setup: Setup) -> None:
+    for number in (1, 2, 3):
+        setup.worker.orders.put(setup.order(number, size=LARGE_BYTES))
+    assert setup.transport.sent == [[1], [2], [3]]
+
+
 async def test_a_concurrent_request_is_sent_at_once(setup: Setup) -> None:
     setup.worker.orders.put(setup.order(1))
     setup.worker.orders.put(setup.order(2, concurrent=True))
@@ -107,7 +119,7 @@ async def test_a_concurrent_request_is_sent_at_once(setup: Setup) -> None:
 
 async def test_assignments_that_can_share_a_batch_are_sent_together(setup: Setup) -> None:
     for number in (1, 2):
-        setup.worker.orders.put(setup.order(number, BatchTimes((1.0, 1.1))))
+        setup.worker.orders.put(setup.order(number, BatchTimes((1.0, 1.1)), size=LARGE_BYTES))
     assert not setup.transport.sent
     for _ in range(100):
         await asyncio.sleep(0)
