@@ -1,9 +1,9 @@
-"""Baselines: a bare grpc.aio echo server, and a bare grpc.aio proxy in front of it.
+"""Baselines: bare grpc.aio servers that echo or discard requests, and a proxy in front of one.
 
 Both handle the two inference methods of the Open Inference Protocol as bytes without parsing
 them, so that they measure the cost of grpc.aio itself.
 
-    python benchmarks/bare_grpc.py echo|proxy ADDRESS [TARGET]
+    python benchmarks/bare_grpc.py echo|discard|proxy ADDRESS [TARGET]
 """
 
 from __future__ import annotations
@@ -34,6 +34,15 @@ async def echo_stream(requests: AsyncIterator[bytes], _context: Any) -> AsyncIte
         yield request
 
 
+async def discard(_request: bytes, _context: Any) -> bytes:
+    return b""
+
+
+async def discard_stream(requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+    async for _ in requests:
+        yield b""
+
+
 class Proxy:
     def __init__(self, target: str) -> None:
         channel = grpc.aio.insecure_channel(target, options=OPTIONS)
@@ -55,7 +64,7 @@ class Proxy:
 
 async def serve(role: str, address: str, target: str) -> None:
     server = grpc.aio.server(options=OPTIONS)
-    unary, stream = (echo, echo_stream)
+    unary, stream = (discard, discard_stream) if role == "discard" else (echo, echo_stream)
     if role == "proxy":
         proxy = Proxy(target)
         unary, stream = proxy.unary, proxy.stream

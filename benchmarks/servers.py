@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 ECHO = "bare echo"
+DISCARD = "bare server that discards"
 GATEWAY = "gateway and agent"
 SERVE = "serve"
 """Gateway and agent in one process."""
@@ -36,7 +37,7 @@ THREADS = 1
 
 @contextlib.contextmanager
 def run_bare_grpc(role: str, target: str = "") -> Iterator[str]:
-    """Run a bare grpc.aio server, ``echo`` or ``proxy``; yield its address."""
+    """Run a bare grpc.aio server, ``echo``, ``discard`` or ``proxy``; yield its address."""
     address = f"127.0.0.1:{free_port()}"
     process = subprocess.Popen([sys.executable, str(HERE / "bare_grpc.py"), role, address, target])
     try:
