@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.admission.quota_metrics import QuotaCollector
-from gateway.monitoring.worker_metrics import (
-    ConflictCollector,
-    PlacementCollector,
-    WorkerCollector,
-)
+from gateway.admission.quota_metrics import quota_families
+from gateway.monitoring.worker_metrics import conflict_family, worker_families
 
 if TYPE_CHECKING:
     from gateway.app import App
@@ -100,14 +96,15 @@ def register_metrics(app: App) -> None:
         "Energy of those of these loads that no query has used so far.",
         lambda: preloads.unused.joules,
     )
-    metrics.register(QuotaCollector(app.quotas))
-    metrics.register(WorkerCollector(app.dispatcher.workers, app.dispatcher.paces))
+    metrics.add(
+        *quota_families(app.quotas),
+        *worker_families(app.dispatcher.workers, app.dispatcher.paces),
+        conflict_family(lambda: app.catalogue.conflicts),
+    )
     metrics.add_gauge("store_bytes", "Size of the store of engines.", lambda: app.store.used_bytes)
     metrics.add_gauge(
         "store_available", "Whether the store of engines can be used.", lambda: not app.store.fault
     )
-    metrics.register(PlacementCollector(app.dispatcher.workers))
-    metrics.register(ConflictCollector(lambda: app.catalogue.conflicts))
     metrics.add_gauge(
         "unread_response_bytes",
         "Bytes of responses that clients have not read yet.",

@@ -43,8 +43,6 @@ JOB_BUCKETS: Final = Buckets(
     *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0),
     *(300.0, 600.0, 1800.0, 3600.0, 14_400.0, 86_400.0),
 )
-HISTOGRAMS: Final = ("queue", "run", "estimated_run", "excess")
-"""Attributes of `WorkMetrics` that are histograms."""
 MAX_TENANTS: Final = 100
 """Number of tenants with series of their own: clients choose the names, and any number of them."""
 DEFAULT: Final = "default"
@@ -180,7 +178,7 @@ class WorkMetrics:
         run: time from the first dispatch to completion.
     """
 
-    __slots__ = ("outcomes", "violations", *HISTOGRAMS)
+    __slots__ = ("estimated_run", "excess", "outcomes", "queue", "run", "violations")
 
     def __init__(self, buckets: Buckets) -> None:
         self.outcomes: dict[str, int] = {}
@@ -204,19 +202,6 @@ class WorkMetrics:
         """Count a missed deadline and record by how much it was missed."""
         self.violations += 1
         self.excess.observe(excess_s)
-
-    def read(self) -> WorkState:
-        """Return a snapshot."""
-        distributions = {name: getattr(self, name).read() for name in HISTOGRAMS}
-        return WorkState(self.outcomes.copy(), self.violations, distributions)
-
-
-class WorkState(NamedTuple):
-    """Snapshot of `WorkMetrics`."""
-
-    outcomes: dict[str, int]
-    violations: int
-    distributions: dict[str, Distribution]
 
 
 class VariantMetrics:

@@ -1,23 +1,17 @@
-"""Collector of the metrics of requests, jobs and queries per engine."""
+"""Metrics of requests, jobs and queries per engine, and per tenant."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
-from gateway.monitoring.collectors import (
-    SnapshotCollector,
-    add_distribution,
-    counter,
-    gauge,
-    histogram,
-)
+from gateway.monitoring.families import counter, gauge, histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from prometheus_client.core import Metric
-
-    from gateway.monitoring.counts import EngineMetrics, WorkState
+    from gateway.monitoring.counts import EngineMetrics, TenantCounts, TenantState, WorkMetrics
+    from gateway.monitoring.families import Family, Series
 
 _HISTOGRAMS: Final = {
     "queue": ("queue_seconds", "Time from arrival to the first dispatch."),
@@ -30,105 +24,114 @@ _HISTOGRAMS: Final = {
 }
 
 
-class EngineState(NamedTuple):
-    """Snapshot of `EngineMetrics`."""
+def engine_families(engines: Mapping[str, EngineMetrics]) -> Iterator[Family]:
+    """Yield the families of all engines."""
 
-    name: str
-    request: WorkState
-    job: WorkState
-    queries: int
-    labelled: int
-    correct: int
-    variants: dict[str, int]
-    accuracy: float
-    effective_accuracy: float
-    floor_violations: int
+    def each(value: Callable[[EngineMetrics], float]) -> Callable[[], Iterator[Series]]:
+        return lambda: (([name], value(engine)) for name, engine in engines.items())
 
+    def with_variants(value: Callable[[EngineMetrics], float]) -> Callable[[], Iterator[Series]]:
+        return lambda: (([name], value(each)) for name, each in engines.items() if each.variants)
 
-class EngineCollector(SnapshotCollector[list[EngineState]]):
-    """Collector of the metrics of all engines."""
-
-    def __init__(self, engines: Mapping[str, EngineMetrics]) -> None:
-        super().__init__()
-        self._engines = engines
-
-    def read(self) -> list[EngineState]:
-        """Return a snapshot of all engines."""
-        return [
-            EngineState(
-                name,
-                engine.requests.read(),
-                engine.jobs.read(),
-                engine.queries,
-                engine.labelled,
-                engine.correct,
-                {variant: each.queries for variant, each in engine.variants.items()},
-                engine.accuracy,
-                engine.effective_accuracy,
-                engine.floor_violations,
-            )
-            for name, engine in self._engines.items()
-        ]
-
-    def families(self, state: list[EngineState]) -> Iterator[Metric]:
-        """Yield the families of requests, jobs and queries."""
-        yield from _work_families("request", "requests", [(e.name, e.request) for e in state])
-        yield from _work_families("job", "jobs", [(e.name, e.job) for e in state])
-        queries = counter("queries", "Completed queries of requests and jobs.", "engine")
-        labelled = counter("labelled_queries", "Queries of jobs with a known label.", "engine")
-        correct = counter("correct_queries", "Labelled queries answered correctly.", "engine")
-        for engine in state:
-            queries.add_metric([engine.name], engine.queries)
-            labelled.add_metric([engine.name], engine.labelled)
-            correct.add_metric([engine.name], engine.correct)
-        yield from (queries, labelled, correct)
-        yield from _variant_families([engine for engine in state if engine.variants])
-
-
-def _variant_families(engines: list[EngineState]) -> Iterator[Metric]:
-    """Yield the families of engines with variants."""
-    queries = counter(
-        "variant_queries", "Completed queries, by variant of the engine.", "engine", "variant"
+    yield from _work_families("request", "requests", engines, attrgetter("requests"))
+    yield from _work_families("job", "jobs", engines, attrgetter("jobs"))
+    yield counter(
+        "queries", "Completed queries of requests and jobs.", each(lambda e: e.queries), "engine"
     )
-    accuracy = counter(
-        "request_accuracy",
-        "Sum of the accuracies of the variants that answered requests in time.",
+    yield counter(
+        "labelled_queries",
+        "Queries of jobs with a known label.",
+        each(lambda e: e.labelled),
         "engine",
     )
-    effective = gauge(
+    yield counter(
+        "correct_queries",
+        "Labelled queries answered correctly.",
+        each(lambda e: e.correct),
+        "engine",
+    )
+    yield counter(
+        "variant_queries",
+        "Completed queries, by variant of the engine.",
+        lambda: (
+            ([name, variant], metrics.queries)
+            for name, engine in engines.items()
+            for variant, metrics in engine.variants.items()
+        ),
+        "engine",
+        "variant",
+    )
+    yield counter(
+        "request_accuracy",
+        "Sum of the accuracies of the variants that answered requests in time.",
+        with_variants(lambda e: e.accuracy),
+        "engine",
+    )
+    yield gauge(
         "effective_accuracy",
         "Mean accuracy of the answers to requests since the start; late and missing ones count "
         "as 0.",
+        with_variants(lambda e: e.effective_accuracy),
         "engine",
     )
-    violations = counter(
-        "floor_violations", "Requests answered by a variant below their floor.", "engine"
+    yield counter(
+        "floor_violations",
+        "Requests answered by a variant below their floor.",
+        with_variants(lambda e: e.floor_violations),
+        "engine",
     )
-    for engine in engines:
-        for variant, count in engine.variants.items():
-            queries.add_metric([engine.name, variant], count)
-        accuracy.add_metric([engine.name], engine.accuracy)
-        effective.add_metric([engine.name], engine.effective_accuracy)
-        violations.add_metric([engine.name], engine.floor_violations)
-    yield from (queries, accuracy, effective, violations)
 
 
 def _work_families(
-    kind: str, plural: str, engines: list[tuple[str, WorkState]]
-) -> Iterator[Metric]:
-    ended = counter(plural, f"Ended {plural}, by outcome.", "engine", "outcome")
-    violations = counter(
+    kind: str,
+    plural: str,
+    engines: Mapping[str, EngineMetrics],
+    work_of: Callable[[EngineMetrics], WorkMetrics],
+) -> Iterator[Family]:
+    def each(name: str) -> Callable[[], Iterator[Series]]:
+        return lambda: (
+            ([engine], getattr(work_of(metrics), name).read())
+            for engine, metrics in engines.items()
+        )
+
+    yield counter(
+        plural,
+        f"Ended {plural}, by outcome.",
+        lambda: (
+            ([engine, outcome], count)
+            for engine, metrics in engines.items()
+            for outcome, count in work_of(metrics).outcomes.items()
+        ),
+        "engine",
+        "outcome",
+    )
+    yield counter(
         f"{kind}_deadline_violations",
         f"Missed deadlines of {plural}: late, expired, rejected or failed.",
+        lambda: (([engine], work_of(metrics).violations) for engine, metrics in engines.items()),
         "engine",
     )
-    for engine, work in engines:
-        for outcome, count in work.outcomes.items():
-            ended.add_metric([engine, outcome], count)
-        violations.add_metric([engine], work.violations)
-    yield from (ended, violations)
     for name, (suffix, text) in _HISTOGRAMS.items():
-        family = histogram(f"{kind}_{suffix}", f"{plural.capitalize()}: {text}", "engine")
-        for engine, work in engines:
-            add_distribution(family, [engine], work.distributions[name])
-        yield family
+        yield histogram(f"{kind}_{suffix}", f"{plural.capitalize()}: {text}", each(name), "engine")
+
+
+def tenant_families(tenants: TenantCounts) -> Iterator[Family]:
+    """Yield the families of requests and jobs per tenant."""
+
+    def each(counts: Callable[[TenantState], dict[str, int]]) -> Callable[[], Iterator[Series]]:
+        return lambda: (
+            ([tenant, outcome], count)
+            for tenant, state in tenants.by_label.items()
+            for outcome, count in counts(state).items()
+        )
+
+    labels = ("tenant", "outcome")
+    yield counter(
+        "tenant_requests",
+        "Ended requests by tenant and outcome.",
+        each(lambda state: state.requests),
+        *labels,
+    )
+    yield counter(
+        "tenant_jobs", "Ended jobs by tenant and outcome.", each(lambda state: state.jobs), *labels
+    )

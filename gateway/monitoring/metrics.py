@@ -11,16 +11,15 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from gateway.monitoring.collectors import SnapshotCollector, ValueCollector
 from gateway.monitoring.counts import EngineMetrics, TenantCounts
-from gateway.monitoring.engine_metrics import EngineCollector
-from gateway.monitoring.tenant_metrics import TenantCollector
+from gateway.monitoring.engine_metrics import engine_families, tenant_families
+from gateway.monitoring.families import FamilyCollector, counter, gauge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from gateway.fleet.worker import CompletedQueries
+    from gateway.monitoring.families import Family
 
 
 class Metrics:
@@ -39,18 +38,13 @@ class Metrics:
             collector(registry=self.registry)
         build = Info("synergai_build", "Version of the gateway.", registry=self.registry)
         build.info({"version": version("synergai")})
-        self._collectors: list[SnapshotCollector[Any]] = []
         self._engines: dict[str, EngineMetrics] = {}
-        self._values = ValueCollector()
+        self._families = FamilyCollector()
+        self.registry.register(self._families)
         self.tenants = TenantCounts()
         self.refused_agents = 0
         self.stale_reports = 0
-        for snapshots in (
-            EngineCollector(self._engines),
-            TenantCollector(self.tenants),
-            self._values,
-        ):
-            self.register(snapshots)
+        self.add(*engine_families(self._engines), *tenant_families(self.tenants))
         self.add_counter(
             "refused_agents",
             "Agents whose connection was closed for an invalid message.",
@@ -62,18 +56,17 @@ class Metrics:
             lambda: self.stale_reports,
         )
 
-    def register(self, collector: SnapshotCollector[Any]) -> None:
-        """Add a collector."""
-        self._collectors.append(collector)
-        self.registry.register(collector)
+    def add(self, *families: Family) -> None:
+        """Add metric families."""
+        self._families.add(*families)
 
     def add_counter(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a counter with the value that `read` returns; it is called on the event loop."""
-        self._values.add_counter(name, text, read)
+        self.add(counter(name, text, lambda: [((), read())]))
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a gauge with the value that `read` returns; it is called on the event loop."""
-        self._values.add_gauge(name, text, read)
+        self.add(gauge(name, text, lambda: [((), read())]))
 
     def engine(self, name: str) -> EngineMetrics:
         """Return the metrics of an engine, which must exist to keep the label set bounded."""
@@ -94,8 +87,7 @@ class Metrics:
 
     def snapshot(self) -> None:
         """Take a snapshot of all metrics; call on the event loop."""
-        for collector in self._collectors:
-            collector.snapshot()
+        self._families.snapshot()
 
     async def render(self) -> bytes:
         """Return all metrics in Prometheus' text format, rendered in a thread."""

@@ -1,13 +1,12 @@
 """Our collectors against prometheus_client, and their figures."""
 
-from typing import TypeVar
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, Metric, generate_latest
 
-from gateway.monitoring.collectors import SnapshotCollector
 from gateway.monitoring.counts import (
     JOB_BUCKETS,
     REQUEST_BUCKETS,
@@ -15,10 +14,10 @@ from gateway.monitoring.counts import (
     EngineMetrics,
     TenantCounts,
 )
-from gateway.monitoring.engine_metrics import EngineCollector
+from gateway.monitoring.engine_metrics import engine_families, tenant_families
+from gateway.monitoring.families import Family, FamilyCollector
 from gateway.monitoring.outcomes import job_outcome, request_outcome
-from gateway.monitoring.tenant_metrics import TenantCollector
-from gateway.monitoring.worker_metrics import WorkerCollector
+from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName, JobState, WorkerId
 from synergai.errors import (
     Cancelled,
@@ -33,8 +32,6 @@ from synergai.errors import (
 )
 from tests.unit.gateway.conftest import GatewayHarness
 
-StateT = TypeVar("StateT")
-
 
 def exposed(metrics: list[Metric], name: str) -> list[str]:
     registry = CollectorRegistry()
@@ -43,7 +40,9 @@ def exposed(metrics: list[Metric], name: str) -> list[str]:
     return [line for line in lines if line.startswith(name) and "_created" not in line]
 
 
-def collected(collector: SnapshotCollector[StateT]) -> list[Metric]:
+def collected(families: Iterable[Family]) -> list[Metric]:
+    collector = FamilyCollector()
+    collector.add(*families)
     collector.snapshot()
     return list(collector.collect())
 
@@ -61,7 +60,7 @@ def test_histogram_is_exposed_as_by_prometheus_client(
     for seconds in data.draw(st.lists(durations, max_size=12)):
         theirs.labels("digits").observe(seconds)
         (ours.requests if kind == "request" else ours.jobs).queue.observe(seconds)
-    families = [f for f in collected(EngineCollector({"digits": ours})) if f.name == name]
+    families = [f for f in collected(engine_families({"digits": ours})) if f.name == name]
     assert exposed(families, name) == exposed(list(theirs.collect()), name)
 
 
@@ -70,7 +69,7 @@ def test_requests_and_jobs_are_counted_separately_by_outcome() -> None:
     for outcome in ("ok", "ok", "cancelled"):
         metrics.requests.count(outcome)
     metrics.jobs.count("late")
-    families = collected(EngineCollector({"digits": metrics}))
+    families = collected(engine_families({"digits": metrics}))
     assert exposed(families, "synergai_requests_total") == [
         'synergai_requests_total{engine="digits",outcome="ok"} 2.0',
         'synergai_requests_total{engine="digits",outcome="cancelled"} 1.0',
@@ -82,7 +81,8 @@ def test_requests_and_jobs_are_counted_separately_by_outcome() -> None:
 
 def test_scrape_shows_the_last_snapshot() -> None:
     metrics = EngineMetrics()
-    collector = EngineCollector({"digits": metrics})
+    collector = FamilyCollector()
+    collector.add(*engine_families({"digits": metrics}))
     assert list(collector.collect()) == []
     collector.snapshot()
     metrics.queries += 1
@@ -129,7 +129,7 @@ def test_tenants_beyond_the_limit_share_a_label() -> None:
     for tenant in ("", "lab", "shop", "lab", "other", "kiosk"):
         tenants.count_request(tenant, "ok")
     tenants.count_job("shop", "ok")
-    families = collected(TenantCollector(tenants))
+    families = collected(tenant_families(tenants))
     assert exposed(families, "synergai_tenant_requests_total") == [
         'synergai_tenant_requests_total{outcome="ok",tenant="default"} 1.0',
         'synergai_tenant_requests_total{outcome="ok",tenant="lab"} 2.0',
@@ -154,7 +154,7 @@ async def test_worker_has_its_load_and_the_error_of_its_estimates(
         (WorkerId("w1"), EngineName("echo")): 1.25,
         (WorkerId("gone"), EngineName("echo")): 9.0,
     }
-    families = collected(WorkerCollector(lambda: [worker], lambda: paces))
+    families = collected(worker_families(lambda: [worker], lambda: paces))
     values = {
         (sample.name.removeprefix("synergai_worker_"), *sample.labels.values()): sample.value
         for family in families

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.access.table import AccessTable, Quota
-from gateway.admission.quota_metrics import QuotaCollector
+from gateway.admission.quota_metrics import quota_families
 from gateway.admission.quotas import TenantQuotas
 from gateway.admission.tenant_usage import TenantUsage
 from gateway.admission.token_bucket import TokenBucket
+from gateway.monitoring.families import FamilyCollector
 from synergai.errors import Overloaded, QuotaExceeded
 from synergai.runtime.clock import Clock
 
@@ -279,7 +280,8 @@ def test_metrics_have_rejections_usage_and_limits_of_a_bounded_number_of_tenants
         with pytest.raises(QuotaExceeded):
             quotas.call(f"tenant-{number}", "peer", stream=True).__enter__()
     registry = CollectorRegistry()
-    collector = QuotaCollector(quotas)
+    collector = FamilyCollector()
+    collector.add(*quota_families(quotas))
     registry.register(collector)
     collector.snapshot()
 

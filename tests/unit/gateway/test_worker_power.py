@@ -7,7 +7,8 @@ import pytest
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.fleet.power import WorkerPower
 from gateway.hub.registration import worker_from_registration
-from gateway.monitoring.worker_metrics import WorkerCollector
+from gateway.monitoring.families import FamilyCollector
+from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName
 from synergai.errors import InvalidInput
 from synergai.protocol.hub import HUB_VERSION
@@ -86,7 +87,8 @@ def test_metrics_cover_only_measured_machines() -> None:
     for worker in (board, cloud):
         worker.power.add_compute(DIGITS, 1.0)
     board.power.update(draw(14.0), now=2.0)
-    collector = WorkerCollector(lambda: [board, cloud], dict)
+    collector = FamilyCollector()
+    collector.add(*worker_families(lambda: [board, cloud], dict))
     collector.snapshot()
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value

@@ -1,0 +1,90 @@
+"""Metric families: read on the event loop, rendered by another thread.
+
+The instruments of ``prometheus_client`` would take a lock for each count; here, only the event loop
+changes or reads the numbers. At a scrape it takes a snapshot of them, which another thread renders.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from gateway.monitoring.counts import Distribution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from prometheus_client.core import Metric
+
+    Series: TypeAlias = tuple[Sequence[str], float | Distribution]
+
+PREFIX: Final = "synergai_"
+
+
+class Family(NamedTuple):
+    """A metric family.
+
+    Attributes:
+        new: returns the library's family of this kind, without series.
+        read: returns the label values and the value of each series; called on the event loop.
+    """
+
+    new: Callable[..., Any]
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    read: Callable[[], Iterable[Series]]
+
+    def render(self, series: Iterable[Series]) -> Metric:
+        """Return the family with some series, in the library's form."""
+        family = self.new(PREFIX + self.name, self.text, labels=self.labels)
+        for labels, value in series:
+            if isinstance(value, Distribution):
+                counts = zip(value.buckets.labels, accumulate(value.counts), strict=True)
+                family.add_metric(labels, list(counts), value.total)
+            else:
+                family.add_metric(labels, value)
+        return family  # type: ignore[no-any-return]  # the library's families share no `add_metric`
+
+
+def counter(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> Family:
+    """Return a counter family; its series get the suffix ``_total``."""
+    return Family(CounterMetricFamily, name, text, labels, read)
+
+
+def gauge(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> Family:
+    """Return a gauge family."""
+    return Family(GaugeMetricFamily, name, text, labels, read)
+
+
+def histogram(name: str, text: str, read: Callable[[], Iterable[Series]], *labels: str) -> Family:
+    """Return a histogram family; its values are distributions."""
+    return Family(HistogramMetricFamily, name, text, labels, read)
+
+
+class FamilyCollector(Collector):
+    """Collector of metric families from a snapshot of their series."""
+
+    def __init__(self) -> None:
+        self._families: list[Family] = []
+        self._snapshot: list[tuple[Family, list[Series]]] = []
+
+    def add(self, *families: Family) -> None:
+        """Add families."""
+        self._families.extend(families)
+
+    def snapshot(self) -> None:
+        """Read all series for the next `collect`; call on the event loop."""
+        self._snapshot = [(family, list(family.read())) for family in self._families]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of the last snapshot; safe in any thread."""
+        for family, series in self._snapshot:
+            yield family.render(series)
