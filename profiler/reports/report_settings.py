@@ -17,7 +17,7 @@ from synergai.simulator.simulator_settings import (
     RECONSTRUCTED_PROFILE,
     ExperimentNames,
     PolicyNames,
-    SweepSettings,
+    SimulatorSettings,
     checked_seeds,
 )
 from synergai.simulator.workload import EXPERIMENTS
@@ -73,9 +73,9 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
         bool, OptionName("json"), "Print JSON: the files written, and the findings."
     ] = False
 
-    def sweep(self) -> SweepSettings:
+    def sweep(self) -> SimulatorSettings:
         """Return what to simulate."""
-        return SweepSettings(
+        return SimulatorSettings(
             profile=self.dictionary,
             experiments=self.experiments,
             policies=self.policies,

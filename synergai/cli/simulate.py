@@ -8,11 +8,10 @@ import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
-from synergai.simulator.simulator_settings import SimulatorSettings, parse_seeds
+from synergai.simulator.simulator_settings import SimulatorSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from synergai.simulator.results import SimulationResult
     from synergai.simulator.workload import Profile
@@ -26,26 +25,21 @@ def simulate(settings: SimulatorSettings) -> None:
     setup is paid.
     """
     require("numpy")
-    if settings.plots is not None:
-        require("matplotlib")
     if settings.bounds:
         require("highspy")
     from synergai.simulator.sweep import load_profile
 
-    profile = load_profile(settings)
-    results = _simulate_all(settings, profile)
+    results = _simulate_all(settings, load_profile(settings))
     if settings.as_json:
         print_json([result.record() for result in results])
     else:
         _print_tables(settings, results)
-    if settings.plots is not None:
-        _plot(settings, settings.plots, profile, results)
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 app.command(
     epilog="Example: [bold]synergai simulate --policies synergai,malleable --seeds 0-9 "
-    "--sessions warm --plots plots[/bold]",
+    "--sessions warm[/bold]",
 )(settings_command(SimulatorSettings, simulate))
 
 
@@ -82,20 +76,3 @@ def _loads(results: Sequence[SimulationResult], policy: str) -> list[str]:
     seconds = sum(each.useless_loads_s or 0.0 for each in runs) / len(runs)
     joules = sum(each.useless_joules or 0.0 for each in runs) / len(runs)
     return [policy, f"{loads:.1f}", f"{seconds:.0f}", f"{joules / 1000:.1f}"]
-
-
-def _plot(
-    settings: SimulatorSettings, folder: Path, profile: Profile, results: Sequence[SimulationResult]
-) -> None:
-    from synergai.runtime.figures import save
-    from synergai.simulator.plots import draw_comparison
-    from synergai.simulator.sweep import make_workload, run
-    from synergai.simulator.timeline import plot_timeline
-
-    comparison = draw_comparison(results, settings.policies, settings.simulated)
-    save(comparison, folder / "comparison.png")
-    experiment, seed = settings.simulated[-1], parse_seeds(settings.seeds)[0]
-    workload = make_workload(settings, profile, experiment, seed)
-    for policy in settings.policies:
-        name = f"timeline-{experiment}-{policy}-{seed}.png"
-        plot_timeline(run(settings, workload, policy), folder / name)

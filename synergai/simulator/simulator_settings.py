@@ -136,8 +136,10 @@ class DemandSettings(WorkloadSettings, frozen=True, kw_only=True):
     ] = None
 
 
-class SweepSettings(DemandSettings, frozen=True, kw_only=True):
-    """The experiments, policies and seeds to simulate."""
+class SimulatorSettings(DemandSettings, frozen=True, kw_only=True):
+    """Settings of ``synergai simulate``: the experiments, policies and seeds."""
+
+    env_prefix = "SYNERGAI_SIMULATE_"
 
     predefined: Annotated[
         _PredefinedConfigurations,
@@ -199,14 +201,6 @@ class SweepSettings(DemandSettings, frozen=True, kw_only=True):
             return self.experiments
         by_demand = {EXPERIMENTS[name].demand: name for name in reversed(self.experiments)}
         return tuple(name for name in self.experiments if name in by_demand.values())
-
-
-class SimulatorSettings(SweepSettings, frozen=True, kw_only=True):
-    """Settings of ``synergai simulate``."""
-
-    env_prefix = "SYNERGAI_SIMULATE_"
-
-    plots: Annotated[Path | None, "Directory for plots."] = None
 
 
 class CapacitySettings(DemandSettings, frozen=True, kw_only=True):

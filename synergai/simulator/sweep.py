@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.simulator.simulation import Run
-    from synergai.simulator.simulator_settings import SweepSettings
+    from synergai.simulator.simulator_settings import SimulatorSettings
     from synergai.simulator.workload import Arrival, Workload
 
 Value = TypeVar("Value")
@@ -30,13 +30,13 @@ _GIB: Final = 1 << 30
 PROFILE_AGNOSTIC: Final = ("be", "lru", "mru", "rr", "slo_mael", "srr")
 
 
-def load_profile(settings: SweepSettings) -> Profile:
+def load_profile(settings: SimulatorSettings) -> Profile:
     """Load the profile named in the settings."""
     return Profile(load_dictionary(settings.profile))
 
 
 def make_workload(
-    settings: SweepSettings, profile: Profile, experiment: str, seed: int
+    settings: SimulatorSettings, profile: Profile, experiment: str, seed: int
 ) -> Workload:
     """Return the workload of one experiment and seed."""
     fleet = fleet_of(settings, profile)
@@ -73,7 +73,7 @@ def arrivals_of(
     return given, count
 
 
-def fleet_of(settings: SweepSettings, profile: Profile) -> dict[WorkerClass, int]:
+def fleet_of(settings: SimulatorSettings, profile: Profile) -> dict[WorkerClass, int]:
     """Return the number of workers by class; empty for one of each."""
     return by_class(settings.fleet, profile)
 
@@ -86,7 +86,7 @@ def by_class(values: Mapping[str, Value], profile: Profile) -> dict[WorkerClass,
     }
 
 
-def run(settings: SweepSettings, workload: Workload, policy: str) -> Run:
+def run(settings: SimulatorSettings, workload: Workload, policy: str) -> Run:
     """Simulate one policy and audit the run."""
     known = set(workload.profile.classes)
     options = {name: text for name, text in settings.predefined.items() if name in known}
@@ -96,7 +96,7 @@ def run(settings: SweepSettings, workload: Workload, policy: str) -> Run:
     return ran
 
 
-def simulate_all(settings: SweepSettings, profile: Profile) -> Iterator[tuple[Run, int | None]]:
+def simulate_all(settings: SimulatorSettings, profile: Profile) -> Iterator[tuple[Run, int | None]]:
     """Simulate all combinations of experiments, seeds and policies.
 
     Yields:
@@ -114,7 +114,7 @@ def simulate_all(settings: SweepSettings, profile: Profile) -> Iterator[tuple[Ru
                 yield run(settings, workload, policy), bound
 
 
-def sweep(settings: SweepSettings, profile: Profile) -> Iterator[SimulationResult]:
+def sweep(settings: SimulatorSettings, profile: Profile) -> Iterator[SimulationResult]:
     """Simulate and measure all combinations of experiments, seeds and policies.
 
     Yields:
@@ -124,6 +124,6 @@ def sweep(settings: SweepSettings, profile: Profile) -> Iterator[SimulationResul
         yield replace(summarize(ran), violations_at_least=bound)
 
 
-def run_count(settings: SweepSettings) -> int:
+def run_count(settings: SimulatorSettings) -> int:
     """Return the number of runs of a sweep."""
     return len(settings.simulated) * len(parse_seeds(settings.seeds)) * len(settings.policies)

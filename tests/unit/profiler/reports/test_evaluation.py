@@ -47,7 +47,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.recording import read_log
-from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SweepSettings
+from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.sweep import simulate_all
 from synergai.simulator.workload import Profile
 
@@ -56,7 +56,7 @@ BASELINES = ("rr", "srr", "lru", "mru", "be")
 
 def a_study(profile: Profile, *, policies: Iterable[str], **options: object) -> Study:
     values = {"policies": ",".join(policies), **options}
-    settings = SweepSettings.load({name: str(value) for name, value in values.items()}, None)
+    settings = SimulatorSettings.load({name: str(value) for name, value in values.items()}, None)
     return Study(outcome_of_run(run, bound) for run, bound in simulate_all(settings, profile))
 
 
