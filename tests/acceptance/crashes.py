@@ -8,8 +8,6 @@ acknowledged job must have succeeded, its executions must cover its queries exac
 journal must have no other jobs.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib
@@ -26,12 +24,12 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-import psutil
 
-from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
+from tests.acceptance.fleets import HOST, KilledFleet
 from tests.acceptance.planted_faults import PLANTS, plant
+from tests.acceptance.scripts import verdict
 
 ENGINE: Final = "onnx_identity"
 AGENTS: Final = ("left", "right")
@@ -41,7 +39,7 @@ LONG_QUERIES: Final = 4000
 LONG_SHARE: Final = 0.02
 PAUSE_S: Final = 0.8
 """Mean time between a restart and the next kill."""
-VICTIMS: Final = {"gateway": 0.35, "left": 0.25, "right": 0.25, "engine host": 0.15}
+VICTIMS: Final = {"gateway": 0.35, "left": 0.25, "right": 0.25, HOST: 0.15}
 """What is killed, and how often."""
 _VERIFIERS: Final = 8
 
@@ -137,7 +135,7 @@ def submit_all(
                 submissions -= 1
 
 
-def kill_all(fleet: Fleet, progress: Progress, rng: random.Random) -> None:
+def kill_all(fleet: KilledFleet, progress: Progress, rng: random.Random) -> None:
     """Kill at random moments and restart what was killed."""
     began = time.monotonic()
     while progress.killed.total() < progress.kills:
@@ -152,49 +150,6 @@ def kill_all(fleet: Fleet, progress: Progress, rng: random.Random) -> None:
             print(
                 f"{kills} kills, {len(progress.acknowledged):,} jobs, {elapsed:.0f} s", flush=True
             )
-
-
-class Fleet:
-    """A fleet whose processes are killed and restarted.
-
-    Args:
-        directory: folder of its models, state and logs.
-        options: further options of the gateway.
-        prefix: prefix of the gateway's command.
-    """
-
-    def __init__(self, directory: Path, options: Sequence[str], prefix: Sequence[str]) -> None:
-        self.local = LocalFleet(directory / "run")
-        self._models = directory / "models"
-        self._options = options
-        self._prefix = prefix
-        build(ENGINE, self._models)
-
-    def start(self) -> None:
-        """Start gateway and agents, and wait for them."""
-        for name in ("gateway", *AGENTS):
-            self._start(name)
-        self.local.wait_for_workers(len(AGENTS))
-
-    def kill(self, victim: str, rng: random.Random) -> bool:
-        """Kill a process and restart it; return False if there is none to kill."""
-        if victim == "engine host":
-            with contextlib.suppress(psutil.NoSuchProcess):
-                agent = psutil.Process(self.local.agents[rng.choice(AGENTS)].pid)
-                if hosts := agent.children():
-                    rng.choice(hosts).kill()
-                    return True
-            return False
-        self.local.kill(victim)
-        time.sleep(rng.uniform(0.0, 0.2))
-        self._start(victim)
-        return True
-
-    def _start(self, name: str) -> None:
-        if name == "gateway":
-            self.local.start_gateway(self._options, self._prefix)
-        else:
-            self.local.start_agent(name, models=self._models, options=["--threads", "1"])
 
 
 def wait_for_all(
@@ -257,8 +212,15 @@ def run(kills: int, jobs: int, seed: int, directory: Path, faults: Sequence[str]
     rng = random.Random(seed)
     sizes = job_sizes(jobs, rng)
     progress = Progress(kills, jobs)
-    # The default number of ended jobs to keep is that of the full size.
-    fleet = Fleet(directory, ["--kept-jobs", str(2 * jobs)], plant(directory, faults))
+    build(ENGINE, directory / "models")
+    fleet = KilledFleet(
+        directory / "run",
+        directory / "models",
+        AGENTS,
+        # The default number of ended jobs to keep is that of the full size.
+        gateway=["--kept-jobs", str(2 * jobs)],
+        prefix=plant(directory, faults),
+    )
     began = time.monotonic()
     with fleet.local as local:
         fleet.start()
@@ -307,10 +269,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
         found = run(arguments.kills, arguments.jobs, arguments.seed, directory, arguments.plant)
-    for line in found[:20]:
-        print(line)
-    print(f"{arguments.kills} kills, {arguments.jobs} jobs: {len(found)} errors")
-    return 1 if found else 0
+    return verdict(found, f"{arguments.kills} kills, {arguments.jobs} jobs: ")
 
 
 if __name__ == "__main__":

@@ -37,16 +37,15 @@ import psutil
 import uvloop
 
 from synergai import Client
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import EngineName
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import ProfileEntry
-from synergai.profiles.store import DictionaryStore
 from synergai.protocol.tls import ClientTls
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from tests.acceptance import hostile_messages as hostile
 from tests.acceptance.crashes import find_errors as find_job_errors
 from tests.acceptance.crashes import find_journal_errors
+from tests.acceptance.fleets import HOST, KilledFleet
 from tests.acceptance.hostile_senders import (
     FORBIDDEN,
     Connections,
@@ -61,7 +60,9 @@ from tests.acceptance.hostile_senders import (
 )
 from tests.acceptance.planted_faults import PLANTS, plant
 from tests.acceptance.processes import Usage, find_bugs, resident_by_mapping, usage
+from tests.acceptance.scripts import verdict
 from tests.calls import raw_stream
+from tests.emulated_engines import write_emulated_engines
 
 ENGINE: Final = EngineName("steady")
 QUERY_S: Final = 0.02
@@ -82,7 +83,7 @@ AFTER_KILL_S: Final = 8.0
 """Time after a restart whose requests do not count: detection, start and backlog."""
 BEFORE_KILL_S: Final = DEADLINE_S
 """Requests that arrived this long before a kill may have been running."""
-VICTIMS: Final = {"agent": 0.45, "engine host": 0.3, "gateway": 0.25}
+VICTIMS: Final = {**dict.fromkeys(AGENTS, 0.15), HOST: 0.3, "gateway": 0.25}
 GOODPUT_SHARE: Final = 0.9
 GROWTH_MB_PER_H: Final = 1.0
 NOISE_MB: Final = 0.25
@@ -374,36 +375,21 @@ _CHANNEL_OPTIONS: Final = [
 # --- faults -------------------------------------------------------------------------------
 
 
-class Fleet:
-    """A fleet whose processes are killed and restarted.
-
-    Args:
-        directory: folder of its models, state and logs.
-        faults: faults to plant in the gateway.
+class Kills:
+    """Kills of a fleet's processes.
 
     Attributes:
-        local: the processes.
+        fleet: the processes.
         killed: kills by victim.
-        kills: the seconds around them.
+        intervals: the seconds around them.
     """
 
-    def __init__(self, directory: Path, faults: Sequence[str]) -> None:
-        self.local = LocalFleet(directory / "run")
+    def __init__(self, fleet: KilledFleet) -> None:
+        self.fleet = fleet
         self.killed: collections.Counter[str] = collections.Counter()
-        self.kills: list[Interval] = []
-        self._models, self._dictionary = write_engine(directory)
-        self._prefix = plant(directory, faults)
+        self.intervals: list[Interval] = []
 
-    def start(self) -> None:
-        """Start all processes."""
-        self._start_gateway()
-        for name in AGENTS:
-            self._start_agent(name)
-        self.local.wait_for_workers(len(AGENTS))
-
-    async def kill_now_and_then(
-        self, rng: random.Random, gateway_until: float, until: float
-    ) -> None:
+    async def run(self, rng: random.Random, gateway_until: float, until: float) -> None:
         """Kill and restart; the gateway until an earlier time only."""
         while True:
             await asyncio.sleep(max(KILL_EVERY_S / 2, rng.expovariate(1 / KILL_EVERY_S)))
@@ -413,61 +399,13 @@ class Fleet:
             if not self.killed:
                 victim = "gateway"  # once in any case
             elif victim == "gateway" and time.monotonic() > gateway_until:
-                victim = "agent"
+                victim = rng.choice(AGENTS)
             began = time.monotonic()
             # Starting a gateway blocks until it is ready.
-            if await asyncio.to_thread(self._kill, victim, rng.choice(AGENTS)):
+            if await asyncio.to_thread(self.fleet.kill, victim, rng):
                 self.killed[victim] += 1
                 end = time.monotonic() + AFTER_KILL_S
-                self.kills.append(Interval(began - BEFORE_KILL_S, end))
-
-    def _kill(self, victim: str, agent: str) -> bool:
-        if victim == "gateway":
-            self.local.kill("gateway")
-            self._start_gateway()
-        elif victim == "agent":
-            self.local.kill(agent)
-            self._start_agent(agent)
-        else:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                hosts = psutil.Process(self.local.agents[agent].pid).children()
-                for host in hosts:
-                    host.kill()
-                return bool(hosts)
-            return False
-        return True
-
-    def _start_gateway(self) -> None:
-        options = ["--dictionary", str(self._dictionary), "--log-level", "warning"]
-        self.local.start_gateway(options, self._prefix)
-
-    def _start_agent(self, name: str) -> None:
-        options = ["--threads", "1", "--log-level", "warning"]
-        self.local.start_agent(name, models=self._models, options=options)
-
-
-def write_engine(directory: Path) -> tuple[Path, Path]:
-    """Write a model directory with the engine, and its dictionary; return their paths."""
-    models, dictionary = directory / "models", directory / "dictionary.db"
-    folder = models / ENGINE
-    folder.mkdir(parents=True)
-    (folder / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
-    (folder / "model.toml").write_text(
-        f"[[configurations]]\nthreads = 1\nquery_s = {QUERY_S}\nsetup_s = 0.1\n"
-    )
-    with DictionaryStore(dictionary) as store:
-        store.put_all(
-            [
-                ProfileEntry(
-                    engine=ENGINE,
-                    worker_class=WorkerClass("local"),
-                    configuration=Configuration(1),
-                    qps=1 / QUERY_S,
-                    model_load_s=0.1,
-                )
-            ]
-        )
-    return models, dictionary
+                self.intervals.append(Interval(began - BEFORE_KILL_S, end))
 
 
 class Attackers:
@@ -563,11 +501,11 @@ _STREAM: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 # --- run ----------------------------------------------------------------------------------
 
 
-async def sample_gateway(fleet: Fleet, begin: float, samples: list[Sample]) -> None:
+async def sample_gateway(local: LocalFleet, begin: float, samples: list[Sample]) -> None:
     """Sample the gateway every second from `begin` on, until cancelled."""
     await asyncio.sleep(begin - time.monotonic())
-    assert fleet.local.gateway is not None
-    gateway = psutil.Process(fleet.local.gateway.pid)
+    assert local.gateway is not None
+    gateway = psutil.Process(local.gateway.pid)
     while True:
         used = usage({"gateway": gateway})["gateway"]
         mapped = not len(samples) % MAPPED_EVERY
@@ -578,11 +516,22 @@ async def sample_gateway(fleet: Fleet, begin: float, samples: list[Sample]) -> N
 
 async def run(minutes: float, seed: int, directory: Path, faults: Sequence[str]) -> list[str]:
     """Run the test and print its figures; return the errors."""
-    fleet = Fleet(directory, faults)
+    models, dictionary = write_emulated_engines(directory, {ENGINE: QUERY_S})
+    quiet = ["--log-level", "warning"]
+    kills = Kills(
+        KilledFleet(
+            directory / "run",
+            models,
+            AGENTS,
+            gateway=["--dictionary", str(dictionary), *quiet],
+            options=quiet,
+            prefix=plant(directory, faults),
+        )
+    )
     # A gateway that is killed does not answer.
     tally, samples = Tally(FORBIDDEN - {"no answer"}), list[Sample]()
-    with fleet.local as local:
-        await asyncio.to_thread(fleet.start)
+    with kills.fleet.local as local:
+        await asyncio.to_thread(kills.fleet.start)
         load = Load(local.address, random.Random(seed))
         capacity = await load.measure_capacity()
         print(f"capacity: {capacity:.0f} queries/s; load: {LOAD * capacity:.0f}/s", flush=True)
@@ -593,10 +542,10 @@ async def run(minutes: float, seed: int, directory: Path, faults: Sequence[str])
         rest_s = until - gateway_until
         sample_from = gateway_until + min(WARM_UP_S + 10.0, rest_s / 2)
         others: list[Coroutine[None, None, None]] = [
-            fleet.kill_now_and_then(random.Random(seed), gateway_until, until),
+            kills.run(random.Random(seed), gateway_until, until),
             Attackers(local, tally, seed).run(),
-            sample_gateway(fleet, sample_from, samples),
-            print_progress(fleet, load, began),
+            sample_gateway(local, sample_from, samples),
+            print_progress(kills, load, began),
         ]
         tasks = [asyncio.create_task(each) for each in others]
         try:
@@ -613,32 +562,33 @@ async def run(minutes: float, seed: int, directory: Path, faults: Sequence[str])
         local.directory / "gateway" / "journal.db", ENGINE, len(load.acknowledged)
     )
     found += [*tally.find_errors(), *find_bugs(local.directory)]
-    found += find_goodput_errors(load.requests, fleet.kills) + find_resource_errors(samples)
-    report(fleet, load, tally, samples)
+    found += find_goodput_errors(load.requests, kills.intervals) + find_resource_errors(samples)
+    report(kills, load, tally, samples)
     return found
 
 
-async def print_progress(fleet: Fleet, load: Load, began: float) -> None:
+async def print_progress(kills: Kills, load: Load, began: float) -> None:
     """Print a line every minute."""
     while True:
         await asyncio.sleep(60.0)
-        assert fleet.local.gateway is not None
-        rss = psutil.Process(fleet.local.gateway.pid).memory_info().rss
+        gateway = kills.fleet.local.gateway
+        assert gateway is not None
+        rss = psutil.Process(gateway.pid).memory_info().rss
         print(
-            f"{time.monotonic() - began:.0f} s: {fleet.killed.total()} kills, "
+            f"{time.monotonic() - began:.0f} s: {kills.killed.total()} kills, "
             f"{len(load.acknowledged):,} jobs, gateway {rss / MB:.1f} MB",
             flush=True,
         )
 
 
-def report(fleet: Fleet, load: Load, tally: Tally, samples: Sequence[Sample]) -> None:
+def report(kills: Kills, load: Load, tally: Tally, samples: Sequence[Sample]) -> None:
     """Print the figures."""
     for row in tally.rows():
         print(row)
-    kills = ", ".join(f"{victim} {number}" for victim, number in sorted(fleet.killed.items()))
-    print(f"kills: {kills}; jobs: {len(load.acknowledged):,}; cancelled: {load.cancelled:,}")
+    killed = ", ".join(f"{victim} {number}" for victim, number in sorted(kills.killed.items()))
+    print(f"kills: {killed}; jobs: {len(load.acknowledged):,}; cancelled: {load.cancelled:,}")
     for tenant, outcomes in load.requests.items():
-        sent, share = outcomes.share(fleet.kills)
+        sent, share = outcomes.share(kills.intervals)
         failures = ", ".join(f"{name} {n:,}" for name, n in sorted(outcomes.failures.items()))
         print(
             f"{tenant}: {len(outcomes.sent_at):,} requests, {sent:,} of them outside kills with a "
@@ -680,10 +630,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="synergai-soak-") as temporary:
         directory = arguments.directory or Path(temporary)
         found = uvloop.run(run(arguments.minutes, arguments.seed, directory, arguments.plant))
-    for line in found[:20]:
-        print(line)
-    print(f"{arguments.minutes:g} minutes: {len(found)} errors")
-    return 1 if found else 0
+    return verdict(found, f"{arguments.minutes:g} minutes: ")
 
 
 if __name__ == "__main__":

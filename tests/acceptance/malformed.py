@@ -55,6 +55,7 @@ from tests.acceptance.hostile_senders import (
 )
 from tests.acceptance.planted_faults import PLANTS, plant
 from tests.acceptance.processes import Usage, find_bugs, fleet_processes, is_alive, usage
+from tests.acceptance.scripts import verdict
 
 ENGINE: Final = "onnx_identity"
 AGENT: Final = "worker"
@@ -386,10 +387,7 @@ def main() -> int:
         seen = uvloop.run(run(arguments.messages, arguments.seed, directory, arguments.plant))
     report(seen)
     found = find_errors(seen)
-    for line in found:
-        print(line)
-    print(f"{seen.tally.statuses.total():,} malformed messages: {len(found)} errors")
-    return 1 if found else 0
+    return verdict(found, f"{seen.tally.statuses.total():,} malformed messages: ")
 
 
 if __name__ == "__main__":

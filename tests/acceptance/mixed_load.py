@@ -21,17 +21,15 @@ from pathlib import Path
 import numpy as np
 
 from synergai import Client
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import EngineName, WorkerClass
 from synergai.errors import SynergaiError
-from synergai.profiles.dictionary import ProfileEntry
-from synergai.profiles.store import DictionaryStore
 from synergai.scheduling.policy import POLICIES
 from synergai.testing import LocalFleet
+from tests.emulated_engines import write_emulated_engines
 
 BATCH, LIVE, SLOW = EngineName("batch"), EngineName("live"), EngineName("slow")
 QUERY_S = {BATCH: 0.02, LIVE: 0.01, SLOW: 2.0}
 CLASS = WorkerClass("box")
-ONE = Configuration(threads=1)
 DEADLINE_S = 1.0
 REQUESTS_PER_S = 3.0
 """Per worker: 3 % of its time."""
@@ -59,30 +57,6 @@ class Mix:
         if not self.latencies_s:
             return math.nan
         return sorted(self.latencies_s)[math.ceil(0.99 * len(self.latencies_s)) - 1]
-
-
-def write_files(directory: Path) -> tuple[Path, Path]:
-    """Write a model directory with the engines, and their dictionary; return their paths."""
-    models, dictionary = directory / "models", directory / "dictionary.db"
-    for engine, query_s in QUERY_S.items():
-        folder = models / engine
-        folder.mkdir(parents=True)
-        (folder / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
-        (folder / "model.toml").write_text(
-            f"[[configurations]]\nthreads = 1\nquery_s = {query_s}\nsetup_s = 0.1\n"
-        )
-    with DictionaryStore(dictionary) as store:
-        store.put_all(
-            ProfileEntry(
-                engine=engine,
-                worker_class=CLASS,
-                configuration=ONE,
-                qps=1 / query_s,
-                model_load_s=0.1,
-            )
-            for engine, query_s in QUERY_S.items()
-        )
-    return models, dictionary
 
 
 async def send_requests(client: Client, per_s: float, until: float) -> list[float]:
@@ -193,7 +167,7 @@ async def compare(policy: str, workers: int, seconds: float) -> Comparison:
     """Run all mixes of one policy on a new fleet."""
     with tempfile.TemporaryDirectory(prefix="synergai-mixed-") as name:
         directory = Path(name)
-        models, dictionary = write_files(directory)
+        models, dictionary = write_emulated_engines(directory, QUERY_S, CLASS)
         with LocalFleet(directory / "fleet") as fleet:
             fleet.start_gateway(["--policy", policy, "--dictionary", str(dictionary)])
             for number in range(workers):

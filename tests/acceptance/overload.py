@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import EngineName
 from synergai.loadgen.traces.arrivals import arrivals, constant
-from synergai.profiles.dictionary import ProfileEntry
-from synergai.profiles.store import DictionaryStore
 from synergai.scheduling.event_log import replay
 from synergai.scheduling.events import AssignmentEnded, Dispatch, Expire, JobArrived
 from synergai.testing import LocalFleet
+from tests.acceptance.scripts import verdict
+from tests.emulated_engines import write_emulated_engines
 
-ENGINE = "slow"
+ENGINE = EngineName("slow")
 QUERY_S = 0.025
 DEADLINE_MS = 500.0
 FACTORS = (1.1, 1.5, 3.0, 10.0)
@@ -138,27 +138,8 @@ def dispatched_expired(log: Path) -> list[str]:
     return found
 
 
-def write_engine(directory: Path) -> None:
-    """Create a model directory with the emulated engine, and its configuration dictionary."""
-    folder = directory / "models" / ENGINE
-    folder.mkdir(parents=True)
-    (folder / "engine.toml").write_text('backend = "emulated"\nfile = "model.toml"\n')
-    (folder / "model.toml").write_text(
-        f"[[configurations]]\nthreads = 1\nquery_s = {QUERY_S}\nsetup_s = 0.1\n"
-    )
-    entry = ProfileEntry(
-        engine=EngineName(ENGINE),
-        worker_class=WorkerClass("local"),
-        configuration=Configuration(1),
-        qps=1 / QUERY_S,
-        model_load_s=0.1,
-    )
-    with DictionaryStore(directory / "dictionary.db") as store:
-        store.put_all([entry])
-
-
 def start(fleet: LocalFleet, directory: Path, log: Path, workers: int, policy: str) -> None:
-    """Start a gateway and agents with the engine of `write_engine`."""
+    """Start a gateway and agents with the emulated engine."""
     dictionary = str(directory / "dictionary.db")
     options = ["--dictionary", dictionary, "--event-log", str(log), "--policy", policy]
     fleet.start_gateway(options)
@@ -215,7 +196,7 @@ def measure(address: str, rate: float, seconds: float) -> LoadReport:
 
 def run(seconds: float, directory: Path, workers: int, policy: str) -> list[str]:
     """Run the test; return the errors."""
-    write_engine(directory)
+    write_emulated_engines(directory, {ENGINE: QUERY_S})
     log = directory / "events.jsonl"
     with LocalFleet(directory / "run") as fleet:
         start(fleet, directory, log, workers, policy)
@@ -243,10 +224,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
         found = run(arguments.seconds, directory, arguments.workers, arguments.policy)
-    for line in found:
-        print(line)
-    print(f"{len(found)} errors")
-    return 1 if found else 0
+    return verdict(found)
 
 
 if __name__ == "__main__":

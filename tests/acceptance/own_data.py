@@ -30,21 +30,21 @@ from typing import Final
 
 import grpc
 import numpy as np
-import psutil
 
 from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.protocol.arrays import build_request
-from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
+from tests.acceptance.fleets import HOST, KilledFleet
+from tests.acceptance.scripts import verdict
 from tests.tiny_images import picture, save_image_engines
 
 ENGINE: Final = "colours"
 MOBILENET: Final = "onnx_mobilenet_op11"
 INPUT: Final = "input:0"
 AGENTS: Final = ("left", "middle", "right")
-VICTIMS: Final = ("gateway", *AGENTS, "engine host")
+VICTIMS: Final = ("gateway", *AGENTS, HOST)
 PAUSE_S: Final = 1.5
 """Mean time between a restart and the next kill."""
 WIDTH: Final = 900
@@ -71,54 +71,6 @@ class Outcome:
     results: dict[int, jobs_pb2.JobResult] = field(default_factory=dict)
     kills: int = 0
     interruptions: int = 0
-
-
-class Fleet:
-    """Three workers and a gateway, which are killed and restarted.
-
-    Args:
-        directory: state and logs.
-        models: the model directory.
-        agents: names of the workers.
-        options: further options of their agents.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        models: Path,
-        agents: Sequence[str] = AGENTS,
-        options: Sequence[str] = (),
-    ) -> None:
-        self.local = LocalFleet(directory)
-        self.models = models
-        self.agents = agents
-        self.options = options
-
-    def start(self) -> None:
-        for name in ("gateway", *self.agents):
-            self._start(name)
-        self.local.wait_for_workers(len(self.agents))
-
-    def kill(self, victim: str, rng: random.Random) -> bool:
-        """Kill a process and restart it; return False if there is none to kill."""
-        if victim == "engine host":
-            with contextlib.suppress(psutil.NoSuchProcess):
-                agent = psutil.Process(self.local.agents[rng.choice(AGENTS)].pid)
-                if hosts := agent.children():
-                    rng.choice(hosts).kill()
-                    return True
-            return False
-        self.local.kill(victim)
-        self._start(victim)
-        return True
-
-    def _start(self, name: str) -> None:
-        if name == "gateway":
-            self.local.start_gateway()
-        else:
-            options = ["--threads", "1", *self.options]
-            self.local.start_agent(name, models=self.models, options=options)
 
 
 def image_requests() -> list[bytes]:
@@ -281,7 +233,7 @@ def disk_rate(directory: Path, size: int) -> float:
 def run(images: int, kills: int, seed: int, directory: Path) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng, outcome = random.Random(seed), Outcome()
-    fleet = Fleet(directory / "run", save_image_engines(directory / "models"))
+    fleet = KilledFleet(directory / "run", save_image_engines(directory / "models"), AGENTS)
     with fleet.local:
         fleet.start()
         client = Client(fleet.local.address, ENGINE, outcome)
@@ -322,10 +274,11 @@ def measure(images: int, directory: Path, *, own_core: bool) -> list[str]:
     outcome = Outcome()
     models = directory / "zoo"
     build(MOBILENET, models)
-    fleet = Fleet(directory / "rates", models)
+    fleet = KilledFleet(directory / "rates", models, AGENTS)
     if own_core:
         *others, last = sorted(os.sched_getaffinity(0))
-        fleet = Fleet(directory / "rates", models, AGENTS[:1], ["--cores", str(last)])
+        options = ["--cores", str(last)]
+        fleet = KilledFleet(directory / "rates", models, AGENTS[:1], options=options)
         os.sched_setaffinity(0, others)  # of this process and those that it starts
     requests = tensor_requests()
     size = sum(len(requests[index % len(requests)]) for index in range(images))
@@ -364,10 +317,7 @@ def main() -> int:
             errors = run(options.images, options.kills, options.seed, directory)
         else:
             errors = measure(options.images, directory, own_core=options.own_core)
-    for error in errors[:20]:
-        print(error)
-    print(f"{len(errors)} errors")
-    return 1 if errors else 0
+    return verdict(errors)
 
 
 if __name__ == "__main__":

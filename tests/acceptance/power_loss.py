@@ -37,6 +37,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.runtime import database
+from tests.acceptance.scripts import verdict
 
 SECTOR: Final = 512
 QUERIES: Final = 10
@@ -341,11 +342,7 @@ def main() -> int:
             Path(temporary), arguments.jobs, arguments.seed, synchronous=arguments.synchronous
         )
     errors = list(cut_all(recording, arguments.cuts, arguments.seed))
-    for line in errors[:20]:
-        print(line)
-    events = len(recording.events)
-    print(f"{arguments.cuts} cuts of {events} events: {len(errors)} errors")
-    return 1 if errors else 0
+    return verdict(errors, f"{arguments.cuts} cuts of {len(recording.events)} events: ")
 
 
 if __name__ == "__main__":

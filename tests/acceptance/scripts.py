@@ -1,4 +1,4 @@
-"""Execution of the acceptance scripts of this folder by tests."""
+"""The acceptance scripts of this folder: their execution by tests, and how they end."""
 
 import contextlib
 import os
@@ -43,3 +43,11 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
     print(output)
     assert script.returncode == 0, output + errors
     return output
+
+
+def verdict(errors: Sequence[str], subject: str = "") -> int:
+    """Print what a script found; return its exit status."""
+    for line in errors[:20]:
+        print(line)
+    print(f"{subject}{len(errors)} errors")
+    return 1 if errors else 0

@@ -28,6 +28,7 @@ import uvloop
 from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
+from tests.acceptance.scripts import verdict
 
 ENGINE = "onnx_identity"
 AGENT = "worker"
@@ -176,10 +177,7 @@ def main() -> int:
             with contextlib.suppress(KeyboardInterrupt):
                 soak(fleet, data, arguments.requests, arguments.minutes, samples)
     found = find_errors(idle, samples, len(data))
-    for line in found:
-        print(line)
-    print(f"{samples[-1].requests if samples else 0:,} requests: {len(found)} errors")
-    return 1 if found else 0
+    return verdict(found, f"{samples[-1].requests if samples else 0:,} requests: ")
 
 
 if __name__ == "__main__":

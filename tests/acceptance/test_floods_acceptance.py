@@ -1,4 +1,4 @@
-"""Clients that flood the gateway, and what other clients notice of it."""
+"""Clients with thousands of requests, calls or frames, and what other clients notice of them."""
 
 import asyncio
 import contextlib
@@ -17,6 +17,7 @@ from synergai.zoo.build import build
 from tests.acceptance.frame_flood import KINDS
 
 ENGINE = "onnx_identity"
+REQUESTS = 10_000
 RESETS = 50_000
 FLOOD_S = 5.0
 DEADLINE_S = 1.0
@@ -138,3 +139,17 @@ async def test_flood_of_frames_delays_no_other_client(tmp_path: Path, port: str,
         )
     assert p99 <= FLOOD_P99_S
     assert peak <= PEAK_BYTES
+
+
+async def test_ten_thousand_concurrent_requests_get_correct_results(tmp_path: Path) -> None:
+    with running_fleet(tmp_path) as fleet:
+        async with synergai.Client(fleet.address) as client:
+            await client.infer(ENGINE, {"x": np.zeros(1, np.float32)})
+            before = psutil.Process().memory_info().rss
+            values = np.arange(REQUESTS, dtype=np.float32)
+            requests = [client.infer(ENGINE, {"x": value.reshape(1)}) for value in values]
+            results = await asyncio.gather(*requests)
+        grown_mib = (psutil.Process().memory_info().rss - before) / (1 << 20)
+    assert [result["y"][0] for result in results] == values.tolist()
+    print(f"{grown_mib:.0f} MiB")
+    assert grown_mib < 200, f"{grown_mib:.0f} MiB for {REQUESTS:,} requests"

@@ -10,7 +10,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from synergai.testing import LocalFleet
-from tests.acceptance.overload import DEADLINE_MS, ENGINE, QUERY_S, LoadReport, write_engine
+from tests.acceptance.overload import DEADLINE_MS, ENGINE, QUERY_S, LoadReport
+from tests.emulated_engines import write_emulated_engines
 
 SECONDS = 15.0
 RATE = 10.0
@@ -67,7 +68,7 @@ def described(report: LoadReport) -> str:
 
 
 def test_flood_of_one_tenant_leaves_goodput_and_latency_of_another(tmp_path: Path) -> None:
-    write_engine(tmp_path)
+    write_emulated_engines(tmp_path, {ENGINE: QUERY_S})
     table, audit = tmp_path / "access.toml", tmp_path / "audit.log"
     hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("quiet", "noisy")}
     table.write_text(TABLE.format(**hashes))

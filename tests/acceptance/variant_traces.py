@@ -40,6 +40,7 @@ from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
 from synergai.versions import split_variant
 from synergai.zoo.build import build
+from tests.acceptance.scripts import verdict
 
 Requests = Sequence[tuple[float, EngineName]]
 
@@ -292,10 +293,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         build(MODEL, Path(temporary, "built"), lambda _: None)
         errors = asyncio.run(run(options, Path(temporary)))
-    for error in errors:
-        print(error)
-    print(f"{len(errors)} errors")
-    return 1 if errors else 0
+    return verdict(errors)
 
 
 if __name__ == "__main__":

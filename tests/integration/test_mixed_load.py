@@ -9,6 +9,7 @@ import pytest
 import synergai
 from synergai.testing import LocalFleet
 from tests.acceptance import mixed_load
+from tests.emulated_engines import write_emulated_engines
 
 
 @pytest.fixture(
@@ -19,7 +20,7 @@ def fleet(
 ) -> Iterator[tuple[LocalFleet, bool]]:
     """A gateway and one worker, and whether jobs yield to requests."""
     directory = tmp_path_factory.mktemp("mixed")
-    models, dictionary = mixed_load.write_files(directory)
+    models, dictionary = write_emulated_engines(directory, mixed_load.QUERY_S, mixed_load.CLASS)
     with LocalFleet(directory / "fleet") as fleet:
         fleet.start_gateway([*request.param, "--dictionary", str(dictionary)])
         fleet.start_agent(

@@ -19,6 +19,7 @@ from synergai.scheduling.settings import SchedulingSettings
 from synergai.testing import LocalFleet
 from tests.acceptance import overload
 from tests.acceptance.overload import LoadReport
+from tests.emulated_engines import write_emulated_engines
 
 LATE = JobId("r1-1")
 DISPATCH = Dispatch(
@@ -99,7 +100,7 @@ def test_requests_that_the_queue_has_no_time_for_are_unavoidable() -> None:
 
 def test_overload_is_served_up_to_the_capacity_without_expired_dispatches(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    overload.write_engine(tmp_path)
+    write_emulated_engines(tmp_path, {overload.ENGINE: overload.QUERY_S})
     with LocalFleet(tmp_path / "run") as fleet:
         overload.start(fleet, tmp_path, log, workers=1, policy="malleable")
         found = overload.load(fleet.address, "--rate", str(2 / overload.QUERY_S), "--duration", "2")

@@ -18,6 +18,7 @@ import synergai
 from synergai.domain import JobState
 from synergai.testing import LocalFleet
 from tests.acceptance import mixed_load
+from tests.emulated_engines import write_emulated_engines
 
 ANY_PORT = ("--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
@@ -57,7 +58,7 @@ def run_serve(models: Path, state: Path, *options: str) -> subprocess.CompletedP
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    return mixed_load.write_files(tmp_path)[0]
+    return write_emulated_engines(tmp_path, mixed_load.QUERY_S)[0]
 
 
 async def test_requests_and_jobs_run_and_jobs_survive_a_kill(tmp_path: Path, models: Path) -> None:
