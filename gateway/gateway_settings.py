@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNREAD_BYTES
+from synergai.protocol.native.choice import GrpcServer
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.setting_types import HUB, Address, HubAddress, LogLevel, Size
 from synergai.runtime.settings import Settings
@@ -61,6 +62,11 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
         "Heartbeat interval of agents; a worker is lost after three missed heartbeats.",
         Meta(ge=0.05, le=3600.0),
     ] = 1.0
+    grpc_server: Annotated[
+        GrpcServer,
+        "gRPC server of the clients' port: grpcio; native, which takes less CPU time for unary "
+        "calls; or auto, which is native if it is installed.",
+    ] = "grpcio"
     max_message_bytes: Annotated[
         int,
         "Largest gRPC message to an agent; the limit for clients is slightly lower.",

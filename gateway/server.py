@@ -37,13 +37,13 @@ from gateway.wiring import build_app
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
+from synergai.protocol.native.choice import is_native
 from synergai.protocol.tls import server_context
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
     from types import TracebackType
 
     from gateway.app import App
@@ -124,20 +124,17 @@ class Gateway:
         app.journal.broken.add_done_callback(lambda _: self.stop())
         listed = app.access is not None and app.access.content.workers is not None
         check_exposure(config, workers_are_listed=listed)
-        connections = current_connection_limits()
+        native = is_native(config.grpc_server)
+        connections = current_connection_limits(native=native)
         hub_server = self._make_server(
-            app.agent_passage,
-            rpc.server_options(config.max_message_bytes, max_connections=connections.agents),
-            connections.agents,
+            app.agent_passage, config.max_message_bytes, connections.agents
         )
         client_server = self._make_server(
             app.passage,
-            rpc.server_options(
-                config.max_client_bytes,
-                max_connections=connections.clients,
-            ),
+            config.max_client_bytes,
             connections.clients,
             certificates=config.tls_clients_ca is not None,
+            native=native,
         )
         app.metrics.add_counter(
             "grpc_server_restarts",
@@ -196,14 +193,25 @@ class Gateway:
     def _make_server(
         self,
         passage: Passage,
-        options: Sequence[tuple[str, int]],
+        max_bytes: int,
         connections: int,
         *,
         certificates: bool = False,
+        native: bool = False,
     ) -> ResilientServer:
         """Return a gRPC server; the gateway stops if it cannot be kept running."""
-        needed = passage.is_needed
-        interceptors = [PassageInterceptor(passage, certificates=certificates)] if needed else []
+        interceptors = (
+            [PassageInterceptor(passage, certificates=certificates, native=native)]
+            if passage.is_needed
+            else []
+        )
+        options = rpc.server_options(max_bytes, max_connections=connections)
+        if native:
+            # Imported on demand: the package need not be installed.
+            from synergai.protocol.native.server import NativeServer
+
+            make_native = partial(NativeServer, interceptors, options, max_bytes)
+            return ResilientServer(make_native, self._fail, connections, max_bytes)
         make = partial(grpc.aio.server, interceptors=interceptors, options=options)
         return ResilientServer(make, self._fail, connections)
 

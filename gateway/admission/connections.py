@@ -11,6 +11,8 @@ RESERVED: Final = 512 + 32 + 128 + 64
 """Descriptors for the HTTP port, for work sockets without a connection id, and for files."""
 PER_CONNECTION: Final = 3
 """Descriptors of a connection through a front: the client's, and both ends of the server's."""
+_NATIVE: Final = 2
+"""Further ones behind a native server: both ends of the connection to grpcio's."""
 _FEWEST: Final = 32
 
 
@@ -21,19 +23,25 @@ class ConnectionLimits(NamedTuple):
     agents: int
 
 
-def connection_limits(descriptors: int) -> ConnectionLimits:
+def connection_limits(descriptors: int, *, native: bool = False) -> ConnectionLimits:
     """Return the limits for a process that may open this number of file descriptors.
 
     Clients get half of what is not reserved. Each connection takes `PER_CONNECTION`, that of an
     agent one more for work.
+
+    Args:
+        descriptors: the number.
+        native: whether clients are served by a native server.
     """
     half = (descriptors - RESERVED) // 2
     return ConnectionLimits(
-        max(_FEWEST, half // PER_CONNECTION), max(_FEWEST, half // (PER_CONNECTION + 1))
+        max(_FEWEST, half // (PER_CONNECTION + native * _NATIVE)),
+        max(_FEWEST, half // (PER_CONNECTION + 1)),
     )
 
 
-def current_connection_limits() -> ConnectionLimits:
+def current_connection_limits(*, native: bool) -> ConnectionLimits:
     """Return the limits for this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return connection_limits(MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft)
+    descriptors = MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    return connection_limits(descriptors, native=native)

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-import grpc
 from msgspec.structs import replace
 
 from gateway.audit.calls import current_call
@@ -114,9 +113,9 @@ class Hub:
         self._tasks = TaskBag()
         self._tasks.start(self._monitor_heartbeats())
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> rpc.Service:
         """Return the service's handler for a gRPC server."""
-        return grpc.method_handlers_generic_handler(
+        return rpc.Service(
             "synergai.v1.Hub",
             {
                 "Control": rpc.stream(self.control, hub_pb2.AgentControl),

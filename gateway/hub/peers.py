@@ -20,7 +20,7 @@ _MAX_SECRET: Final = 256
 
 def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker:
     """Return who registers on a connection."""
-    peer = peer_of(context.peer())
+    peer = peer_of(context)
     if message.secret or message.enrolment_token:
         if not (peer.tls or peer.is_local):
             raise Unauthenticated(

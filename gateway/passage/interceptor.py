@@ -40,11 +40,15 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
     Args:
         certificates: whether the port requires client certificates, which are known only once a
             call has begun.
+        native: whether it is for a native server, which has read the request of a unary call.
     """
 
-    def __init__(self, passage: Passage, *, certificates: bool = False) -> None:
+    def __init__(
+        self, passage: Passage, *, certificates: bool = False, native: bool = False
+    ) -> None:
         self._passage = passage
         self._certificates = certificates
+        self._native = native
 
     async def intercept_service(
         self,
@@ -60,7 +64,9 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
                 await self._admit(method, details.invocation_metadata, None)
             except SynergaiError as error:
                 refusal = error
-        handler: Handler = await continuation(details) if refusal is None else _UNREAD
+        handler = _UNREAD
+        if refusal is None or self._native:
+            handler = await continuation(details)
         stream = bool(handler.request_streaming)
         return _surrounded(handler, partial(self._pass, method, stream, refusal))
 
@@ -73,16 +79,16 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
         request: object,
         context: rpc.Context,
     ) -> AsyncGenerator[Callable[[Any], None] | None, None]:
-        peer = peer_address(context.peer())
+        peer = peer_address(context)
         call = self._passage.audit(method, peer)
-        record = None if call is None else GrpcRecord(call, request)
+        record = None if call is None else GrpcRecord(call, request if refusal is None else None)
         try:
             try:
                 if refusal is not None:
                     raise refusal
                 if self._certificates:
                     metadata: Any = context.invocation_metadata() or ()
-                    certificate = peer_certificate(peer_of(context.peer()).tls)
+                    certificate = peer_certificate(peer_of(context).tls)
                     await self._admit(method, metadata, certificate)
                 with self._passage.count(METHODS.get(method), peer, stream=stream):
                     yield None if record is None else record.on_response

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import grpc
-
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
 from synergai.domain import UnusableSession
@@ -58,9 +56,9 @@ class FleetServicer:
         self._clock = clock
         self._policies = policies
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
-        return grpc.method_handlers_generic_handler(
+        return rpc.Service(
             "synergai.v1.Fleet",
             {
                 "ListWorkers": rpc.unary(self.list_workers, fleet_pb2.ListWorkersRequest),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-import grpc
 from grpc_health.v1 import health_pb2
 
 from gateway.access.caller import current_caller
@@ -48,9 +47,9 @@ class HealthServicer:
         self._accepts_jobs = accepts_jobs
         self._watchers = 0
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
-        return grpc.method_handlers_generic_handler(
+        return rpc.Service(
             "grpc.health.v1.Health",
             {
                 "Check": rpc.unary(self.check, health_pb2.HealthCheckRequest),

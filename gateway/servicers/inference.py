@@ -6,8 +6,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
 from gateway.requests.parameters import tenant_from_metadata, window_from_metadata
 from gateway.servicers.inference_stream import InferenceStream
 from synergai.errors import InvalidInput, PermissionDenied, SynergaiError, Unauthenticated
@@ -41,10 +39,10 @@ class InferenceServicer:
         self._slow_calls = rpc.SlowCalls()
         self._streams: set[InferenceStream] = set()
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
         read = RequestDecoder().parse
-        return grpc.method_handlers_generic_handler(
+        return rpc.Service(
             SERVICE,
             {
                 "ServerLive": rpc.unary(self.server_live, oip.ServerLiveRequest),
@@ -107,7 +105,7 @@ class InferenceServicer:
         self, request: oip.ModelMetadataRequest, context: Context
     ) -> oip.ModelMetadataResponse:
         """Return an engine's inputs and outputs."""
-        budget_s = context.time_remaining()
+        budget_s = rpc.budget_s(context)
         return await self._calls.model_metadata(request.name, request.version, budget_s)
 
     async def config(
@@ -134,7 +132,7 @@ class InferenceServicer:
     ) -> repository_pb2.RepositoryModelLoadResponse:
         """Load an engine and put it in service."""
         name = request.model_name or request.repository_name  # Triton's field, KServe's
-        await self._calls.load(name, request.parameters, context.time_remaining())
+        await self._calls.load(name, request.parameters, rpc.budget_s(context))
         return repository_pb2.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def unload(
@@ -148,7 +146,7 @@ class InferenceServicer:
     async def model_infer(self, request: RawRequest[RequestHeader], context: Context) -> bytes:
         """Run one request; its tensors are not decoded."""
         tenant = tenant_from_metadata(context.invocation_metadata() or ())
-        budget_s = context.time_remaining()
+        budget_s = rpc.budget_s(context)
         peer = partial(_peer, context)
         response = bytes(await self._calls.infer(request, budget_s, tenant, peer))
         if len(response) >= COUNTED_BYTES:
@@ -162,7 +160,7 @@ class InferenceServicer:
     ) -> None:
         """Run a stream of independent requests; write responses as they complete."""
         metadata = context.invocation_metadata() or ()
-        budget_s = context.time_remaining()
+        budget_s = rpc.budget_s(context)
         tenant, window = tenant_from_metadata(metadata), window_from_metadata(metadata)
         stream = InferenceStream(
             self._calls,
@@ -196,4 +194,4 @@ class InferenceServicer:
 
 
 def _peer(context: Context) -> Peer:
-    return peer_of(context.peer())
+    return peer_of(context)

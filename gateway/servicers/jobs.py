@@ -6,8 +6,6 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
 from gateway.jobs.streamed import Query, Result
@@ -53,9 +51,9 @@ class JobsServicer:
         # A list has up to 1,000 jobs: lists made at the same time would need the memory of all.
         self._listing = asyncio.Lock()
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
-        return grpc.method_handlers_generic_handler(
+        return rpc.Service(
             "synergai.v1.Jobs",
             {
                 "Submit": rpc.unary(self.submit, jobs_pb2.SubmitRequest),
@@ -110,7 +108,7 @@ class JobsServicer:
         self, requests: AsyncIterator[jobs_pb2.RunRequest], context: Context
     ) -> AsyncGenerator[jobs_pb2.RunResponse, None]:
         """Run a job whose queries are streamed by the client."""
-        budget_s = context.time_remaining()
+        budget_s = rpc.budget_s(context)
         opening = await anext(requests, None)
         if opening is None or opening.WhichOneof("message") != "open":
             raise InvalidInput("the first message must be `open`")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from synergai.protocol import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import grpc
 
 _VERSIONS: Final = ("v1", "v1alpha")
 """Wire-compatible versions; the library has stubs for v1alpha only."""
@@ -21,7 +22,4 @@ def reflection_handlers(services: Iterable[str]) -> tuple[grpc.GenericRpcHandler
     names = [f"grpc.reflection.{version}.ServerReflection" for version in _VERSIONS]
     servicer = reflection.aio.ReflectionServicer([*services, *names[-1:]])
     handler = rpc.stream(servicer.ServerReflectionInfo, reflection_pb2.ServerReflectionRequest)
-    return tuple(
-        grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": handler})
-        for name in names
-    )
+    return tuple(rpc.Service(name, {"ServerReflectionInfo": handler}) for name in names)

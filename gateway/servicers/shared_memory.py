@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import grpc
 from msgspec.structs import asdict
 
 from gateway.access.caller import current_caller
@@ -25,7 +24,7 @@ class SharedMemoryServicer:
     def __init__(self, regions: SharedMemoryRegions) -> None:
         self._regions = regions
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
         calls = {
             "Status": rpc.unary(self.status, pb.SystemSharedMemoryStatusRequest),
@@ -36,7 +35,7 @@ class SharedMemoryServicer:
         # There are no regions of GPUs. Clients remove all before they begin.
         unregister = rpc.unary(_unregister_none, pb.SystemSharedMemoryUnregisterRequest)
         named["CudaSharedMemoryUnregister"] = unregister
-        return grpc.method_handlers_generic_handler(SERVICE, named)
+        return rpc.Service(SERVICE, named)
 
     async def status(
         self, request: pb.SystemSharedMemoryStatusRequest, context: Context
@@ -71,4 +70,4 @@ async def _unregister_none(
 
 def _owner(context: Context) -> Owner:
     """Return a caller on this machine."""
-    return Owner(current_caller().tenant, peer_of(context.peer()).user)
+    return Owner(current_caller().tenant, peer_of(context).user)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import grpc
-
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
 from gateway.store.pushes import PushKey
@@ -32,9 +30,9 @@ class StoreServicer:
         self._placements = placements
         self._pacer = pacer
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
-        return grpc.method_handlers_generic_handler(
+        return rpc.Service(
             "synergai.v1.Store",
             {
                 "Open": rpc.unary(self.open, store_pb2.OpenRequest),

@@ -30,8 +30,9 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.protocol.grpcio.connections import shut_down_connection
-from synergai.protocol.grpcio.front import peer_address
+from synergai.protocol.grpcio.front import is_native, peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
+from synergai.protocol.native.calls import add_trailer, on_ended
 from synergai.protocol.status import (
     QUOTA_METADATA,
     RETRY_METADATA,
@@ -43,7 +44,7 @@ from synergai.runtime.ports import cannot_listen
 from synergai.runtime.tasks import TaskBag
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 
     from synergai.protocol.unread import UnreadResponses
 
@@ -54,6 +55,8 @@ _log = logging.getLogger(__name__)
 
 _READ_STATUS_WITHIN_S: Final = 10.0
 """Time that a client gets to read the status of a call that was ended because it reads slowly."""
+_NEVER_S: Final = 1e9
+"""Time beyond any deadline, which a native server returns where there is none."""
 _MAX_CONNECTIONS: Final = 16_384
 _MAX_IDLE_MS: Final = 60_000
 """Time after which a connection without calls is closed."""
@@ -129,6 +132,36 @@ def serialise(response: Message | bytes) -> bytes:
     return response if isinstance(response, bytes) else response.SerializeToString()
 
 
+class Service(grpc.GenericRpcHandler):
+    """The handlers of a service.
+
+    Args:
+        name: full name of the service.
+        methods: handlers by method name.
+
+    Attributes:
+        name: as given.
+        methods: as given.
+    """
+
+    def __init__(self, name: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+        self.name = name
+        self.methods = methods
+        self._paths = {f"/{name}/{method}": handler for method, handler in methods.items()}
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return the handler of a call; None if it is another service's."""
+        return self._paths.get(handler_call_details.method)
+
+
+def budget_s(context: Context) -> float | None:
+    """Return the seconds until the deadline of a call; None if it has none."""
+    remaining: float | None = context.time_remaining()
+    return None if remaining is None or remaining > _NEVER_S else remaining
+
+
 async def abort(context: Context, error: SynergaiError) -> NoReturn:
     """Abort the call with the status code and message of `error`.
 
@@ -136,12 +169,16 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     altogether. If retrying may help, the trailers carry the delay.
     """
     await delay_refusal(error)
-    after_ms = retry_after_ms(error)
-    trailers = () if after_ms is None else ((RETRY_METADATA, str(after_ms)),)
+    trailers: list[tuple[str, str]] = []
+    if (after_ms := retry_after_ms(error)) is not None:
+        if is_native(context):
+            add_trailer(context, RETRY_METADATA, str(after_ms))
+        else:
+            trailers.append((RETRY_METADATA, str(after_ms)))
     if isinstance(error, QuotaExceeded):
-        trailers = (*trailers, (QUOTA_METADATA, error.quota))
+        trailers.append((QUOTA_METADATA, error.quota))
     try:
-        await context.abort(status_code(error), error_details(error), trailers)
+        await context.abort(status_code(error), error_details(error), tuple(trailers))
     except grpc.aio.AbortError as aborted:
         _current_task().add_done_callback(partial(_release_frames, aborted))
         raise
@@ -183,7 +220,7 @@ async def _end(context: Context, handler: asyncio.Task[Any], error: SynergaiErro
         async with asyncio.timeout(_READ_STATUS_WITHIN_S):
             await abort(context, error)
     except TimeoutError:
-        shut_down_connection(peer_address(context.peer()))
+        shut_down_connection(peer_address(context))
     except Exception as failure:  # noqa: BLE001 - gRPC does not export most of its exceptions
         # Usually that it was aborted.
         _log.debug("ended a call: %r", failure)
@@ -197,9 +234,11 @@ def count_unread(unread: UnreadResponses, context: Context, size: int) -> None:
     If the client reads too slowly, its connection is closed: the call's status is part of the
     response.
     """
-    handler = _current_task()
-    of_client = unread.open(lambda _: shut_down_connection(peer_address(context.peer())))
-    handler.add_done_callback(lambda _: of_client.close())
+    of_client = unread.open(lambda _: shut_down_connection(peer_address(context)))
+    if is_native(context):
+        on_ended(context, of_client.close)
+    else:
+        _current_task().add_done_callback(lambda _: of_client.close())
     of_client.add(size)
 
 

@@ -1,10 +1,12 @@
 """A gRPC server behind a front, with real sockets on loopback."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -14,11 +16,21 @@ from synergai.protocol import rpc
 from synergai.protocol.grpcio import front as front_module
 from synergai.protocol.grpcio.front import Front, peer_address, peer_of
 from synergai.protocol.grpcio.resilient_server import ResilientServer
+from synergai.protocol.native.server import NativeServer
 from synergai.runtime.ports import bind
 from tests import http2
-from tests.calls import raw_unary
+from tests.calls import raw_stream, raw_unary
 
 SIZE = 16 << 20
+LIMIT = 2 * SIZE
+
+
+class KeptContext:
+    """What can be asked of a call that has ended."""
+
+    def __init__(self, context: Any) -> None:
+        self.peer = partial(str, context.peer())
+        self.invocation_metadata = partial(tuple, context.invocation_metadata() or ())
 
 
 class Echo:
@@ -26,38 +38,51 @@ class Echo:
 
     Attributes:
         address: address of the front.
-        peers: names of the clients that have called.
+        callers: contexts of the calls.
     """
 
-    def __init__(self) -> None:
-        self.server = ResilientServer(
-            lambda: grpc.aio.server(options=rpc.server_options()), lambda _: None, 2
-        )
+    def __init__(self, kind: str) -> None:
+        options = rpc.server_options(LIMIT)
+        if kind == "native":
+            self.server = ResilientServer(
+                lambda: NativeServer((), options, LIMIT), lambda _: None, 2, LIMIT
+            )
+        else:
+            self.server = ResilientServer(
+                lambda: grpc.aio.server(options=options), lambda _: None, 2
+            )
         self.address = self.server.bind("127.0.0.1:0")
-        self.peers: list[str] = []
+        self.callers: list[KeptContext] = []
 
     async def call(self, request: bytes, context: Any) -> bytes:
-        self.peers.append(context.peer())
+        self.callers.append(KeptContext(context))
         return request
+
+    async def call_in_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            await context.write(await self.call(request, context))
 
     async def answer_at_length(self, _request: bytes, _context: Any) -> bytes:
         return bytes(2 * SIZE)
 
     async def start(self) -> None:
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "Call": grpc.unary_unary_rpc_method_handler(self.call),
-            "Long": grpc.unary_unary_rpc_method_handler(self.answer_at_length),
+            "Call": grpc.unary_unary_rpc_method_handler(self.call, bytes),
+            "Long": grpc.unary_unary_rpc_method_handler(self.answer_at_length, bytes),
+            "Stream": grpc.stream_stream_rpc_method_handler(
+                cast("Any", self.call_in_stream), bytes
+            ),
         }
-        await self.server.start((grpc.method_handlers_generic_handler("echo", methods),))
+        await self.server.start((rpc.Service("echo", methods),))
 
     def channel(self) -> grpc.aio.Channel:
         options = [*rpc.channel_options(), ("grpc.use_local_subchannel_pool", 1)]
         return grpc.aio.insecure_channel(self.address, options)
 
 
-@pytest.fixture
-async def echo() -> AsyncIterator[Echo]:
-    echo = Echo()
+@pytest.fixture(params=["grpcio", "native"])
+async def echo(request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
+    echo = Echo(request.param)
     await echo.start()
     yield echo
     await echo.server.stop(0.0)
@@ -69,30 +94,32 @@ async def until_closed(connection: http2.Http2Connection) -> None:
             await asyncio.sleep(0.05)
 
 
-def is_known(peer: str) -> bool:
+def is_known(caller: KeptContext) -> bool:
     try:
-        peer_of(peer)
+        peer_of(caller)
     except Unavailable:
         return False
     return True
 
 
-async def test_handlers_know_the_address_of_the_client(echo: Echo) -> None:
+@pytest.mark.parametrize("method", ["Call", "Stream"])
+async def test_handlers_know_the_address_of_the_client(echo: Echo, method: str) -> None:
+    claimed = ("synergai-peer", "0123456789abcdef/ipv4:192.0.2.1:1;1")
     with http2.Http2Connection(echo.address) as connection:
         host, port = connection.own_address
-        connection.send([http2.headers(1, "/echo/Call") + http2.message(1, b"x")])
+        connection.send([http2.headers(1, f"/echo/{method}", claimed) + http2.message(1, b"x")])
         async with asyncio.timeout(30):
-            while not echo.peers:  # noqa: ASYNC110 - polls
+            while not echo.callers:  # noqa: ASYNC110 - polls
                 await asyncio.sleep(0.02)
-    assert [peer_address(each) for each in echo.peers] == [f"ipv4:{host}:{port}"]
+    assert [peer_address(each) for each in echo.callers] == [f"ipv4:{host}:{port}"]
 
 
 async def test_client_whose_connection_has_closed_is_unknown(echo: Echo) -> None:
     async with echo.channel() as channel:
         await raw_unary(channel, "/echo/Call")(b"x", timeout=30)
-        assert peer_of(echo.peers[0]).is_local
+        assert peer_of(echo.callers[0]).is_local
     async with asyncio.timeout(30):
-        while is_known(echo.peers[0]):  # noqa: ASYNC110 - polls
+        while is_known(echo.callers[0]):  # noqa: ASYNC110 - polls
             await asyncio.sleep(0.02)
 
 
@@ -104,6 +131,34 @@ async def test_large_messages_pass_in_both_directions_at_once(echo: Echo) -> Non
     assert answers == messages
 
 
+@pytest.mark.parametrize("method", ["Call", "Stream"])
+async def test_compressed_messages_are_read_within_the_limit(echo: Echo, method: str) -> None:
+    async with echo.channel() as channel:
+
+        async def answer(data: bytes) -> object:
+            if method == "Call":
+                unary = raw_unary(channel, "/echo/Call")
+                return await unary(data, timeout=30, compression=grpc.Compression.Gzip)
+            call = raw_stream(channel, "/echo/Stream")(
+                timeout=30, compression=grpc.Compression.Gzip
+            )
+            await call.write(data)
+            return await call.read()
+
+        assert await answer(bytes(SIZE)) == bytes(SIZE)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            assert await answer(bytes(2 * LIMIT)) != bytes(2 * LIMIT)
+        assert await raw_unary(channel, "/echo/Call")(b"x", timeout=30) == b"x"
+
+
+async def test_message_beyond_the_limit_is_not_read(echo: Echo) -> None:
+    async with echo.channel() as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await raw_unary(channel, "/echo/Call")(bytes(3 * LIMIT), timeout=30)
+        assert await raw_unary(channel, "/echo/Call")(b"x", timeout=30, wait_for_ready=True) == b"x"
+    assert len(echo.callers) == 1
+
+
 async def test_further_connections_are_closed(echo: Echo) -> None:
     with http2.Http2Connection(echo.address), http2.Http2Connection(echo.address):
         await asyncio.sleep(0.1)
@@ -111,6 +166,25 @@ async def test_further_connections_are_closed(echo: Echo) -> None:
             await until_closed(third)
     async with echo.channel() as channel:
         assert await raw_unary(channel, "/echo/Call")(b"x", timeout=30) == b"x"
+
+
+async def test_idle_connection_is_closed_and_one_with_a_call_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(front_module, "_IDLE_S", 0.1)
+    monkeypatch.setattr(front_module, "_CHECK_IDLE_S", 0.1)
+    echo = Echo("native")
+    await echo.start()
+    async with echo.channel() as channel:
+        stream = raw_stream(channel, "/echo/Stream")()
+        await stream.write(b"x")
+        assert await stream.read() == b"x"
+        with http2.Http2Connection(echo.address) as idle:
+            await until_closed(idle)
+        await stream.write(b"y")
+        assert await stream.read() == b"y"
+        stream.cancel()
+    await echo.server.stop(0.0)
 
 
 async def test_connections_of_clients_that_read_nothing_are_closed(

@@ -12,14 +12,17 @@ import asyncio
 import logging
 import secrets
 import socket
+import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.grpcio.call_turns import CallTurns
 from synergai.protocol.grpcio.http2_limits import Http2Limits
+from synergai.protocol.native import calls as native_calls
+from synergai.protocol.native.calls import GOAWAY, NativeCalls
 from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
@@ -38,6 +41,10 @@ _REFUSED_S: Final = 1.0
 it does not come back at once."""
 _DRAIN_S: Final = 2.0
 """Time that clients get to read the last responses of a server that has stopped."""
+_IDLE_S: Final = 60.0
+"""Time after which a connection without calls to a native server is closed. Clients reconnect with
+their next call."""
+_CHECK_IDLE_S: Final = 5.0
 _CHUNK_BYTES: Final = 64 << 10
 _LOG_INTERVAL_S: Final = 10.0
 
@@ -47,32 +54,33 @@ _peers: Final[dict[str, Peer]] = {}
 guessed."""
 
 
-def peer_address(peer: str) -> str:
-    """Return the address of a client from gRPC's name of a peer.
-
-    Args:
-        peer: what the ``peer()`` of a call returns.
-    """
-    return _name_of(peer).partition("/")[2] or peer
+def peer_address(context: Any) -> str:
+    """Return the address of the client of a call."""
+    name = _name_of(context)
+    return name.partition("/")[2] or name
 
 
-def peer_of(peer: str) -> Peer:
-    """Return the client from gRPC's name of a peer.
-
-    Args:
-        peer: what the ``peer()`` of a call returns.
+def peer_of(context: Any) -> Peer:
+    """Return the client of a call.
 
     Raises:
         Unavailable: its connection has closed, so its identity is unknown.
     """
     try:
-        return _peers[_name_of(peer)]
+        return _peers[_name_of(context)]
     except KeyError:
         raise Unavailable("the connection of this call has closed") from None
 
 
-def _name_of(peer: str) -> str:
-    return unquote(peer).removeprefix("unix-abstract:")
+def is_native(context: Any) -> bool:
+    """Return whether a call passed a native server, to which the ends of sockets have no names."""
+    return str(context.peer()).startswith("unix:")
+
+
+def _name_of(context: Any) -> str:
+    if is_native(context):
+        return native_calls.client_name(context)
+    return unquote(context.peer()).removeprefix("unix-abstract:")
 
 
 class Front:
@@ -82,10 +90,13 @@ class Front:
         listeners: sockets that listen for clients.
         max_connections: connections at a time; further ones are closed.
         tls: context for encrypted connections; None for plaintext.
+        native_max_bytes: largest message of a client of a native server; None for a server of
+            grpcio.
 
     Attributes:
         path: Unix socket of the server.
         turns: the turns of the clients.
+        native_max_bytes: as given.
     """
 
     def __init__(
@@ -93,8 +104,10 @@ class Front:
         listeners: Sequence[socket.socket],
         max_connections: int,
         tls: ssl.SSLContext | None = None,
+        native_max_bytes: int | None = None,
     ) -> None:
         self.path = ""
+        self.native_max_bytes = native_max_bytes
         self._tls = tls
         self.turns = CallTurns()
         self._listeners = listeners
@@ -108,6 +121,8 @@ class Front:
     def start(self) -> None:
         """Accept connections."""
         self._accepting = [asyncio.create_task(self._accept(each)) for each in self._listeners]
+        if self.native_max_bytes is not None:
+            self._accepting.append(asyncio.create_task(self._close_idle()))
 
     def stop_listening(self) -> None:
         """Accept no more connections. Idempotent."""
@@ -160,6 +175,14 @@ class Front:
             self._empty.clear()
             client.opening = asyncio.create_task(self._open(client, connection))
 
+    async def _close_idle(self) -> None:
+        """Close connections without calls, which a native server keeps."""
+        while True:
+            await asyncio.sleep(_CHECK_IDLE_S)
+            idle_since = time.monotonic() - _IDLE_S
+            for client in tuple(self._clients):
+                client.close_idle(idle_since)
+
     async def _open(self, client: Client, connection: socket.socket) -> None:
         """Connect a client, which shakes hands first if the connection is encrypted."""
         timeout = {} if self._tls is None else {"ssl_handshake_timeout": _SILENT_S}
@@ -190,7 +213,9 @@ class Client(asyncio.Protocol):
         self._front = front
         self._address = address
         self._limits = Http2Limits()
-        self._name = ""
+        self._name = f"{secrets.token_hex(8)}/{address}"
+        self._calls: NativeCalls | None = None
+        self._retiring = False
         self._server: _Server | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unread = b""
@@ -203,6 +228,8 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
         self._transport = transport
+        if self._front.native_max_bytes is not None:
+            self._calls = NativeCalls(self._name, self._front.native_max_bytes)
         self._timer = asyncio.get_running_loop().call_later(_SILENT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -221,10 +248,12 @@ class Client(asyncio.Protocol):
             return 0, False
         try:
             size = self._limits.receive(self._unread, calls)
+            data, self._unread = self._unread[:size], self._unread[size:]
+            if self._calls is not None:
+                data = self._calls.receive(data)
         except InvalidInput as fault:
             self._refuse(fault)
             return 0, False
-        data, self._unread = self._unread[:size], self._unread[size:]
         if self._server is not None:
             self._server.transport.write(data)
         else:
@@ -238,6 +267,8 @@ class Client(asyncio.Protocol):
     def respond(self, data: bytes) -> None:
         """Send bytes of the server."""
         self._limits.respond(len(data))
+        if self._calls is not None:
+            data = self._calls.respond(data)
         self._transport.write(data)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -246,6 +277,8 @@ class Client(asyncio.Protocol):
         self._stop_timer()
         self._front.leave(self)
         _peers.pop(self._name, None)
+        if self._calls is not None:
+            self._calls.close()
         if self._connecting is not None:
             self._connecting.cancel()
         if self._server is not None:
@@ -267,6 +300,17 @@ class Client(asyncio.Protocol):
         self._read_if_wanted()
         if not full:
             self._front.turns.serve(self.begin_calls)
+
+    def close_idle(self, idle_since: float) -> None:
+        """Ask the client to leave if it has had no calls since then; the next time, close."""
+        since = None if self._calls is None else self._calls.idle_since
+        if since is None or since > idle_since:
+            self._retiring = False
+        elif self._retiring:
+            self.abort()
+        else:
+            self._retiring = True
+            self._transport.write(GOAWAY)
 
     def end(self) -> None:
         """Close the connection once the client has read what was sent."""
@@ -304,7 +348,6 @@ class Client(asyncio.Protocol):
             self._timer.cancel()
 
     async def _connect(self) -> None:
-        self._name = f"{secrets.token_hex(8)}/{self._address}"
         try:
             connection = socket.socket(socket.AF_UNIX)
             try:

@@ -375,9 +375,18 @@ def config_in(directory: Path, **options: object) -> GatewaySettings:
     return GatewaySettings.load({**addresses, "state": directory / "state", **defaults, **options})
 
 
+both_servers = pytest.mark.parametrize("grpc_server", ["grpcio", "native"])
+"""Runs tests with either server of the clients' port."""
+
+
 @pytest.fixture
-def config(tmp_path: Path) -> GatewaySettings:
-    return config_in(tmp_path)
+def grpc_server() -> str:
+    return "grpcio"
+
+
+@pytest.fixture
+def config(tmp_path: Path, grpc_server: str) -> GatewaySettings:
+    return config_in(tmp_path, grpc_server=grpc_server)
 
 
 @pytest.fixture

@@ -17,12 +17,14 @@ from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
 from synergai.v1 import hub_pb2
 from tests import http2
 from tests.calls import raw_unary
-from tests.integration.gateway.conftest import Caller, FakeAgent
+from tests.integration.gateway.conftest import Caller, FakeAgent, both_servers
 from tests.message_fields import RequestFactory
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import InferStream
 
+
+pytestmark = both_servers
 
 METHODS = [
     *(f"/inference.GRPCInferenceService/{name}" for name in ("ModelInfer", "ModelMetadata")),
@@ -91,6 +93,12 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
     assert (await caller.oip.ModelInfer(a_request(), timeout=30)).raw_output_contents
 
 
+async def until_closed(connection: http2.Http2Connection) -> None:
+    async with asyncio.timeout(30):
+        while not connection.is_closed():  # noqa: ASYNC110 - polls
+            await asyncio.sleep(0.05)
+
+
 FLOODS = {
     "resets": lambda: 1500 * http2.reset(1),
     "pings": lambda: 1500 * http2.frame(http2.PING, 0, 0, bytes(8)),
@@ -110,9 +118,7 @@ async def test_flood_of_frames_ends_its_connection_and_no_other(
     address = gateway.address if port == "clients" else gateway.hub_address
     with http2.Http2Connection(address) as connection:
         connection.send([FLOODS[flood]()])
-        async with asyncio.timeout(30):
-            while not connection.is_closed():  # noqa: ASYNC110 - polls
-                await asyncio.sleep(0.05)
+        await until_closed(connection)
     await caller.oip.ServerLive(oip.ServerLiveRequest(), timeout=30)
 
 
@@ -141,6 +147,7 @@ async def test_path_that_is_not_utf8_ends_no_call(
     agent: FakeAgent,
     caller: Caller,
     a_request: RequestFactory,
+    grpc_server: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     answered = asyncio.Event()
@@ -153,8 +160,13 @@ async def test_path_that_is_not_utf8_ends_no_call(
     stream = caller.oip.ModelStreamInfer()
     await stream.write(a_request())
     await agent.until(lambda: len(agent.assignments) > 0)
+    replaced = [gateway.address, gateway.hub_address]
+    if grpc_server == "native":
+        with http2.Http2Connection(replaced.pop(0)) as connection:
+            connection.send([http2.headers(1, "/\udcff")])
+            await until_closed(connection)
     async with asyncio.timeout(30):
-        for number, address in enumerate((gateway.address, gateway.hub_address), 1):
+        for number, address in enumerate(replaced, 1):
             restarted = f"synergai_grpc_server_restarts_total {number}.0".encode()
             with http2.Http2Connection(address) as connection:
                 connection.send([http2.headers(1, "/\udcff")])

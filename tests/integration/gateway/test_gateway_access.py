@@ -18,12 +18,15 @@ from tests.integration.gateway.conftest import (
     ECHO,
     Caller,
     FakeAgent,
+    both_servers,
     config_in,
     infer_request,
 )
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import PendingCall
+
+pytestmark = both_servers
 
 CODE = grpc.StatusCode
 
@@ -50,8 +53,8 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, table: Path) -> AsyncIterator[Gateway]:
-    async with Gateway(config_in(tmp_path, access=table)) as running:
+async def gateway(tmp_path: Path, table: Path, grpc_server: str) -> AsyncIterator[Gateway]:
+    async with Gateway(config_in(tmp_path, access=table, grpc_server=grpc_server)) as running:
         yield running
 
 
