@@ -69,7 +69,7 @@ class CoreSharing:
             head.awaited_since = now
         elif head.is_long_probe or now < head.awaited_since + MEASURED_S:
             return
-        elif head.reported_at is None or head.reported_at <= head.awaited_since:
+        elif head.reported_at is None or head.reported_at + MEASURED_S <= now:
             head.is_long_probe = True
             return
         else:  # another query has begun

@@ -1,5 +1,6 @@
 """Requests that run concurrently with the work of busy workers."""
 
+import math
 from collections.abc import Iterable
 
 import pytest
@@ -15,6 +16,7 @@ from synergai.scheduling.events import (
     AssignmentStarted,
     Eject,
     JobArrived,
+    JobCancelled,
     Learned,
     ProgressChecked,
     QueriesDone,
@@ -254,6 +256,20 @@ def test_request_waits_for_a_measurement_that_advances() -> None:
     assert dispatched(core.handle(TimePassed(), MEASURED_S)) == []
     [short] = dispatched(core.handle(TimePassed(), advanced_at + MEASURED_S))
     assert short.concurrent
+
+
+def test_request_does_not_wait_for_a_measured_query_that_began_long_ago() -> None:
+    core = core_with_box(profiled=[SHORT], probe_queries=10)
+    job = Job(id=JobId("job"), engine=LONG, queries=10, arrival=0.0)
+    [probe] = dispatched(core.handle(JobArrived(job, ready=10), 0.0))
+    core.handle(AssignmentStarted(probe.id, 0.0), 0.0)
+    assert send(core, "cancelled", SHORT, 0.0) == []
+    core.handle(JobCancelled(JobId("cancelled")), 0.1)
+    core.handle(QueriesDone(probe.id, 1), 1.0)
+    now = 1.0 + 2.0 * MEASURED_S
+    [short] = send(core, "short", SHORT, now)
+    assert short.concurrent
+    assert (core.wakeup() or math.inf) > now
 
 
 def test_cold_request_runs_alone() -> None:
