@@ -341,5 +341,9 @@ def _wait_written(opened: OpenLog) -> None:
 
 def _check_disk(directory: Path, size: int) -> None:
     disk = os.statvfs(directory)
-    if disk.f_bavail * disk.f_frsize < size + FREE_BYTES:
-        raise StoreFull
+    free = disk.f_bavail * disk.f_frsize
+    if free < size + FREE_BYTES:
+        raise Overloaded(
+            f"the disk of the gateway's state directory has {free:,} bytes free, and uploads leave "
+            f"{FREE_BYTES:,} of them to its journal; free space there, then retry"
+        )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from gateway.journal import schema
-from gateway.journal.errors import JournalBroken, JournalDamaged
+from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull
 from gateway.journal.files import (
     DATABASE,
     INDEX,
@@ -29,6 +29,7 @@ from gateway.journal.files import (
 )
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
+from gateway.journal.space import is_disk_full
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.runtime.database import connect, describe, find_faults
 from synergai.runtime.ownership import own_like
@@ -74,7 +75,7 @@ def check(directory: Path) -> Report:
         try:
             # First, so that a running gateway is not ahead of it.
             mark = check_files(directory)
-            with closing(_reader(path)) as connection:
+            with closing(_reader(path)) as connection, _telling_full(connection, directory):
                 content = _read_content(connection)
                 check_content(connection, path, mark, thorough=True)
         except JournalDamaged as error:
@@ -202,7 +203,12 @@ def _read_content(connection: apsw.Connection) -> Content:
 def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
     """Copy a database in one step, as of one commit; return the figures of the copy."""
     with closing(connect(copy, create=True)) as target:
-        with target.backup("main", connection, "main") as backup:
+        with _telling_full(connection, path.parent):
+            schema.read_version(connection)
+        with (
+            _telling_full(target, copy.parent),
+            target.backup("main", connection, "main") as backup,
+        ):
             backup.step()
         target.pragma("journal_mode", "delete")  # one file, without a log
         content = _read_content(target)
@@ -223,6 +229,17 @@ def _temporary(target: Path) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _telling_full(connection: apsw.Connection, directory: Path) -> Iterator[None]:
+    """Tell a full disk from damage; SQLite makes files even to read."""
+    try:
+        yield
+    except apsw.Error as error:
+        if is_disk_full(error, connection):
+            raise StoreFull(directory) from error
+        raise
 
 
 def _latest_epoch(directory: Path) -> int:

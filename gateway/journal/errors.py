@@ -22,7 +22,14 @@ class JournalDamaged(JournalBroken):
 
 
 class StoreFull(Overloaded):
-    """The disk is full, so that nothing can be recorded; it may have room again later."""
+    """The disk is full, so that nothing can be recorded; it may have room again later.
 
-    def __init__(self) -> None:
-        super().__init__("the gateway's disk is full, so jobs cannot be recorded; try later")
+    Args:
+        directory: the state directory; clients are not told its path.
+    """
+
+    def __init__(self, directory: object = "the gateway's state directory") -> None:
+        super().__init__(
+            f"the disk of {directory} is full, so nothing can be recorded; free space there, then "
+            "retry"
+        )

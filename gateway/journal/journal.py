@@ -89,6 +89,7 @@ class Journal:
         self.broken: asyncio.Future[JournalBroken] = self._loop.create_future()
         self.space = Space.AMPLE
         self._space_changed = asyncio.Event()
+        self._directory = directory
         self._clock = clock or Clock()
         self._kept_jobs = kept_jobs
         self._ended = 0
@@ -313,11 +314,13 @@ class Journal:
         self.space = space
         self._space_changed.set()
         if space is Space.AMPLE:
-            _log.info("the disk of the journal has room again: accepting jobs")
+            _log.info("the disk of %s has room again: accepting jobs", self._directory)
         else:
             done = "recorded in the reserve" if space is Space.RESERVE else "paused"
             _log.warning(
-                "the disk of the journal is full: jobs are refused, accepted ones %s", done
+                "the disk of %s is full: jobs are refused, accepted ones %s; free space there",
+                self._directory,
+                done,
             )
 
     # --- writer thread ------------------------------------------------------------------------

@@ -77,11 +77,11 @@ def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJourn
             ) from error
         except apsw.Error as error:
             if is_disk_full(error, connection):
-                raise StoreFull from error
+                raise StoreFull(directory) from error
             raise JournalBroken(f"{path} cannot be used: {describe(error)}") from error
         except OSError as error:
             if is_disk_full(error):
-                raise StoreFull from error
+                raise StoreFull(directory) from error
             raise Unavailable(f"cannot write to {directory}: {error.strerror}") from error
         opened.callback(marker.close)
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
@@ -119,6 +119,8 @@ def check_content(
         version = schema.read_version(connection)
         commits = schema.read_counters(connection).commits if version else 0
     except (apsw.CorruptError, apsw.IOError, apsw.NotADBError) as error:
+        if is_disk_full(error, connection):
+            raise  # SQLite makes files even to read
         if mark is None and isinstance(error, apsw.NotADBError):
             raise  # perhaps it never was one
         raise JournalDamaged(path, describe(error)) from error

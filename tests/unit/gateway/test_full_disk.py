@@ -16,6 +16,7 @@ from gateway.admission.limits import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
+from gateway.journal.archive import check
 from gateway.journal.errors import JournalBroken, StoreFull
 from gateway.journal.journal import Journal
 from gateway.journal.reserve import Reserve, Space
@@ -162,6 +163,22 @@ async def test_full_disk_at_the_start_is_told_from_a_broken_journal(
         Journal(tmp_path)
 
 
+async def test_journal_that_cannot_be_read_for_lack_of_space_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await Journal(tmp_path).close()
+
+    def fail(_: object) -> None:
+        raise apsw.IOError("disk I/O error")
+
+    monkeypatch.setattr("gateway.journal.schema.read_version", fail)
+    for module in ("opening", "archive"):
+        monkeypatch.setattr(f"gateway.journal.{module}.is_disk_full", lambda *_: True)
+    for read in (Journal, check):
+        with pytest.raises(StoreFull, match=f"{tmp_path} is full"):
+            read(tmp_path)
+
+
 async def test_broken_disk_breaks_the_journal(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +255,7 @@ async def test_job_pauses_on_a_full_disk_while_requests_are_served(
     harness.intake.apply_progress(worker, report)
     await harness.flush_journal()
     assert job.id in harness.jobs.pauses
-    with pytest.raises(Overloaded, match="disk is full"):
+    with pytest.raises(Overloaded, match="directory is full"):
         await harness.jobs.submit(UNRESTRICTED, SPEC)
     harness.stop(worker, assignment, done=7)
     request = harness.begin_request()

@@ -612,7 +612,7 @@ async def test_full_disk_refuses_uploads_before_it_is_full(
     harness: OwnDataHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.jobs.uploads.FREE_BYTES", 1 << 60)
-    with pytest.raises(StoreFull):
+    with pytest.raises(Overloaded, match="uploads leave 1,152,921,504,606,846,976 of them"):
         await harness.upload(1)
     monkeypatch.undo()
     assert (await harness.upload(1))[-1] == 1
