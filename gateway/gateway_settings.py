@@ -75,8 +75,8 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     max_requests: Annotated[int, "Limit of requests in flight.", Meta(ge=1)] = 4096
     max_request_bytes: Annotated[
         int,
-        "Limit of the bytes of requests in flight. Open uploads of inputs take up to "
-        "half as much beside them.",
+        "Limit of the bytes of requests in flight. Open uploads of inputs may take "
+        "half as much in addition.",
         Meta(ge=1 * _MIB),
     ] = 1024 * _MIB
     max_response_bytes: int = DEFAULT_MAX_UNREAD_BYTES
@@ -100,8 +100,8 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 604_800.0
     data_budget: Annotated[
         Size,
-        "Limit of the size of all uploads and results; beyond it, those of ended jobs "
-        "are deleted earlier, and uploads are refused. 0 for none but the disk.",
+        "Limit of the size of all uploads and results; beyond it, the files of ended "
+        "jobs are deleted earlier, and uploads are refused. 0 for none but the disk.",
         Meta(ge=0),
     ] = 0
     drain_s: Annotated[

@@ -163,7 +163,7 @@ class WorkerSettings(Settings, frozen=True, kw_only=True):
     def configurations(
         self, modes: Sequence[PowerMode] = (), offers: Offers | None = None
     ) -> tuple[Configuration, ...]:
-        """Return the available configurations, without devices that run beside the others.
+        """Return the available configurations, without devices that run concurrently.
 
         Those on the CPU come last, by increasing speed of the power mode and number of threads.
         """

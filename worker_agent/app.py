@@ -204,7 +204,7 @@ class Agent:
         return hub
 
     def _configure_workers(self, offers: Offers) -> None:
-        """Give the machine's worker its configurations, and each device beside it a worker."""
+        """Give the machine's worker its configurations, and each concurrent device a worker."""
         modes = self._main.modes.modes
         beside = [choice for choice in offers.choices if choice.parallel]
         here = [choice for choice in offers.choices if not choice.parallel]

@@ -163,7 +163,7 @@ class Catalogue:
         raise self.not_found(name)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
-        """Wait until an engine is not pending any more; see `find_usable`.
+        """Wait until an engine is no longer pending; see `find_usable`.
 
         Args:
             name: name of the engine, known or not.

@@ -130,7 +130,7 @@ class Versions:
     async def wait_inspected(
         self, name: str, version: str = "", timeout_s: float | None = None
     ) -> None:
-        """Wait until a version of an engine is not pending any more; return at once if unknown."""
+        """Wait until a version of an engine is no longer pending; return at once if unknown."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
         # By the time this continues, it may be pending again, or another version instead of it.

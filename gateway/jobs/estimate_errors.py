@@ -19,7 +19,7 @@ PRIOR_FIXED_S: Final = 0.05
 SHORT_S: Final = 0.1
 """Jobs that are expected to take less show what dispatching and recording take."""
 LEAST_SHORT: Final = 5
-"""Fewest short jobs of which the median is taken."""
+"""Fewest short jobs whose median is used."""
 
 
 class Interval(NamedTuple):
@@ -33,7 +33,7 @@ class EstimateErrors:
     """Learns how long jobs take, compared with their estimates.
 
     Jobs that made way for others are part of it. The quantiles are order statistics: they hold 90 %
-    of further jobs whatever the distribution, as long as these resemble the last ones. Only jobs
+    of further jobs under any distribution, as long as these resemble the last ones. Only jobs
     of similar length are compared, since the times of short ones vary by larger factors.
     """
 

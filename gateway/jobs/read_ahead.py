@@ -26,7 +26,7 @@ class ReadAhead:
         self._room = asyncio.Event()
 
     async def batches(self, first: bytes) -> AsyncGenerator[list[bytes], None]:
-        """Yield `first`, and then in each batch all messages that have been read meanwhile."""
+        """Yield `first`, and then in each batch all messages that were read since the last one."""
         reader = asyncio.create_task(self._read_all())
         reader.add_done_callback(lambda _: self._arrived.set())
         try:

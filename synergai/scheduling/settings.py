@@ -57,7 +57,7 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     fair_burst_s: Annotated[
         float,
         "Worker time that a tenant may use beyond its equal share before its jobs "
-        "yield to those of other tenants at the same priority; inf turns fair sharing off.",
+        "yield to jobs of other tenants at the same priority; inf turns fair sharing off.",
         Meta(ge=0.0),
     ] = 60.0
     policy_options: dict[str, str] = {}

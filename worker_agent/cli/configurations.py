@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check(config: Config = None) -> None:
     """Check the agent's settings, and show its execution providers and configurations.
 
-    The settings are those of the agent's environment variables and file. Each execution provider
+    The settings are read from the agent's environment variables and file. Each execution provider
     computes a small model on its device, in a separate process. The exit code is 1 if one cannot.
     """
     import asyncio

@@ -1,7 +1,7 @@
 """Turns in which the clients of a server begin calls.
 
 Works around: gRPC for Python accepts all calls that arrive, and the event loop handles them
-together, so a client with thousands of cheap calls delays those of all others. Here only a few
+together, so a client with thousands of cheap calls delays all others. Here only a few
 calls begin in a turn, which takes a millisecond or, if the event loop is busy with earlier ones, as
 long as it needs to come round.
 

@@ -2,7 +2,7 @@
 
 It serves unary calls. All others reach a server of grpcio that it starts behind itself: it has no
 streams of requests, and a stream of responses whose client reads slowly would occupy a thread of
-the process. Whatever it does not limit, the front does; see `calls`.
+the process. What it does not limit, the front does; see `calls`.
 """
 
 from __future__ import annotations

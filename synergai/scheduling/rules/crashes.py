@@ -43,7 +43,7 @@ class Crashes:
         self.counts: dict[tuple[WorkerId, Session], tuple[int, Variants]] = {}
 
     def crashed(self, lease: Lease) -> None:
-        """Let the variant of an assignment pause, as it crashed its engine host."""
+        """Let the variant of an assignment pause, which crashed its engine host."""
         now, session = self._state.now, lease.session
         worker = self._state.fleet.workers.get(lease.assignment.worker_id)
         if worker is None or not worker.has_other_variants(session, paused=False):

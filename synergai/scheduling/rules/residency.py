@@ -41,7 +41,7 @@ LEAST_S: Final = 1.0
 RECENT_S: Final = 60.0
 """Time after its last use in which a session is not dropped for another one."""
 FULL_S: Final = 120.0
-"""A worker that had no room for a preload counts as full so long, or until it drops one."""
+"""Time for which a worker without room for a preload is full, unless it drops a session."""
 PLANNED_EVERY_S: Final = 0.1
 _WORKERS: Final = 64
 _SESSIONS: Final = 128
@@ -62,7 +62,7 @@ class _Memory:
 
     Attributes:
         used_at: when the last assignment of a session ended.
-        full_until: until when it counts as full, as it refused to preload.
+        full_until: until when it is full, after it has refused to preload.
         most_sessions: number of sessions that fit, as seen; infinite if unknown.
     """
 

@@ -202,7 +202,7 @@ def _is_replaced(session: Session, before: _Variants, after: _Variants) -> bool:
 def _is_needed(session: Session, worker: WorkerRecord) -> bool:
     """Return whether the worker has to load a session for any of its assignments.
 
-    One that runs goes on with the session that it has, although others get a new one.
+    One that runs keeps its session, although others get a new one.
     """
     return any(
         lease.session == session and lease.phase is not Phase.RUNNING

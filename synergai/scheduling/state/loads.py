@@ -102,10 +102,10 @@ class Loads:
     def goes_on(
         self, worker_id: WorkerId, session: Session, since: float, *, concurrent: bool
     ) -> None:
-        """Record a load that goes on without an assignment.
+        """Record a load that continues without an assignment.
 
         Args:
-            concurrent: it goes on while the worker has assignments, and not only while it has none.
+            concurrent: it continues while the worker has assignments, not only while it has none.
         """
         if not self._apart.get((worker_id, session), (0.0, False))[1]:
             self._apart[worker_id, session] = since, concurrent

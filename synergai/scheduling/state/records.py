@@ -453,7 +453,7 @@ class WorkerRecord:
         return not long or threads + sum(long) <= self.worker.cores
 
     def ahead_s(self, estimate: Estimate, now: float) -> float:
-        """Return the expected seconds until it turns to a further request of this cost."""
+        """Return the expected seconds until it starts a further request of this cost."""
         if not self.may_run_concurrently(estimate):
             return self.free_at(now) - now
         others = self.concurrent.get(estimate.session, {})
