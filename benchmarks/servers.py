@@ -118,11 +118,11 @@ class PlainOnnx:
 
 
 @contextlib.asynccontextmanager
-async def run_plain_onnx(engine: str, models: Path) -> AsyncIterator[PlainOnnx]:
-    """Run `engine` in a plain loop."""
+async def run_plain_onnx(engine: str, models: Path, rows: int = 1) -> AsyncIterator[PlainOnnx]:
+    """Run `engine` in a plain loop, in batches of `rows`."""
     model = ModelDirectory(models).get(engine).file
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(HERE / "plain_onnx.py"), str(model), str(THREADS)),
+        *(sys.executable, str(HERE / "plain_onnx.py"), str(model), str(THREADS), str(rows)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )

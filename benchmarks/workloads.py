@@ -98,6 +98,27 @@ def layers(max_batch: int = 1) -> Workload:
     )
 
 
+def accelerated(engine: str, first_row_s: float, row_s: float, max_batch: int) -> Workload:
+    """Return a request of one row to an emulated engine that takes these times, and echoes it."""
+    return Workload(
+        engine=engine,
+        request=request_of(engine, "x", np.ones(1, np.float32)),
+        is_correct=lambda values: values.tolist() == [1.0],
+        build=lambda models: _build_accelerated(models / engine, first_row_s, row_s, max_batch),
+    )
+
+
+def _build_accelerated(folder: Path, first_row_s: float, row_s: float, max_batch: int) -> None:
+    folder.mkdir(parents=True)
+    (folder / DEFINITION_FILE).write_text(
+        f'backend = "emulated"\nfile = "model.toml"\nmax_batch = {max_batch}\n'
+    )
+    (folder / "model.toml").write_text(
+        "[[configurations]]\nthreads = 1\nsetup_s = 0.0\n"
+        f"query_s = {first_row_s}\nrow_s = {row_s}\n"
+    )
+
+
 def request_of(engine: str, tensor: str, values: Floats) -> bytes:
     """Return a serialised request with one input tensor."""
     request = oip.ModelInferRequest(model_name=engine)

@@ -111,7 +111,7 @@ def largest_configuration(configurations: Iterable[Configuration]) -> Configurat
     return max(keys)[-1]
 
 
-MAX_BATCH: Final = 64
+MAX_BATCH: Final = 256
 """Upper bound of `Engine.max_batch`."""
 
 

@@ -242,6 +242,16 @@ class View:
                 self._prefer_loaded(job, found)
         return found
 
+    def takers(self, job: JobRecord, available: Iterable[WorkerRecord]) -> list[Candidate]:
+        """Return the candidates among available workers that take the job's queries now."""
+        found = self.candidates(job, available)
+        return [each for each in found if self.takes(each.worker, job, each.estimate)]
+
+    def takes(self, worker: WorkerRecord, job: JobRecord, estimate: Estimate) -> bool:
+        """Return whether an available worker takes the job's queries, in view of its batches."""
+        in_batches = job.shares_batches and bool(estimate.entry.batch_qps)
+        return worker.accepts(job.job.engine, in_batches=in_batches, now=self.now)
+
     def _prefer_loaded(self, job: JobRecord, found: list[Candidate]) -> None:
         """Put the idle worker first that lacks least of the variants that a request may use."""
         first = found[0]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     OnProgress: TypeAlias = Callable[[Tally], None]
 
 WINDOW: Final = 32
-"""Maximum number of runs in flight in a host, so that it never waits for the agent."""
+"""Runs in flight in a host, so that it never waits for the agent; more for a batch ahead."""
 
 _ids: Final = count(1)
 
@@ -59,7 +59,8 @@ class Runs:
 
     def has_room(self, size: int) -> bool:
         """Return whether a query of `size` bytes can be added now."""
-        return len(self.by_id) < WINDOW and (not self._is_large(size) or self._arena.has_room)
+        window = max(WINDOW, self._arena.slots)
+        return len(self.by_id) < window and (not self._is_large(size) or self._arena.has_room)
 
     def new_id(self) -> int:
         """Return the id of the next run, unique among all hosts."""

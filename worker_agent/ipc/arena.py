@@ -29,8 +29,6 @@ SLOTS: Final = 4
 SLOT_BYTES: Final = 128 << 20
 ALIGNMENT: Final = 64
 """A cache line; no element is larger."""
-_MOST_SLOTS: Final = 32
-"""Slots occupy address space even when unused, which is limited too."""
 _HEADER_BYTES: Final = mmap.PAGESIZE
 _RUN: Final = struct.Struct("<Q")
 _BOUND: Final = _RUN.size
@@ -47,7 +45,7 @@ fast at 1 MiB.
 
 def slots_for(max_batch: int) -> int:
     """Return the number of slots to receive a batch of large queries while computing another."""
-    return SLOTS if max_batch == 1 else max(SLOTS, min(2 * max_batch, _MOST_SLOTS))
+    return max(SLOTS, 2 * max_batch)
 
 
 class Arena:
@@ -55,13 +53,16 @@ class Arena:
 
     Args:
         fd: file descriptor of an existing arena; by default, a new one is created.
+
+    Attributes:
+        slots: number of slots, which occupy only address space until they are written.
     """
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("synergai-arena") if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, _size(SLOTS))
-        self._slots = SLOTS
+        self.slots = SLOTS
         self._memory = mmap.mmap(self.fd, _size(SLOTS))
         self._free = list(range(SLOTS))
 
@@ -70,7 +71,7 @@ class Arena:
 
         Each process grows its own mapping, the host first; the file is extended if necessary.
         """
-        if slots <= self._slots:
+        if slots <= self.slots:
             return
         size = _size(slots)
         if os.fstat(self.fd).st_size < size:
@@ -78,8 +79,8 @@ class Arena:
         self._memory.close()
         self._memory = mmap.mmap(self.fd, size)
         # Low slots are used first, so that rarely needed ones occupy no memory.
-        self._free = [*range(slots - 1, self._slots - 1, -1), *self._free]
-        self._slots = slots
+        self._free = [*range(slots - 1, self.slots - 1, -1), *self._free]
+        self.slots = slots
 
     @property
     def has_room(self) -> bool:
@@ -106,7 +107,7 @@ class Arena:
 
     def view(self, ref: ArenaRef) -> memoryview:
         """Return a view of the referenced bytes, valid until the slot is overwritten."""
-        if not (0 <= ref.slot < self._slots and 0 <= ref.size <= SLOT_BYTES):
+        if not (0 <= ref.slot < self.slots and 0 <= ref.size <= SLOT_BYTES):
             raise ValueError(f"{ref} is outside of the arena")
         begin = _begin(ref.slot, ref.size)
         return memoryview(self._memory)[begin : begin + ref.size]

@@ -41,7 +41,7 @@ class EarliestDeadlineFirst(SynergAI):
                 break
             if job.latest_start >= view.now or job in jobs:
                 continue
-            if candidates := view.candidates(job, available):
+            if candidates := view.takers(job, available):
                 best = candidates[0]
                 decisions.append(Assign(job, best.worker, best.estimate, job.assignable))
                 available.remove(best.worker)

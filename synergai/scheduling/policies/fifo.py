@@ -28,7 +28,7 @@ class Fifo:
         for job in view.queue.in_order(engines_of(available)):
             if not available:
                 break
-            candidates = view.candidates(job, available)
+            candidates = view.takers(job, available)
             if candidates:
                 best = candidates[0]
                 decisions.append(Assign(job, best.worker, best.estimate, job.assignable))

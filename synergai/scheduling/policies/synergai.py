@@ -44,7 +44,7 @@ class SynergAI:
         for job in view.queue.in_order(engines_of(available), view.now, bounds):
             if not available:
                 break
-            candidates = view.candidates(job, available)
+            candidates = view.takers(job, available)
             doomed = job.rank < view.now
             if not doomed:
                 candidates = acceptable(job, candidates)

@@ -117,6 +117,8 @@ class Decisions:
         before = len(self._state.commands)
         for decision in decisions:
             match decision:
+                case Assign(job, worker, estimate) if not self._state.takes(worker, job, estimate):
+                    pass  # it waits, so that batches are not parted
                 case Assign():
                     self._resumption.discard(decision.job)
                     self._leases.assign(decision)

@@ -200,7 +200,11 @@ class Interleaver:
             if estimate is None and self._state.estimator.to_measure(request, worker) is None:
                 continue  # no variant on it may be used for the request now
             cost_s = PROBE_S if estimate is None else estimate.seconds(1, with_tensors=True)
-            if worker.index in available and estimate is not None:
+            if (
+                estimate is not None
+                and worker.index in available
+                and self._state.takes(worker, request, estimate)
+            ):
                 wait_s = worker.free_at(self._state.now) - self._state.now
                 yield wait_s, Interruption(request, worker, estimate, ())
             elif self._may_interrupt(worker, request, estimate, cost_s):
@@ -305,7 +309,7 @@ class Interleaver:
         if head is None or head.estimate is None or head.aborted_at is not None:
             return None
         query_s, history = head.assignment.query_s, self._histories[worker.index]
-        if query_s < LONG_S or worker.max_batch > 1 or head.job.removed:
+        if query_s < LONG_S or worker.groups[0].most > 1 or head.job.removed:
             return None
         if head.assignment.engine in history.unabortable or (
             head.phase is Phase.SETUP and head.assignment.setup_s > 0.0

@@ -69,6 +69,21 @@ class Phase(enum.Enum):
 
 
 @dataclass(slots=True, eq=False)
+class Group:
+    """Leases of a worker, one after another, of which its engine host forms batches.
+
+    Attributes:
+        session: their session.
+        most: the largest batch; 1 for a single lease without batches.
+        leases: how many there are.
+    """
+
+    session: Session
+    most: int
+    leases: int = 1
+
+
+@dataclass(slots=True, eq=False)
 class Lease:
     """An assignment in flight, from dispatch to release; see `Phase` for its life cycle.
 
@@ -92,6 +107,7 @@ class Lease:
         session: the session on its worker while it runs.
         awaited_since: when a request first waited for the loaded session that it measures.
         is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
+        group: the group that it belongs to on its worker; None if it runs concurrently.
     """
 
     assignment: Assignment
@@ -113,6 +129,7 @@ class Lease:
     session: Session = field(init=False)
     awaited_since: float | None = None
     is_long_probe: bool = False
+    group: Group | None = None
 
     def __post_init__(self) -> None:
         if self.estimate is not None:
@@ -244,6 +261,11 @@ class JobRecord:
         return self.job.queries - self.done
 
     @property
+    def shares_batches(self) -> bool:
+        """Whether it is a single query that is computed with those of other jobs."""
+        return self.job.queries == 1 and self.job.with_tensors
+
+    @property
     def assignable(self) -> int:
         """Queries that can be assigned now."""
         return 0 if self.held_until is not None else self.pending.available(self.ready)
@@ -289,7 +311,7 @@ class WorkerRecord:
         head_ends_at: expected end of the first lease.
         behind_head_s: expected duration of all other leases.
         idle_since: when it last became idle.
-        max_batch: largest batch its leases can form; 1 unless all are for one session with batches.
+        groups: its `leases`, by what forms batches.
         available_at: from when on it accepts an assignment; -inf: already, inf: only an event
             can make it available.
         last_job: the job of its latest assignment.
@@ -322,7 +344,7 @@ class WorkerRecord:
     head_ends_at: float = 0.0
     behind_head_s: float = 0.0
     idle_since: float = 0.0
-    max_batch: int = 1
+    groups: list[Group] = field(default_factory=list)
     available_at: float = math.inf
     last_job: JobRecord | None = None
     requests: int = 0
@@ -437,6 +459,8 @@ class WorkerRecord:
         session, head = estimate.session, self.head
         brief = head is None or is_brief(estimate, head)
         if (others := self.concurrent.get(session)) is not None:
+            if (times := estimate.entry.batch_times) is not None:
+                return len(others) < 2 * times.max_rows
             if brief:
                 most, query_s = MAX_BRIEF_REQUESTS, estimate.typical_s
             else:
@@ -487,26 +511,51 @@ class WorkerRecord:
         return self.last_job is job and (bool(self.leases) or self.idle_since == now)
 
     def joins_batch(self, session: Session) -> bool:
-        """Return whether the next assignment for `session` would join the batch being gathered."""
-        return self.max_batch > 1 and self.head is not None and self.head.session == session
+        """Return whether the next request in `session` would join others in a batch."""
+        if session in self.concurrent:
+            return True
+        last = self.groups[-1] if self.groups else None
+        return last is not None and last.most > 1 and last.session == session
+
+    def accepts(self, engine: EngineName, *, in_batches: bool, now: float) -> bool:
+        """Return whether it takes an assignment of `engine` now, being available.
+
+        While it computes batches of one engine, those of another one gather behind them, unless
+        they run concurrently. What would part these from the next requests that belong to them
+        waits.
+        """
+        if not self.groups or (last := self.groups[-1]).most == 1:
+            return True
+        if in_batches and last.session.engine == engine:
+            return self._has_room(last)
+        if in_batches and any(session.engine == engine for session in self.concurrent):
+            return False
+        if len(self.groups) == 1:
+            return True
+        return not in_batches and self.head_ends_at + self.behind_head_s - self.prefetch_s <= now
+
+    def _has_room(self, last: Group) -> bool:
+        """Return whether its last group takes another lease: of a batch, or two if it is alone."""
+        return last.leases < (2 if len(self.groups) == 1 else 1) * last.most
 
     def next_available_at(self, settings: SchedulingSettings) -> float:
         """Return from when on it accepts an assignment: idle, or within the prefetch time of it.
 
         Time alone brings a worker no closer to idle than the work behind its head, so it may be
         that only an event makes it available. With batches, the next one is accepted while one
-        is computed.
+        is computed; see `accepts`.
         """
         if self.yielding:
             # What yields returns to the queue first: another job must not take its place.
             return math.inf
-        if self.withdrawn or len(self.leases) >= (1 if self.on_trial else settings.prefetch_count):
+        if self.withdrawn or (self.on_trial and self.leases):
             return math.inf
         if not self.leases:
             return -math.inf
-        if self.max_batch > 1 and len(self.leases) < 2 * self.max_batch:
+        last = self.groups[-1]
+        if last.most > 1 and (len(self.groups) == 1 or self._has_room(last)):
             return -math.inf
-        if self.behind_head_s > settings.prefetch_s:
+        if len(self.leases) >= settings.prefetch_count or self.behind_head_s > settings.prefetch_s:
             return math.inf
         return self.head_ends_at + self.behind_head_s - settings.prefetch_s
 
@@ -518,19 +567,27 @@ class WorkerRecord:
                 lease.become_head(now)
             others[lease.assignment.id] = lease
             return
-        # The batches of a job are its own.
-        times = lease.assignment.batch_times if lease.job.job.queries == 1 else None
         if self.leases:
             self.behind_head_s += lease.expected_s
-            if times is None or not self.joins_batch(lease.session):
-                self.max_batch = 1
         else:
-            self.max_batch = 1 if times is None else times.max_rows
             lease.become_head(now)
             self.head_ends_at = now + lease.expected_s
+        self._group(lease)
         self.last_job = lease.job
         self.requests += lease.job.is_request
         self.leases[lease.assignment.id] = lease
+
+    def _group(self, lease: Lease) -> None:
+        """Add `lease` to the last group, or begin another one."""
+        # The batches of a job are its own.
+        times = lease.assignment.batch_times if lease.job.job.queries == 1 else None
+        last = self.groups[-1] if self.groups else None
+        if times is None or last is None or last.most == 1 or last.session != lease.session:
+            lease.group = Group(lease.session, 1 if times is None else times.max_rows)
+            self.groups.append(lease.group)
+        else:
+            lease.group = last
+            last.leases += 1
 
     def stop(self, lease: Lease, now: float, *, for_request: bool = False) -> None:
         """Count no more work for `lease` but a long query, or any if it yields to a request."""
@@ -558,11 +615,14 @@ class WorkerRecord:
                 next(iter(others.values())).become_head(now)
             return
         del self.leases[lease.assignment.id]
+        if (group := lease.group) is not None:
+            group.leases -= 1
+            if not group.leases:
+                self.groups.remove(group)
         self.requests -= lease.job.is_request
         self.yielding -= lease.yielding
         if not self.leases:
             self.idle_since = now
-            self.max_batch = 1
         elif lease.is_head and (head := self.head) is not None:
             head.become_head(now)
             self.head_ends_at = now + head.expected_s

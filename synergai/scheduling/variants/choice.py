@@ -150,7 +150,7 @@ class Variants:
         if front is None:
             return estimate, count
         estimates = front.estimates
-        if worker.max_batch > 1 and (joined := self._joined(worker, estimates, front)) is not None:
+        if (joined := self._joined(worker, estimates, front)) is not None:
             return joined, count
         starts_at = worker.free_at(now)
         query = Query(engine, worker, front, starts_at, deadline, now, self.margins)
@@ -209,7 +209,8 @@ class Variants:
         worker: WorkerRecord, estimates: Sequence[Estimate], front: Front
     ) -> Estimate | None:
         """Return the variant of the batch that a request joins on the worker; None if of none."""
-        if len(worker.leases) % worker.max_batch == 0:
+        last = worker.groups[-1] if worker.groups else None
+        if last is None or last.leases % last.most == 0:
             return None  # the next batch may use another variant
         session = next(reversed(worker.leases.values())).session
         for place in front.places:

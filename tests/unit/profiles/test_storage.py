@@ -166,7 +166,10 @@ def test_missing_columns_take_their_defaults() -> None:
         ("engine,worker_class,qps\ne,x86,1e999\n", "line 2: .* qps must be positive"),
         ("engine,worker_class,qps,batch_qps\ne,x86,1,2 x\n", "line 2: batch_qps must be numbers"),
         ("engine,worker_class,qps,batch_qps\ne,x86,1,0\n", "line 2: .* batch_qps must be positive"),
-        ("engine,worker_class,qps,batch_qps\ne,x86,1,1 1 1 1 1 1 1\n", "batches larger than 64"),
+        (
+            "engine,worker_class,qps,batch_qps\ne,x86,1,1 1 1 1 1 1 1 1 1\n",
+            "batches larger than 256",
+        ),
         ("engine,worker_class,qps\ne/f,x86,1\n", "line 2: .* not a valid engine name"),
         ("engine,worker_class,qps\ne,x86\n", "line 2: 2 columns instead of 3"),
         ("engine,worker_class,qps\n\ne,x86,1\ne,x86,2\n", "line 4: duplicate entry"),

@@ -1,5 +1,6 @@
 """Single queries of an engine with profiled batches."""
 
+import itertools
 import math
 import time
 from pathlib import Path
@@ -7,11 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, EngineName, Outcome, WorkerId
+from synergai.domain import Configuration, EngineName, Outcome, Session, WorkerId
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog, replay
 from synergai.scheduling.events import (
+    Assignment,
     AssignmentEnded,
     AssignmentStarted,
     Event,
@@ -52,11 +54,63 @@ def test_engine_without_batches_is_not_assigned_ahead() -> None:
     assert given == [1, 0, 0]
 
 
-def test_assignment_of_another_engine_ends_batching() -> None:
+def test_assignment_without_batches_ends_the_batch() -> None:
     core = core_with_worker()
     for number, engine in enumerate((BATCHED, SINGLE)):
         assert dispatched(core.handle(make_request(number, engine), 0.0))
     assert not dispatched(core.handle(make_request(2), 0.0))
+
+
+OTHER, THIRD = EngineName("other"), EngineName("third")
+
+
+def core_with_three_engines(policy: str, cores: int = 0) -> SchedulerCore:
+    """Return a core with a worker that has three engines with batches of up to 4."""
+    engines = BATCHED, OTHER, THIRD
+    worker = replace(
+        JOINED.worker,
+        engines=frozenset(engines),
+        sessions=frozenset(Session(engine, ONE) for engine in engines),
+        cores=cores,
+    )
+    return make_core(
+        [replace(ENTRIES[0], engine=each) for each in engines], [worker], policy=policy
+    )
+
+
+@pytest.mark.parametrize("policy", ["fifo", "edf", "synergai", "malleable"])
+def test_requests_of_engines_in_turn_are_dispatched_in_batches(policy: str) -> None:
+    core = core_with_three_engines(policy)
+    given: list[Assignment] = []
+    for number in range(30):
+        engine = (BATCHED, OTHER, THIRD)[number % 3]
+        given += dispatched(core.handle(make_request(number, engine), 0.0))
+    order = []
+    while given:
+        assignment = given.pop(0)
+        order.append(assignment.engine)
+        ended = AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=0.1)
+        given += dispatched(core.handle(ended, core.state.now + 0.1))
+    runs = [len(list(run)) for _, run in itertools.groupby(order)]
+    assert len(order) == 30
+    assert len(runs) <= 10  # of 3 at least, in the mean
+    assert not core.state.fleet.workers[WorkerId("w")].groups
+
+
+def test_requests_next_to_batches_of_another_engine_form_batches_too() -> None:
+    core = core_with_three_engines("malleable", cores=2)
+    assert dispatched(core.handle(make_request(0), 0.0))
+    given = [dispatched(core.handle(make_request(n, OTHER), 0.0)) for n in range(1, 12)]
+    beside = [assignment for each in given for assignment in each]
+    assert [assignment.concurrent for assignment in beside] == [True] * 8
+    assert beside[-1].query_s == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "rr", "lru"])
+def test_worker_has_no_more_of_one_engine_than_two_batches(policy: str) -> None:
+    core = core_with_three_engines(policy)
+    given = [len(dispatched(core.handle(make_request(number), 0.0))) for number in range(20)]
+    assert sum(given) == 8
 
 
 def test_assignment_carries_batch_times_and_compute_by() -> None:

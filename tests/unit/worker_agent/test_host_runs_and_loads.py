@@ -11,7 +11,7 @@ from worker_agent.hosts.load_errors import LoadCrashed, LoadSuspected
 from worker_agent.hosts.loads import Loads
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.runs import WINDOW, Runs
-from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena
+from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena, slots_for
 from worker_agent.ipc.frames import (
     ArenaRef,
     LoadFailed,
@@ -49,6 +49,14 @@ def test_small_queries_are_limited_by_the_window_and_large_ones_by_the_arena(run
     for _ in range(WINDOW - SLOTS):
         assert runs.has_room(1)
         add_query(runs, b"x", [])
+    assert not runs.has_room(1)
+
+
+def test_host_has_room_for_the_batch_that_runs_and_the_next_one(runs: Runs, arena: Arena) -> None:
+    arena.grow(slots_for(256))
+    for _ in range(2 * 256):
+        assert runs.has_room(len(LARGE))
+        add_query(runs, LARGE, [])
     assert not runs.has_room(1)
 
 

@@ -113,7 +113,7 @@ class Malleable:
         for job in islice(view.queue.in_order(now=view.now), MAX_SINGLES):
             if job.pending.total > 1 or (in_time and job.level != level):
                 break
-            candidates = view.candidates(job, available)
+            candidates = view.takers(job, available)
             if not candidates:
                 continue  # it waits for a load, which holds up no other
             if candidates[0].completes_at <= job.job.deadline:
