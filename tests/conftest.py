@@ -10,6 +10,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from synergai.testing import reserved_port
+from tests.clocks import FakeClock
 
 Detections: TypeAlias = Mapping[str, NDArray[np.float32]]
 
@@ -26,6 +27,11 @@ def unreachable() -> Iterator[str]:
     """An address on which nothing listens during the test."""
     with reserved_port() as port:
         yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture

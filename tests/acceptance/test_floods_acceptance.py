@@ -15,6 +15,7 @@ import synergai
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.acceptance.frame_flood import KINDS
+from tests.waiting import until
 
 ENGINE = "onnx_identity"
 REQUESTS = 10_000
@@ -70,8 +71,7 @@ async def bystander(fleet: LocalFleet) -> AsyncIterator[Bystander]:
     async with synergai.Client(fleet.address, attempts=1) as client:
         other = Bystander(client)
         running = asyncio.create_task(other.run())
-        while len(other.latencies) < 200:  # noqa: ASYNC110 - polls, to stay out of the measurement
-            await asyncio.sleep(0.05)
+        await until(lambda: len(other.latencies) >= 200, 0.05)
         other.latencies.clear()
         yield other
         running.cancel()

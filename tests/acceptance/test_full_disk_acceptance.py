@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from synergai.errors import Overloaded
 from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
+from tests.waiting import wait_until
 
 ENGINE = "onnx_identity"
 QUERIES = 2_000_000
@@ -52,13 +52,6 @@ def metric(fleet: LocalFleet, name: str) -> float:
     return float(line.split()[1])
 
 
-def until(condition: object) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():  # type: ignore[operator]  # a function
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_gateway_serves_requests_on_a_full_disk_and_resumes_jobs(
     disk: Path, tmp_path: Path
 ) -> None:
@@ -86,19 +79,19 @@ def test_gateway_serves_requests_on_a_full_disk_and_resumes_jobs(
                 return False
 
             fill(disk / "filler")
-            until(submit)
+            wait_until(submit)
             fill(disk / "filler")  # the reserve's room
             assert metric(fleet, "synergai_journal_writable") == 0
-            until(lambda: metric(fleet, "synergai_paused_jobs") or ended(stub, first.id))
+            wait_until(lambda: metric(fleet, "synergai_paused_jobs") or ended(stub, first.id))
             for _ in range(20):
                 client.infer(ENGINE, query, deadline=30.0)
             with urllib.request.urlopen(f"http://{fleet.http_address}/healthz") as response:
                 assert "disk is full" in response.read().decode()
 
             (disk / "filler").unlink()
-            until(lambda: not submit())
-            until(lambda: metric(fleet, "synergai_paused_jobs") == 0)
-            until(lambda: ended(stub, first.id))
+            wait_until(lambda: not submit())
+            wait_until(lambda: metric(fleet, "synergai_paused_jobs") == 0)
+            wait_until(lambda: ended(stub, first.id))
             job = stub.Get(jobs_pb2.GetRequest(job_id=first.id), timeout=30)
             assert (job.state, job.queries_done) == (jobs_pb2.JOB_STATE_SUCCEEDED, QUERIES)
             assert fleet.gateway is not None

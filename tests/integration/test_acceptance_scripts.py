@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from pathlib import Path
 from types import FrameType
 
@@ -14,6 +13,7 @@ from tests.acceptance import scripts
 from tests.acceptance.crashes import find_errors
 from tests.acceptance.power_loss import cut_all, record_workload
 from tests.acceptance.processes import is_alive
+from tests.waiting import wait_until
 
 SCRIPT = """\
 import os, signal, subprocess, sys
@@ -56,10 +56,7 @@ def test_test_that_is_ended_ends_its_script_and_the_processes_of_the_script(
             scripts.run([sys.executable, "-c", script])
     finally:
         signal.signal(signal.SIGUSR1, before)
-    deadline = time.monotonic() + 30.0
-    while any(map(runs, map(int, pids.read_text().split()))):
-        assert time.monotonic() < deadline, "a process was left"
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(runs, map(int, pids.read_text().split()))))
 
 
 def test_script_that_fails_fails_its_test_with_its_output() -> None:

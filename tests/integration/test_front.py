@@ -20,6 +20,7 @@ from synergai.protocol.native.server import NativeServer
 from synergai.runtime.ports import bind
 from tests import http2
 from tests.calls import raw_stream, raw_unary
+from tests.waiting import until
 
 SIZE = 16 << 20
 LIMIT = 2 * SIZE
@@ -89,9 +90,7 @@ async def echo(request: pytest.FixtureRequest) -> AsyncIterator[Echo]:
 
 
 async def until_closed(connection: http2.Http2Connection) -> None:
-    async with asyncio.timeout(30):
-        while not connection.is_closed():  # noqa: ASYNC110 - polls
-            await asyncio.sleep(0.05)
+    await until(lambda: connection.is_closed(), 0.05)
 
 
 def is_known(caller: KeptContext) -> bool:
@@ -108,9 +107,7 @@ async def test_handlers_know_the_address_of_the_client(echo: Echo, method: str) 
     with http2.Http2Connection(echo.address) as connection:
         host, port = connection.own_address
         connection.send([http2.headers(1, f"/echo/{method}", claimed) + http2.message(1, b"x")])
-        async with asyncio.timeout(30):
-            while not echo.callers:  # noqa: ASYNC110 - polls
-                await asyncio.sleep(0.02)
+        await until(lambda: echo.callers, 0.02)
     assert [peer_address(each) for each in echo.callers] == [f"ipv4:{host}:{port}"]
 
 
@@ -118,9 +115,7 @@ async def test_client_whose_connection_has_closed_is_unknown(echo: Echo) -> None
     async with echo.channel() as channel:
         await raw_unary(channel, "/echo/Call")(b"x", timeout=30)
         assert peer_of(echo.callers[0]).is_local
-    async with asyncio.timeout(30):
-        while is_known(echo.callers[0]):  # noqa: ASYNC110 - polls
-            await asyncio.sleep(0.02)
+    await until(lambda: not is_known(echo.callers[0]), 0.02)
 
 
 async def test_large_messages_pass_in_both_directions_at_once(echo: Echo) -> None:

@@ -18,6 +18,7 @@ from synergai.runtime.service import ignore_client_faults
 from synergai.v1 import common_pb2, hub_pb2
 from tests import http2
 from tests.calls import raw_responses, raw_stream, raw_unary
+from tests.waiting import until
 
 RawStream: TypeAlias = (
     grpc.aio.StreamStreamCall[bytes, bytes] | grpc.aio.UnaryStreamCall[bytes, bytes]
@@ -225,9 +226,7 @@ async def test_failed_call_keeps_its_request_in_no_reference_cycle(
         for _ in range(3):
             error = await failure_of(channel, "Hold", message())
             assert error.code() is grpc.StatusCode.NOT_FOUND
-        async with asyncio.timeout(30):
-            while Held.alive:  # noqa: ASYNC110 - reference counting sends no event
-                await asyncio.sleep(0.05)
+        await until(lambda: not Held.alive, 0.05)
     finally:
         gc.enable()
 

@@ -19,6 +19,7 @@ from synergai.domain import JobState
 from synergai.testing import LocalFleet
 from tests.acceptance import mixed_load
 from tests.emulated_engines import write_emulated_engines
+from tests.waiting import wait_until
 
 ANY_PORT = ("--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
@@ -120,10 +121,7 @@ def test_model_directory_that_cannot_be_read_is_an_error(tmp_path: Path) -> None
 def test_empty_model_directory_is_served_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     with serving(tmp_path, tmp_path / "models"):
-        deadline = time.monotonic() + 20.0
-        while "synergai engines add" not in (tmp_path / "serve.log").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: "synergai engines add" in (tmp_path / "serve.log").read_text())
 
 
 def test_second_server_on_a_port_or_state_directory_is_refused(

@@ -9,11 +9,10 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
@@ -27,6 +26,7 @@ from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
 from tests.constant_variants import write_definition, write_family
 from tests.malformed_versions import MALFORMED_VERSIONS
+from tests.waiting import wait_until
 
 ENGINE = "family"
 LAYERS = {"large": 2, "medium": 1, "small": 0}
@@ -74,13 +74,6 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 """
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition was not met"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,9 @@
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +16,7 @@ from onnx import TensorProto, helper
 import synergai
 from synergai.errors import NotFound
 from synergai.testing import LocalFleet
+from tests.waiting import wait_until
 
 ENGINE = "times"
 DEADLINE_S = 30.0
@@ -37,13 +37,6 @@ def put_version(models: Path, version: int, *, broken: bool = False) -> None:
     (staging / "model.onnx").write_bytes(content[: len(content) // 2] if broken else content)
     folder.parent.mkdir(exist_ok=True)
     staging.rename(folder)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import synergai
 from synergai.client.shared_stream import MAX_STREAMED_BYTES
 from synergai.oip import inference_pb2 as oip
 from tests.integration.client.conftest import FakeGateway
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -25,11 +26,6 @@ async def client(gateway: FakeGateway) -> AsyncIterator[synergai.Client]:
 
 def x(*numbers: float) -> dict[str, NDArray[np.float32]]:
     return {"x": np.array(numbers, np.float32)}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():  # noqa: ASYNC110 - the fake gateway's state has no event
-        await asyncio.sleep(0.005)
 
 
 # --- inference --------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Commands for jobs and workers, run as processes."""
 
-import asyncio
 import json
 import signal
 
 from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+from tests.waiting import until
 
 
 async def test_submit_prints_nothing_but_the_jobs_id_to_stdout(
@@ -58,8 +58,7 @@ async def test_interrupting_a_watch_does_not_cancel_the_job(
         *("submit", "stuck", "--queries", "1", "--key", "k", "--watch"),
         *("--target", gateway.address),
     ) as process:
-        while not gateway.stalled:  # noqa: ASYNC110 - the fake gateway's state has no event
-            await asyncio.sleep(0.01)
+        await until(lambda: gateway.stalled, 0.01)
         process.send_signal(signal.SIGINT)
         result = await wait(process)
     assert result.code == 130

@@ -1,6 +1,5 @@
 """``synergai load`` against a fake gateway on loopback."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+from tests.waiting import until
 
 PNG = b"\x89PNG"
 
@@ -128,8 +128,7 @@ async def test_search_stops_when_the_gateway_is_unreachable(
 ) -> None:
     search = ("--find-goodput", "--deadline-ms", "5000")
     async with start("load", "identity", *options, *search) as process:
-        while len(gateway.requests) < 20:  # noqa: ASYNC110 - the fake gateway has no event
-            await asyncio.sleep(0.01)
+        await until(lambda: len(gateway.requests) >= 20, 0.01)
         await gateway.server.stop(None)
         result = await wait(process)
     assert (result.code, result.out) == (1, "")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.integration.client.conftest import FakeGateway, RunCommand, StartCommand, WaitForExit
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -198,8 +199,7 @@ async def test_lost_gateway_ends_the_run_with_a_message(
     options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
-        while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event
-            await asyncio.sleep(0.01)
+        await until(lambda: len(gateway.requests) >= 50, 0.01)
         await gateway.server.stop(None)
         result = await wait(process)
     assert result.code == 1
@@ -210,8 +210,7 @@ async def test_interruption_ends_the_run(
     options: list[str], gateway: FakeGateway, start: StartCommand, wait: WaitForExit
 ) -> None:
     async with start("loadgen", "identity", *options, "--min-duration", "60") as process:
-        while len(gateway.requests) < 50:  # noqa: ASYNC110 - the fake gateway has no event
-            await asyncio.sleep(0.01)
+        await until(lambda: len(gateway.requests) >= 50, 0.01)
         process.send_signal(signal.SIGINT)
         result = await wait(process)
     assert result.code == 130

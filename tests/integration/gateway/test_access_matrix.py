@@ -38,6 +38,7 @@ from tests.integration.gateway.conftest import (
     config_in,
     infer_request,
 )
+from tests.waiting import until
 
 pytestmark = both_servers
 
@@ -510,8 +511,7 @@ async def start(stack: AsyncExitStack, folder: Path, tls: ClientTls, **options: 
     config = config_in(folder, reflection=True, **options)
     gateway = await stack.enter_async_context(Gateway(config))
     await stack.enter_async_context(FakeAgent(gateway.hub_address, tls=tls))
-    while not list(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
-        await asyncio.sleep(0.005)
+    await until(lambda: list(gateway.app.catalogue.in_service()), 0.005)
     return gateway
 
 

@@ -14,6 +14,7 @@ from synergai.v1 import common_pb2, fleet_pb2, hub_pb2, jobs_pb2
 from tests.integration.gateway.conftest import Caller, FakeAgent
 from tests.integration.gateway.test_gateway_metrics import http_get
 from tests.message_fields import RequestFactory
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import NewAgent
@@ -157,8 +158,7 @@ async def test_forgotten_engine_with_profiles_is_listed_again_once_it_is_offered
         assert not gateway.app.catalogue.is_known(ECHO)
         assert len(gateway.app.profiles.dictionary) == 1
         async with FakeAgent(gateway.hub_address, "w1"):
-            while not gateway.app.catalogue.is_known(ECHO):  # noqa: ASYNC110 - seen from outside
-                await asyncio.sleep(0.02)
+            await until(lambda: gateway.app.catalogue.is_known(ECHO), 0.02)
     async with Gateway(config) as gateway:
         assert gateway.app.catalogue.is_known(ECHO)
         caller = Caller(gateway.address)

@@ -19,6 +19,7 @@ from tests import http2
 from tests.calls import raw_unary
 from tests.integration.gateway.conftest import Caller, FakeAgent, both_servers
 from tests.message_fields import RequestFactory
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import InferStream
@@ -94,9 +95,7 @@ async def test_storm_of_cancellations_leaves_nothing_behind(
 
 
 async def until_closed(connection: http2.Http2Connection) -> None:
-    async with asyncio.timeout(30):
-        while not connection.is_closed():  # noqa: ASYNC110 - polls
-            await asyncio.sleep(0.05)
+    await until(lambda: connection.is_closed(), 0.05)
 
 
 FLOODS = {

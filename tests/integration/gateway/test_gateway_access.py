@@ -22,6 +22,7 @@ from tests.integration.gateway.conftest import (
     config_in,
     infer_request,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import PendingCall
@@ -63,8 +64,7 @@ async def served(gateway: Gateway) -> AsyncIterator[Caller]:
     """A client of a gateway that serves the engine."""
     caller = Caller(gateway.address)
     async with caller.channel, FakeAgent(gateway.hub_address):
-        while not list(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
-            await asyncio.sleep(0.005)
+        await until(lambda: list(gateway.app.catalogue.in_service()), 0.005)
         yield caller
 
 

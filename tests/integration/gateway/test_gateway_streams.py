@@ -16,6 +16,7 @@ from synergai.v1 import jobs_pb2
 from tests.calls import ReadableCall, read_message
 from tests.integration.gateway.conftest import config_in
 from tests.message_fields import RequestFactory
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Caller, Connect, FakeAgent
@@ -85,16 +86,14 @@ async def test_stream_that_is_not_read_ends_and_others_go_on(
         for _ in range(8):
             await call.write(large)
         await answer_together(agent, 8)
-        while not unread.disconnected:  # noqa: ASYNC110 - polls the gateway's state
-            await asyncio.sleep(0.01)
+        await until(lambda: unread.disconnected, 0.01)
         response = await caller.oip.ModelInfer(large, timeout=10)
         assert len(response.raw_output_contents[0]) == 1 << 20
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read_to_the_end(call)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "were not read" in (caught.value.details() or "")
-        while unread.bytes:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)
+        await until(lambda: not unread.bytes, 0.01)
 
 
 async def test_results_of_a_streamed_job_that_are_not_read_end_it(
@@ -111,10 +110,8 @@ async def test_results_of_a_streamed_job_that_are_not_read_end_it(
             query = jobs_pb2.Query(index=index, request=large)
             await call.write(jobs_pb2.RunRequest(query=query))
         await answer_together(agent, 8)
-        while not gateway.app.unread.disconnected:  # noqa: ASYNC110 - polls the gateway's state
-            await asyncio.sleep(0.01)
+        await until(lambda: gateway.app.unread.disconnected, 0.01)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await read_to_the_end(call)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        while gateway.app.unread.bytes:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.01)
+        await until(lambda: not gateway.app.unread.bytes, 0.01)

@@ -19,6 +19,7 @@ from tests.integration.gateway.conftest import (
     config_in,
     infer_request,
 )
+from tests.waiting import until
 
 pytestmark = both_servers
 
@@ -65,8 +66,7 @@ async def gateway(tmp_path: Path, table: Path, grpc_server: str) -> AsyncIterato
 @pytest.fixture
 async def agent(gateway: Gateway) -> AsyncIterator[FakeAgent]:
     async with FakeAgent(gateway.hub_address) as agent:
-        while not list(gateway.app.catalogue.in_service()):  # noqa: ASYNC110 - polls the gateway
-            await asyncio.sleep(0.005)
+        await until(lambda: list(gateway.app.catalogue.in_service()), 0.005)
         yield agent
 
 
@@ -235,15 +235,11 @@ async def test_changed_quota_applies_at_once(
     agent.answer = never
     await change(gateway, table, {**QUOTAS, "rate": "requests_in_flight = 1"})
     running = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"))
-    async with asyncio.timeout(30):
-        while not gateway.app.admission.requests:  # noqa: ASYNC110 - polls the gateway
-            await asyncio.sleep(0.005)
+    await until(lambda: gateway.app.admission.requests, 0.005)
     call = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"))
     assert "requests_in_flight = 1" in ((await caller.failure(call)).details() or "")
     running.cancel()
-    async with asyncio.timeout(30):
-        while gateway.app.admission.requests:  # noqa: ASYNC110 - polls the gateway
-            await asyncio.sleep(0.005)
+    await until(lambda: not gateway.app.admission.requests, 0.005)
     again = caller.oip.ModelInfer(infer_request(), metadata=bearer("rate"), timeout=0.5)
     assert (await caller.failure(again)).code() is CODE.DEADLINE_EXCEEDED
 

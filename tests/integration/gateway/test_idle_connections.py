@@ -2,7 +2,6 @@
 
 import re
 import socket
-import time
 import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from synergai.testing import LocalFleet, reserved_port
 from tests import http2
 from tests.tiny_tflite import save_sum
+from tests.waiting import wait_until
 
 CONNECTIONS = 2000
 ADDED_BYTES = 10_000_000
@@ -57,7 +57,4 @@ def test_idle_grpc_connections_lock_out_neither_agents_nor_health_checks(tmp_pat
             with suppress(OSError):  # the gateway closes those beyond the limit
                 stack.enter_context(http2.Http2Connection(fleet.address))
         fleet.start_agent("w1", models=tmp_path / "models")
-        deadline = time.monotonic() + 30.0
-        while b"synergai_workers 1.0" not in metrics_of(fleet):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: b"synergai_workers 1.0" in metrics_of(fleet))

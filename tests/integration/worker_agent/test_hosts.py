@@ -19,6 +19,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.inventories import described
+from tests.waiting import until
 from worker_agent.hosts.memory import CrowdedOut, HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
@@ -381,8 +382,7 @@ async def test_limit_counts_hosts_that_are_loading(
     pinned = HostPool(models, memory_bytes=1 << 40, memory=memory, pinned=[LABELLED])
     other = await pinned.load(LABELLED)
     loading = hosts.load(TWICE)
-    while len(memory.hosts) < 2:  # noqa: ASYNC110 - polls the start of a process
-        await asyncio.sleep(0.005)
+    await until(lambda: len(memory.hosts) >= 2, 0.005)
     sizes_of(monkeypatch, lambda pid: (50 if pid == other.pid else size_mb) << 20)
     await pinned.check_memory()
     with pytest.raises(error, match=reason):
@@ -409,8 +409,7 @@ async def test_closing_does_not_wait_for_a_load(
     memory = HostMemory()
     hosts = HostPool(models, memory_bytes=1 << 40, memory=memory)
     loading = hosts.load(TWICE)
-    while not memory.hosts:  # noqa: ASYNC110 - polls the start of a process
-        await asyncio.sleep(0.001)
+    await until(lambda: memory.hosts, 0.001)
     (host,) = memory.hosts
     os.kill(host.pid, signal.SIGSTOP)
     monkeypatch.setattr(worker_agent.hosts.child, "_EXIT_TIMEOUT_S", 1000.0)

@@ -4,7 +4,6 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import psutil
 
 from synergai.domain import Configuration, EngineName, Outcome, Session
 from tests.tiny_tflite import save_sum
+from tests.waiting import until
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.ipc.frames import RunEnded, Tally
 
@@ -124,12 +124,6 @@ def is_alive(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - a state of processes, without an event
-            await asyncio.sleep(0.02)
 
 
 def states_of_children() -> set[str]:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
+from tests.waiting import until
 from worker_agent.hosts.load_errors import LoadSuspected
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
@@ -115,8 +116,7 @@ async def answer(host: HostProcess, variant: str) -> tuple[str, float]:
 
 async def load_started(host: HostProcess) -> None:
     """Wait until the host has begun to load another variant."""
-    while host._loads.loading is None:  # noqa: ASYNC110 - polls what the host reports
-        await asyncio.sleep(0.02)
+    await until(lambda: host._loads.loading is not None, 0.02)
 
 
 def thread_states(pid: int) -> list[str]:
@@ -128,8 +128,7 @@ def thread_states(pid: int) -> list[str]:
 async def stop(host: HostProcess) -> None:
     """Stop a host. Its threads stop one after another, and one that has not could answer."""
     os.kill(host.pid, signal.SIGSTOP)
-    while not all(state == "T" for state in thread_states(host.pid)):  # noqa: ASYNC110 - a process
-        await asyncio.sleep(0.01)
+    await until(lambda: all(state == "T" for state in thread_states(host.pid)), 0.01)
 
 
 def crash(host: HostProcess) -> None:
@@ -216,9 +215,7 @@ async def test_crash_costs_all_variants_of_the_host(
     host = await hosts.load(session("large"))
     await hosts.load(session("small"))
     os.kill(host.pid, signal.SIGSEGV)
-    async with asyncio.timeout(30):
-        while len(changes) < 4:  # noqa: ASYNC110 - polls what the hosts report
-            await asyncio.sleep(0.05)
+    await until(lambda: len(changes) >= 4, 0.05)
     assert hosts.resident_sessions() == []
     again = await hosts.load(session("small"))
     assert await answer(again, "small") == ("1.small", 2.0)
@@ -294,8 +291,7 @@ async def test_run_that_was_computed_at_a_crash_is_told_from_those_that_waited(
     )
     host.run_query(b"", ended[1].set_result, variant="large")
     async with asyncio.timeout(60):
-        while host._arena.computing != computed:  # noqa: ASYNC110 - polls what the host writes
-            await asyncio.sleep(0.02)
+        await until(lambda: host._arena.computing == computed, 0.02)
         os.kill(host.pid, number)
         faults = [(await each).fault for each in ended]
     assert faults == [fault, Fault.HOST_DIED]

@@ -7,6 +7,7 @@ import pytest
 from synergai.client.descriptions import EngineDescriptions
 from synergai.domain import Engine, EngineName
 from synergai.errors import DeadlineExceeded, Unavailable
+from tests.waiting import turns
 
 
 class Gateway:
@@ -25,11 +26,6 @@ class Gateway:
             self.cancelled += 1
             raise
         return Engine(name=EngineName(name), version="1", backend="", inputs=(), outputs=())
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def test_concurrent_calls_share_one_fetch() -> None:

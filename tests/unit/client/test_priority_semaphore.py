@@ -6,6 +6,7 @@ import pytest
 
 from synergai.client.priority_semaphore import PrioritySemaphore
 from synergai.errors import DeadlineExceeded
+from tests.waiting import turns
 
 
 class Holders:
@@ -32,8 +33,7 @@ class Holders:
         return asyncio.create_task(hold())
 
     async def settle(self) -> None:
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns(10)
 
 
 async def test_concurrent_holders_are_limited() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, cast
 from synergai.client.channel import GatewayChannel
 from synergai.client.shared_stream import QueryStream
 from synergai.oip import inference_pb2 as oip
+from tests.waiting import turns
 
 if TYPE_CHECKING:
     from synergai.client.multiplexer import Reply
@@ -51,8 +52,7 @@ def stream_over(call: StalledCall) -> QueryStream:
 
 
 async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
 
 
 async def test_unsent_queries_are_dropped_when_cancelled() -> None:

@@ -34,6 +34,7 @@ from synergai.scheduling.events import (
 from synergai.v1 import hub_pb2
 from tests.message_fields import ProgressFields, RequestFields
 from tests.unit.gateway.conftest import ENGINE, GatewayHarness, make_worker
+from tests.waiting import turns
 
 RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()
 SPEC = JobSpec(engine=EngineName("echo"), queries=10)
@@ -73,8 +74,7 @@ async def test_response_is_handed_over_before_the_scheduler_is_told(
     request = answered_request(harness, harness.add_worker())
     assert request.result.done()
     assert harness.admission.requests == 1
-    for _ in range(2):
-        await asyncio.sleep(0)
+    await turns(2)
     assert harness.admission.requests == 0
 
 
@@ -117,8 +117,7 @@ async def test_event_that_fails_does_not_keep_the_scheduler_from_the_next_answer
 
     monkeypatch.setattr(core, "handle", fail_once)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    for _ in range(2):
-        await asyncio.sleep(0)
+    await turns(2)
     assert harness.admission.requests == 1
 
 

@@ -21,6 +21,7 @@ from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.request_codec import RequestDecoder
 from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
+from tests.waiting import turns
 
 if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer, RequestHeader
@@ -95,12 +96,6 @@ class Harness:
 @pytest.fixture
 async def harness(engine: Engine) -> Harness:
     return Harness(engine)
-
-
-async def turns() -> None:
-    """Let all tasks run that can."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_request_begins_once_its_engine_is_inspected(harness: Harness) -> None:

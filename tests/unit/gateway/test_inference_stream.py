@@ -18,6 +18,7 @@ from synergai.protocol.peer import Peer
 from synergai.protocol.request_codec import RequestHeader, parse_header
 from synergai.protocol.rpc import Malformed, RawRequest
 from synergai.protocol.unread import UnreadResponses
+from tests.waiting import turns
 
 
 class FakeRequest:
@@ -116,8 +117,7 @@ class Streaming:
 
 
 async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
 
 
 async def test_delayed_refusal_is_sent_at_once_and_pauses_reading(

@@ -15,6 +15,7 @@ from synergai.errors import Unavailable
 from synergai.protocol.work_messages import Orders, Reports, decode_reports
 from synergai.protocol.work_transport import WorkPipe
 from synergai.v1 import hub_pb2
+from tests.waiting import turns
 
 HEARTBEAT = hub_pb2.AgentControl(heartbeat=hub_pb2.Heartbeat(sequence=7))
 
@@ -64,11 +65,6 @@ async def lose(hub: LocalHub) -> None:
         await connection.write(HEARTBEAT.SerializeToString())
         await connection.read()
         raise Unavailable("the work stream has ended")
-
-
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_connecting_waits_until_the_gateway_has_started() -> None:

@@ -20,6 +20,7 @@ from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
 from tests.unit.gateway.conftest import GatewayHarness
+from tests.waiting import turns
 
 ECHO = EngineName("echo")
 SESSION = Session(ECHO, Configuration(1))
@@ -148,12 +149,10 @@ async def test_load_waits_again_for_an_engine_that_is_inspected_again(fleet: Fle
     task = await fleet.start_load()
     fleet.harness.catalogue.update(worker.id, replace(engine, fault="it was removed"))
     fleet.harness.catalogue.update(worker.id, pending)
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await turns(3)
     assert not task.done()
     fleet.harness.catalogue.update(worker.id, engine)
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await turns(3)
     fleet.set_resident(worker)
     await task
 

@@ -11,6 +11,7 @@ from gateway.hub.order_collector import CONCURRENT_S, OrderCollector
 from synergai.domain import AssignmentId, Configuration, JobId
 from synergai.scheduling.events import Assignment
 from tests.unit.gateway.conftest import ENGINE, make_worker
+from tests.waiting import turns
 
 AN_HOUR_S = 3600.0
 
@@ -58,8 +59,7 @@ class Setup:
         self.worker.orders.recheck()
 
     async def put_after_turns(self, order: Order) -> None:
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         self.worker.orders.put(order)
 
 
@@ -90,8 +90,7 @@ async def test_orders_wait_until_half_of_the_other_assignments_have_ended() -> N
     collecting = asyncio.create_task(setup.collect([first]))
     await asyncio.sleep(0)
     setup.end(1)
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await turns(100)
     assert not collecting.done()
     setup.end(2)
     assert await collecting == [first]

@@ -46,6 +46,7 @@ from synergai.runtime.backoff import Backoff
 from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2, jobs_pb2
 from tests.unit.gateway.conftest import GatewayHarness
+from tests.waiting import turns
 
 SPEC = JobSpec(engine=EngineName("echo"), queries=0, upload_id="up")
 RESPONSE = oip.ModelInferResponse(model_name="echo").SerializeToString()
@@ -319,8 +320,7 @@ async def test_cancelled_use_of_a_log_waits_until_it_is_open(
     assert await asyncio.to_thread(opening.wait, 30)
     cancelled.cancel()
     other = asyncio.create_task(harness.store.open(key, create=True))
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await turns(10)
     assert not cancelled.done()
     assert not other.done()
     go_on.set()

@@ -3,18 +3,7 @@
 import pytest
 
 from gateway.hub.refusals import INTERVAL_S, MAX_KINDS, RefusalLog
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.clocks import FakeClock
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -22,7 +11,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_first_refusal_is_logged_and_repetitions_are_counted(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = RefusalLog(clock)
     while clock.now < 2.5 * INTERVAL_S:
@@ -34,7 +23,7 @@ def test_first_refusal_is_logged_and_repetitions_are_counted(
 
 
 def test_other_agent_or_reason_is_logged_at_once(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = RefusalLog(clock)
     for agent, reason in (("w1", "a"), ("w1", "b"), ("w2", "a"), ("w1", "a")):
@@ -42,7 +31,7 @@ def test_other_agent_or_reason_is_logged_at_once(
     assert len(messages(caplog)) == 3
 
 
-def test_many_agents_share_one_count(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_many_agents_share_one_count(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     log = RefusalLog(clock)
     for number in range(10 * MAX_KINDS):
         log.record(f"w{number}", "a")
@@ -55,7 +44,7 @@ def test_many_agents_share_one_count(clock: Clock, caplog: pytest.LogCaptureFixt
 
 
 def test_agent_that_was_away_is_logged_again(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = RefusalLog(clock)
     log.record("w1", "a")

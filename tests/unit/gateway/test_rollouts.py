@@ -26,6 +26,7 @@ from synergai.errors import (
 )
 from synergai.versions import split_version
 from tests.unit.gateway.test_versions import ECHO, W1, of
+from tests.waiting import turns
 
 IDS = [f"request-{number}" for number in range(2_000)]
 SHARES = st.floats(0.0, 1.0)
@@ -99,12 +100,6 @@ async def fleet() -> AsyncIterator[Fleet]:
     assert fleet.chosen() == "1"
     yield fleet
     await fleet.rollouts.close()
-
-
-async def turns() -> None:
-    """Let all tasks run that can."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 # --- records ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from synergai.errors import (
 )
 from synergai.versions import split_version, versioned
 from tests.unit.gateway.conftest import ENGINE
+from tests.waiting import turns
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 ECHO = "echo"
@@ -225,8 +226,7 @@ async def test_request_waits_again_if_its_engine_is_inspected_again() -> None:
     await asyncio.sleep(0)
     fleet.catalogue.update(W1, of("1", "it is no longer in the worker's model directory"))
     fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await turns(3)
     assert not waiting.done()
     fleet.catalogue.update(W1, of("1"))
     await waiting
@@ -239,8 +239,7 @@ async def test_request_waits_for_a_version_that_was_found_meanwhile() -> None:
     await asyncio.sleep(0)
     fleet.catalogue.update(W1, of("2", "it is being inspected", pending=True))
     fleet.catalogue.update(W1, of("1", "the file is truncated"))
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await turns(3)
     assert not waiting.done()
     with pytest.raises(DeadlineExceeded):
         await fleet.versions.wait_inspected(ECHO, timeout_s=0.0)

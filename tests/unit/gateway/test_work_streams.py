@@ -13,6 +13,7 @@ from synergai.domain import AssignmentId, BatchTimes, Configuration, JobId
 from synergai.protocol.work_messages import Orders
 from synergai.scheduling.events import Assignment
 from tests.unit.gateway.conftest import ECHO, make_worker
+from tests.waiting import turns
 
 
 class FakeTransport:
@@ -121,16 +122,14 @@ async def test_assignments_that_can_share_a_batch_are_sent_together(setup: Setup
     for number in (1, 2):
         setup.worker.orders.put(setup.order(number, BatchTimes((1.0, 1.1)), size=LARGE_BYTES))
     assert not setup.transport.sent
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await turns(100)
     assert setup.transport.sent == [[1, 2]]
 
 
 async def test_orders_that_concern_an_assignment_follow_it(setup: Setup) -> None:
     setup.worker.orders.put(setup.order(1))
     setup.worker.orders.put(StopAssignment(AssignmentId(1)))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns()
     assert setup.transport.sent == [[1], [1]]
 
 
@@ -143,6 +142,5 @@ async def test_failure_to_send_ends_the_stream_and_not_what_the_dispatcher_does(
     monkeypatch.setattr(setup.transport, "send_message", fail)
     setup.worker.orders.put(setup.order(1))
     assert "cannot send to worker" in caplog.text
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns()
     assert setup.worker.orders.closed

@@ -11,6 +11,7 @@ from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.profiles.service import LOG_INTERVAL_S, DictionaryChanges, ProfileService
+from tests.waiting import until
 
 
 def make_entry(qps: float, label: str = "measured", threads: int = 2) -> ProfileEntry:
@@ -218,9 +219,7 @@ async def test_changes_that_follow_each_other_are_logged_together(
         await reported.get()
     assert [text.split(": ")[1] for text in logged()] == ["1 new or other profiles, 0 deleted"]
     now = LOG_INTERVAL_S
-    async with asyncio.timeout(30):
-        while len(logged()) < 2:  # noqa: ASYNC110 - polls the log
-            await asyncio.sleep(0.01)
+    await until(lambda: len(logged()) >= 2, 0.01)
     watching.cancel()
     await asyncio.wait([watching])
     await profiles.close()

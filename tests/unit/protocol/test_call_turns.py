@@ -1,9 +1,8 @@
 """Clients begin calls in turns."""
 
-import asyncio
-
 from synergai.protocol.grpcio import call_turns
 from synergai.protocol.grpcio.call_turns import CallTurns
+from tests.waiting import until
 
 
 class FakeClient:
@@ -29,9 +28,7 @@ async def test_client_with_many_calls_lets_another_begin_its_own() -> None:
     assert begun == call_turns._CALLS * ["many"]
     turns.serve(few.begin)
     assert "few" not in begun
-    async with asyncio.timeout(30):
-        while len(begun) < 101:  # noqa: ASYNC110 - only yields
-            await asyncio.sleep(0)
+    await until(lambda: len(begun) >= 101)
     assert begun.index("few") < 2 * call_turns._CALLS
 
 
@@ -42,7 +39,5 @@ async def test_client_that_has_left_begins_nothing() -> None:
     turns.serve(one.begin)
     turns.serve(two.begin)
     turns.leave(one.begin)
-    async with asyncio.timeout(30):
-        while "two" not in begun:  # noqa: ASYNC110 - only yields
-            await asyncio.sleep(0)
+    await until(lambda: "two" in begun)
     assert begun.count("one") == call_turns._CALLS

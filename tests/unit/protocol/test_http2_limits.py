@@ -13,6 +13,7 @@ from synergai.protocol.grpcio.http2_limits import (
     Http2Limits,
 )
 from tests import http2
+from tests.clocks import FakeClock
 from tests.http2 import frame
 
 PATH = "/inference.GRPCInferenceService/ModelInfer"
@@ -23,20 +24,8 @@ REPEATED = b"\xbe"
 CONTINUATION = 9
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def limits(clock: Clock) -> Http2Limits:
+def limits(clock: FakeClock) -> Http2Limits:
     limits = Http2Limits(clock)
     receive(limits, PREFACE + frame(http2.SETTINGS, 0, 0))
     return limits
@@ -76,7 +65,7 @@ def test_frames_of_data_have_any_size(limits: Http2Limits) -> None:
 
 
 def test_frames_with_little_data_are_limited_but_earned_with_time(
-    limits: Http2Limits, clock: Clock
+    limits: Http2Limits, clock: FakeClock
 ) -> None:
     small = frame(http2.DATA, 0, 1, b"x")
     receive(limits, small * SMALL_CREDIT)
@@ -98,7 +87,7 @@ def test_frames_with_little_data_are_limited_but_earned_with_time(
     ],
 )
 def test_frames_without_data_are_limited_but_earned_with_time(
-    limits: Http2Limits, clock: Clock, one: bytes
+    limits: Http2Limits, clock: FakeClock, one: bytes
 ) -> None:
     receive(limits, one * (CREDIT - 1))
     clock.now += 1.0
@@ -114,7 +103,7 @@ def test_responses_earn_the_frames_that_acknowledge_them(limits: Http2Limits) ->
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100, 5000])
-def test_frames_are_counted_however_they_are_cut(clock: Clock, size: int) -> None:
+def test_frames_are_counted_however_they_are_cut(clock: FakeClock, size: int) -> None:
     limits = Http2Limits(clock)
     data = PREFACE + frame(http2.SETTINGS, 0, 0)
     for stream in range(1, 41, 2):
@@ -158,7 +147,7 @@ def test_what_no_client_sends_is_refused(limits: Http2Limits, data: bytes, fault
         receive(limits, data)
 
 
-def test_other_protocols_are_refused_at_the_first_byte(clock: Clock) -> None:
+def test_other_protocols_are_refused_at_the_first_byte(clock: FakeClock) -> None:
     with pytest.raises(InvalidInput, match="no HTTP/2"):
         receive(Http2Limits(clock), b"GET / HTTP/1.1\r\n")
     limits = Http2Limits(clock)

@@ -1,7 +1,7 @@
 """Replacement of gRPC servers that end by themselves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import grpc
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from synergai.errors import InternalError
 from synergai.protocol.grpcio import resilient_server
 from synergai.protocol.grpcio.resilient_server import ResilientServer
+from tests.waiting import until
 
 
 class FakeServer(grpc.aio.Server):
@@ -108,12 +109,6 @@ class Servers:
                 )
             )
         )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - only yields
-            await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -6,13 +6,9 @@ import pytest
 
 from synergai.errors import Overloaded, Unavailable
 from synergai.runtime.send_queue import SendQueue
+from tests.waiting import turns
 
 LONG_S = 60.0
-
-
-async def turns(count: int = 5) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def test_items_are_collected_until_there_are_enough() -> None:
@@ -105,8 +101,7 @@ async def test_items_are_collected_until_the_loop_is_idle() -> None:
 
     async def put_one_every_third_turn() -> None:
         for number in range(4):
-            for _ in range(3):
-                await asyncio.sleep(0)
+            await turns(3)
             queue.put(number)
 
     putting = asyncio.create_task(put_one_every_third_turn())

@@ -7,6 +7,7 @@ from typing import NoReturn
 import pytest
 
 from synergai.runtime.tasks import TaskBag
+from tests.waiting import until
 
 
 async def fail() -> NoReturn:
@@ -33,8 +34,7 @@ async def test_failure_is_logged_and_ends_no_other_task(caplog: pytest.LogCaptur
     bag, cancelled = TaskBag(), list[str]()
     bag.start(forever(cancelled))
     bag.start(fail())
-    while len(bag) > 1:  # noqa: ASYNC110 - nothing else tells
-        await asyncio.sleep(0)
+    await until(lambda: len(bag) <= 1)
     assert ("a bug" in caplog.text, cancelled) == (True, [])
     await bag.close()
 

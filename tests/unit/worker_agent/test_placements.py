@@ -16,6 +16,7 @@ from synergai.models.directories import ModelDirectories
 from synergai.models.manifest import Manifest, ManifestFile, content_digest, read_manifest
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import common_pb2, hub_pb2
+from tests.waiting import until
 from worker_agent.placements.fetched import FetchedEngines
 from worker_agent.placements.reconciler import Reconciler
 
@@ -126,9 +127,7 @@ class Worker:
 
     async def until(self, *wanted: str) -> None:
         """Wait until the engines of the model directory are these."""
-        async with asyncio.timeout(30):
-            while self.engines() != list(wanted):  # noqa: ASYNC110 - polls the directory
-                await asyncio.sleep(0)
+        await until(lambda: self.engines() == list(wanted))
 
     def engines(self) -> list[str]:
         root = self.folder / "fetched"
@@ -186,8 +185,7 @@ def test_fetch_continues_at_the_byte_where_it_stopped(
         worker = Worker(tmp_path_factory.mktemp("worker"), gateway)
         async with asyncio.timeout(30):
             await worker.place(placement)
-            while worker.states()["net", 1] != "installed":  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0)
+            await until(lambda: worker.states()["net", 1] == "installed")
         assert gateway.sent[content_digest(MODEL)] == len(MODEL)
         assert gateway.offsets == sorted(gateway.offsets)
         await worker.stop()
@@ -258,9 +256,7 @@ async def test_version_that_is_no_longer_placed_is_removed_with_its_content(
     await worker.place(first, second)
     await worker.place(second)
     await worker.until("net/2")
-    async with asyncio.timeout(30):
-        while len(worker.fetched.contents.sizes()) != 3:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0)
+    await until(lambda: len(worker.fetched.contents.sizes()) == 3)
     await worker.place()
     await worker.until()
     await worker.stop()

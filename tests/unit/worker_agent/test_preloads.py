@@ -11,6 +11,7 @@ import worker_agent.hosts.preloads
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from tests.loaded_host import LoadedHost
+from tests.waiting import turns, until
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.preloads import GivenUp, Preload
@@ -54,12 +55,6 @@ class Loading(Host):
         self.end.set_result(error)
 
 
-async def turns(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - turns of the loop, which take no time
-            await asyncio.sleep(0)
-
-
 @pytest.fixture(autouse=True)
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_agent.hosts.preloads, "CHECK_S", 0.0)
@@ -70,9 +65,9 @@ async def test_a_preload_is_suspended_while_the_worker_has_other_work() -> None:
     host = Host()
     load = Preload(lambda: busy)
     load.watch(host)
-    await turns(lambda: host.calls == ["suspend"])
+    await until(lambda: host.calls == ["suspend"])
     busy = False
-    await turns(lambda: host.calls == ["suspend", "resume"])
+    await until(lambda: host.calls == ["suspend", "resume"])
     await load.end()
     assert host.calls == ["suspend", "resume"]
 
@@ -82,11 +77,10 @@ async def test_a_host_is_suspended_once_it_may_be() -> None:
     host.is_new = True
     load = Preload(lambda: True)
     load.watch(host)
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns()
     assert host.calls == []
     host.is_new = False
-    await turns(lambda: host.calls == ["suspend"])
+    await until(lambda: host.calls == ["suspend"])
     await load.end()
     assert host.calls == ["suspend", "resume"]
 
@@ -96,10 +90,10 @@ async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
     host = Host()
     load = Preload(lambda: True)
     load.watch(host)
-    await turns(lambda: host.calls == ["suspend"])
+    await until(lambda: host.calls == ["suspend"])
     if how == "needed":
         load.needed = True
-        await turns(lambda: len(host.calls) == 2)
+        await until(lambda: len(host.calls) == 2)
     await load.end()
     assert host.calls == ["suspend", "resume"]
 
@@ -115,7 +109,7 @@ async def test_a_load_that_would_wait_for_long_is_given_up(
     host = Host()
     load = Preload(lambda: True, of_variant=of_variant)
     load.watch(host)
-    await turns(lambda: host.killed is not None)
+    await until(lambda: host.killed is not None)
     await load.end()
     assert isinstance(host.killed, GivenUp)
     assert not host.killed.no_room
@@ -127,7 +121,7 @@ async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed:
     load = Preload(lambda: False, limit_s=1e-5)
     load.needed = needed
     load.watch(host)
-    await turns(lambda: host.killed is not None)
+    await until(lambda: host.killed is not None)
     await load.end()
     assert isinstance(host.killed, GivenUp)
 
@@ -136,8 +130,7 @@ async def test_suspensions_do_not_count_towards_the_limit_of_a_load() -> None:
     host = Host()
     load = Preload(lambda: True, limit_s=1e-9)
     load.watch(host)
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await turns(100)
     await load.end()
     assert host.killed is None
 
@@ -194,7 +187,7 @@ async def test_a_preload_that_outgrows_the_memory_is_given_up_and_its_size_repor
     for module in (worker_agent.hosts.pool, worker_agent.hosts.preloads):
         monkeypatch.setattr(module, "rss_bytes", lambda _: sizes[0])
     loading = run.hosts.preload(SESSION)
-    await turns(lambda: bool(run.hosts._preloads.hosts()))
+    await until(lambda: bool(run.hosts._preloads.hosts()))
     await run.hosts.check_memory()
     assert not loading.done()
     sizes[0] = 1 << 31
@@ -246,7 +239,7 @@ async def test_a_preload_ends_for_a_switch_of_the_power_mode(
 
     monkeypatch.setattr(HostProcess, "start", start)
     loading = run.hosts.preload(SESSION)
-    await turns(lambda: bool(run.hosts._preloads.hosts()))
+    await until(lambda: bool(run.hosts._preloads.hosts()))
     run.hosts.end_preloads("the power mode changes")
     with pytest.raises(GivenUp):
         await loading
@@ -300,9 +293,9 @@ async def test_a_variant_that_is_needed_does_not_wait_for_another_one_preloaded(
     first = run.hosts.preload(ahead)
     if launched:
         may_launch.set()
-        await turns(lambda: bool(run.hosts._preloads.hosts()))
+        await until(lambda: bool(run.hosts._preloads.hosts()))
     else:
-        await turns(lambda: started == ["small"])
+        await until(lambda: started == ["small"])
     second = run.hosts.load(needed)
     may_launch.set()
     with pytest.raises(ConfigurationUnusable):
@@ -336,8 +329,7 @@ async def test_a_load_that_was_just_given_up_is_not_what_a_query_gets(
     over: asyncio.Future[asyncio.Task[HostProcess]] = asyncio.get_running_loop().create_future()
 
     async def load_when_over() -> None:
-        while not first.done():  # noqa: ASYNC110 - before anything is told that it is
-            await asyncio.sleep(0)
+        await until(lambda: first.done())
         over.set_result(run.hosts.load(SESSION))
 
     waiting = asyncio.create_task(load_when_over())

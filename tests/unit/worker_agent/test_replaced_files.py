@@ -11,6 +11,7 @@ from msgspec.structs import replace
 import worker_agent.hosts.pool
 from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
 from tests.loaded_host import LoadedHost
+from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
@@ -46,22 +47,11 @@ class Starts:
 
     async def wait(self, count: int) -> None:
         """Wait until so many have begun."""
-        await wait_until(lambda: len(self.begun) == count)
+        await until(lambda: len(self.begun) == count)
 
     def complete(self) -> None:
         """Let the last one end."""
         self.begun[-1].set_result(cast("HostProcess", LoadedHost()))
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - turns of the loop, which take no time
-            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -184,7 +174,7 @@ async def test_ordered_load_begins_again_with_the_new_files(
     reports.worker.hosts.retire(ENGINE.name)
     await starts.wait(2)
     starts.complete()
-    await wait_until(lambda: bool(reports.changes))
+    await until(lambda: bool(reports.changes))
     assert [(each.session, each.resident) for each in reports.changes] == [(SESSION, True)]
 
 
@@ -195,7 +185,7 @@ async def test_ordered_load_of_an_engine_that_is_removed_fails(
     await starts.wait(1)
     reports.worker.hosts.retire(ENGINE.name)
     reports.worker.remove_engine(replace(ENGINE, fault="it was removed"))
-    await wait_until(lambda: bool(reports.changes))
+    await until(lambda: bool(reports.changes))
     assert "it was removed" in str(reports.changes[0].error)
     assert len(starts.begun) == 1
 

@@ -18,6 +18,7 @@ from synergai.domain import (
     TensorSpec,
 )
 from synergai.errors import EngineUnusable, Unavailable
+from tests.clocks import FakeClock
 from worker_agent.ipc.frames import RunEnded, Tally
 from worker_agent.runner.inputs import InputFeed
 from worker_agent.runner.interfaces import Failure
@@ -174,18 +175,6 @@ class RecordingHandler:
         self.detail = detail
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 @pytest.fixture
 def hosts() -> FakeHosts:
     return FakeHosts()
@@ -204,7 +193,7 @@ def engines() -> dict[EngineName, Engine]:
 
 
 @pytest.fixture
-def runner(hosts: FakeHosts, engines: dict[EngineName, Engine], clock: Clock) -> Runner:
+def runner(hosts: FakeHosts, engines: dict[EngineName, Engine], clock: FakeClock) -> Runner:
     return Runner(hosts, engines, clock)
 
 
@@ -341,7 +330,7 @@ def test_single_query_on_a_resident_engine_reports_only_its_end(
 
 
 async def test_single_query_that_had_to_load_its_engine_reports_the_setup(
-    runner: Runner, hosts: FakeHosts, clock: Clock
+    runner: Runner, hosts: FakeHosts, clock: FakeClock
 ) -> None:
     _, handler = add(runner, queries=1)
     clock.now += 2.5
@@ -351,7 +340,7 @@ async def test_single_query_that_had_to_load_its_engine_reports_the_setup(
 
 
 async def test_load_for_a_query_that_was_stopped_is_the_setup_of_the_next_one(
-    runner: Runner, hosts: FakeHosts, clock: Clock
+    runner: Runner, hosts: FakeHosts, clock: FakeClock
 ) -> None:
     expired, _ = add(runner, queries=1)
     runner.stop(expired, abort=True)
@@ -424,7 +413,7 @@ def test_queries_wait_for_room_in_the_host(runner: Runner, host: FakeHost) -> No
 
 
 def test_responses_are_reported_at_intervals_exactly_once(
-    runner: Runner, host: FakeHost, clock: Clock
+    runner: Runner, host: FakeHost, clock: FakeClock
 ) -> None:
     _, handler = add(runner, queries=3)
     host.end(1)
@@ -446,7 +435,7 @@ def test_large_responses_do_not_wait_for_the_interval(runner: Runner, host: Fake
 
 
 def test_responses_are_split_over_reports_and_an_oversized_one_fails(
-    hosts: FakeHosts, host: FakeHost, clock: Clock
+    hosts: FakeHosts, host: FakeHost, clock: FakeClock
 ) -> None:
     engines = {EngineName("digits"): engine("digits")}
     _, handler = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
@@ -599,7 +588,7 @@ def test_work_after_an_abandoned_one_still_waits_for_its_host(
     assert other.runs
 
 
-def test_idle_callback(hosts: FakeHosts, host: FakeHost, clock: Clock) -> None:
+def test_idle_callback(hosts: FakeHosts, host: FakeHost, clock: FakeClock) -> None:
     calls: list[bool] = []
     engines = {EngineName("digits"): engine("digits")}
     busy = Runner(hosts, engines, clock, lambda: calls.append(busy.is_idle))
@@ -764,7 +753,7 @@ def other(hosts: FakeHosts) -> FakeHost:
 
 
 async def test_concurrent_request_overtakes_what_waits_for_a_load(
-    runner: Runner, hosts: FakeHosts, host: FakeHost, clock: Clock
+    runner: Runner, hosts: FakeHosts, host: FakeHost, clock: FakeClock
 ) -> None:
     _, waiting = add(runner, DIGITS_2)
     _, ranged = add(runner, DIGITS)

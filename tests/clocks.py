@@ -1,0 +1,17 @@
+"""A clock that a test sets."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class FakeClock:
+    """Returns a time when it is called.
+
+    Attributes:
+        now: the time in seconds.
+    """
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now

@@ -1,0 +1,26 @@
+"""Waiting for what other tasks and processes do."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+
+async def turns(count: int = 5) -> None:
+    """Let all tasks run that can, this many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object], pause_s: float = 0.0) -> None:
+    """Wait until a condition holds that has no event."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - as it says
+            await asyncio.sleep(pause_s)
+
+
+def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
+    """Wait until a condition on other processes holds."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met"
+        time.sleep(0.02)
