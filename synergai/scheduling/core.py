@@ -121,9 +121,8 @@ class SchedulerCore:
         state = self.state
         self._handled_at = state.now = state.estimator.now = now
         self._handlers[type(event)](event)
-        if state.timers:
+        if state.timers and state.timers[0][0] <= now:
             state.call_timers()
-        self._jobs.expire()
         if state.queue.size:
             self._decisions.schedule()
         elif state.policy.rebalances:
@@ -137,7 +136,7 @@ class SchedulerCore:
     def wakeup(self) -> float | None:
         """Return when ``TimePassed`` must be handled; None if only other events matter."""
         state, now = self.state, self._handled_at
-        instant = min(self._jobs.next_deadline(), self._residency.due_at)
+        instant = self._residency.due_at
         if state.timers:
             instant = min(instant, state.next_timer())
         if state.queue.size:

@@ -5,8 +5,8 @@ An assignment of a job ends with a report, with its worker, or when it is taken 
 
 from __future__ import annotations
 
-import heapq
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.scheduling.events import Expire, Finish, Revoke
@@ -38,9 +38,6 @@ class ActiveJobs:
         self._residency = residency
         self.by_id: dict[JobId, JobRecord] = {}
         self._next_sequence = 0
-        # Perishable jobs. Most end long before their deadline, and stay here until they reach the
-        # top of the heap, or dominate it.
-        self._deadlines: list[tuple[float, int, JobRecord]] = []
 
     # --- jobs ---------------------------------------------------------------------------
 
@@ -60,7 +57,7 @@ class ActiveJobs:
             state.variants.arrived(record, state.now)
         self._residency.arrived(job.engine)
         if job.perishable and math.isfinite(job.deadline):
-            self._watch_deadline(record)
+            state.call_at(job.deadline, partial(self._expire, record), record)
         if record.remaining == 0:
             self.finish(record)
         else:
@@ -97,29 +94,10 @@ class ActiveJobs:
         self.abort(job)
         self._state.commands.append(Finish(job.job.id))
 
-    # --- deadlines ----------------------------------------------------------------------
-
-    def _watch_deadline(self, job: JobRecord) -> None:
-        heapq.heappush(self._deadlines, (job.job.deadline, job.sequence, job))
-        if len(self._deadlines) > 4 * len(self.by_id) + 16:
-            self._deadlines = [entry for entry in self._deadlines if not entry[2].removed]
-            heapq.heapify(self._deadlines)
-
-    def expire(self) -> None:
-        """Remove the perishable jobs whose deadline has passed."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= self._state.now:
-            job = heapq.heappop(deadlines)[2]
-            if not job.removed:
-                self.abort(job)
-                self._state.commands.append(Expire(job.job.id))
-
-    def next_deadline(self) -> float:
-        """Return the earliest deadline of a perishable job; infinite if there is none."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][2].removed:
-            heapq.heappop(deadlines)
-        return deadlines[0][0] if deadlines else math.inf
+    def _expire(self, job: JobRecord) -> None:
+        """Remove a perishable job whose deadline has passed."""
+        self.abort(job)
+        self._state.commands.append(Expire(job.job.id))
 
     # --- assignments --------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class State(View):
         self.commands: list[Command] = []
         self.timers: list[tuple[float, int, Callable[[], None], JobRecord | None]] = []
         self._timed = 0
+        self._most_timers = 64
         self.forget_worker: list[Callable[[WorkerRecord], None]] = []
         self.forget_job: list[Callable[[JobRecord], None]] = []
 
@@ -51,6 +52,13 @@ class State(View):
         """Call a rule back at an instant, unless `job` has left the system."""
         self._timed += 1
         heapq.heappush(self.timers, (at, self._timed, call, job))
+        if len(self.timers) > self._most_timers:
+            # Most requests end long before their deadline.
+            self.timers = [
+                timer for timer in self.timers if timer[3] is None or not timer[3].removed
+            ]
+            heapq.heapify(self.timers)
+            self._most_timers = 2 * len(self.timers) + 64
 
     def call_timers(self) -> None:
         """Call what is due."""
