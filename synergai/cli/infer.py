@@ -19,6 +19,7 @@ from synergai.cli.options import (
 from synergai.cli.output import format_seconds, print_facts, print_json, print_table
 from synergai.client.deadlines import Budget
 from synergai.errors import InvalidInput
+from synergai.runtime.atomic_file import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -162,16 +163,16 @@ def _save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
 
     import numpy as np
 
-    if path.suffix == _SINGLE:
-        [array] = outputs.values()
-        with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
+        if path.suffix == _SINGLE:
+            [array] = outputs.values()
             np.lib.format.write_array(file, _plain(array), allow_pickle=False)
-        return
-    # Not np.savez: outputs may be called like its own arguments.
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in outputs.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+            return
+        # Not np.savez: outputs may be called like its own arguments.
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, array in outputs.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, _plain(array), allow_pickle=False)
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:

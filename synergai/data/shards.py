@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from synergai.data.shard_description import ShardDescription, describe_outputs
 from synergai.errors import InvalidInput
+from synergai.runtime.atomic_file import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,9 +71,12 @@ def write_shard(
         raise FileExistsError(errno.EEXIST, "it exists already", str(path))
     kind = format_of(path)
     description = ShardDescription(job_id, cursor, len(results), total, describe_outputs(results))
-    with NamedTemporaryFile(
-        dir=path.parent, prefix=f"{TEMPORARY_PREFIX}{path.name}-", delete=False
-    ) as file:
+    with (
+        naming(path),
+        NamedTemporaryFile(
+            dir=path.parent, prefix=f"{TEMPORARY_PREFIX}{path.name}-", delete=False
+        ) as file,
+    ):
         temporary = Path(file.name)
         try:
             kind.write(file, results, description)

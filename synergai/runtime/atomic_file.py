@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
@@ -15,9 +20,17 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         text: new content, written as UTF-8.
         mode: permissions of the file; only the owner can read it while it is written.
     """
-    with NamedTemporaryFile(
-        "w", encoding="utf-8", newline="", dir=path.parent, prefix=f".{path.name}-", delete=False
-    ) as file:
+    with (
+        naming(path),
+        NamedTemporaryFile(
+            "w",
+            encoding="utf-8",
+            newline="",
+            dir=path.parent,
+            prefix=f".{path.name}-",
+            delete=False,
+        ) as file,
+    ):
         try:
             file.write(text)
             file.flush()
@@ -27,3 +40,13 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in the system's errors that name none, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

@@ -132,9 +132,9 @@ class FetchedEngines:
                 f"is {self._budget_bytes:,}: raise it, or place fewer versions here"
             )
         return (
-            f"{needed:,} bytes are needed, and the disk has {self.contents.free_bytes():,} free, "
-            f"of which {self._keep_free_bytes:,} are kept free: free space, or place fewer "
-            "versions here"
+            f"{needed:,} bytes are needed, and the disk of {self.contents.folder} has "
+            f"{self.contents.free_bytes():,} free, of which {self._keep_free_bytes:,} are kept "
+            "free: free space, or place fewer versions here"
         )
 
     def _folder(self, engine: EngineName) -> Path:

@@ -288,7 +288,10 @@ class Reconciler:
 
     def _fail(self, wanted: _Wanted, error: SynergaiError | OSError, received: int = 0) -> None:
         """Report a version that cannot be fetched now."""
-        fault = str(error) if isinstance(error, SynergaiError) else _system_fault(error)
+        fault = str(error)
+        if not isinstance(error, SynergaiError):
+            where = error.filename or self._fetched.contents.folder
+            fault = f"{where}: {error.strerror or error}"
         _log.warning("cannot fetch version %d of %s: %s", wanted.version, wanted.name, fault)
         self._tell(wanted, common_pb2.PLACED_STATE_FAILED, received, fault)
 
@@ -310,7 +313,3 @@ class Reconciler:
                 fault=fault,
             )
         )
-
-
-def _system_fault(error: OSError) -> str:
-    return f"{error.filename or 'the state directory'}: {error.strerror or error}"

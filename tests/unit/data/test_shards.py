@@ -1,6 +1,10 @@
 """Shards of results, and the directories that they are in."""
 
+import errno
+import os
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from synergai.data.results import JobResult
 from synergai.data.shards import Format
 from synergai.errors import Conflict, InvalidInput
 from synergai.protocol.arrays import BFLOAT16_BITS
+from synergai.runtime.atomic_file import write_atomic
 
 FORMATS = pytest.mark.parametrize("shard_format", ["npz", "parquet"])
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -94,6 +99,25 @@ def test_results_read_back_as_they_were_written(
     assert len(found) == len(expected)
     for each, original in zip(found, expected, strict=True):
         assert_same(each, original)
+
+
+def write_one(path: Path) -> None:
+    shard_files.write_shard(path, [a_result(0)], job_id="job", cursor=1, total=1)
+
+
+@pytest.mark.parametrize("write", [write_one, partial(write_atomic, text="")])
+def test_file_that_finds_no_room_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], None]
+) -> None:
+    def full(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    path = tmp_path / "results-000001.npz"
+    with pytest.raises(OSError, match="No space left") as error:
+        write(path)
+    assert error.value.filename == str(path)
+    assert not list(tmp_path.iterdir())
 
 
 @given(
