@@ -23,12 +23,12 @@ from typing import Final
 import psutil
 
 from synergai.client.sync import SyncClient
-from synergai.domain import Configuration, EngineName, JobState, WorkerClass
+from synergai.domain import Configuration, EngineName, JobState
 from synergai.errors import Unavailable
 from synergai.jobs import JobStatus
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
+from tests.cores import new_entry
 
 CLASS: Final = "gpu"
 ON_GPU: Final = Configuration(0, "", "CUDA")
@@ -180,12 +180,7 @@ class Trial:
         add_to_dictionary(
             dictionary,
             [
-                ProfileEntry(
-                    engine=self._engine,
-                    worker_class=WorkerClass(CLASS),
-                    configuration=configuration,
-                    qps=qps,
-                )
+                new_entry(self._engine, CLASS, qps, configuration)
                 for configuration, qps in ((ON_CPU, cpu_qps), (ON_GPU, 1000.0))
             ],
         )

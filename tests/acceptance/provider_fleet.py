@@ -31,6 +31,7 @@ from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
+from tests.cores import new_entry
 from worker_agent.hosts.sync_client import HostClient
 from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
 
@@ -144,7 +145,7 @@ def profile(
 def tempting(name: EngineName, configuration: Configuration) -> list[ProfileEntry]:
     """Return a profile by which a configuration is the best for an engine that it cannot run."""
     return [
-        ProfileEntry(engine=name, worker_class=WorkerClass(CLASS), configuration=each, qps=qps)
+        new_entry(name, CLASS, qps, each)
         for each, qps in ((Configuration(1), 10.0), (configuration, 1000.0))
     ]
 

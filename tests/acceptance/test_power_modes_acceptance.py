@@ -10,12 +10,12 @@ from typing import TypedDict
 
 import grpc
 
-from synergai.domain import Configuration, EngineName, WorkerClass
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.domain import Configuration, EngineName
 from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc
 from synergai.zoo import build as zoo
+from tests.cores import new_entry
 
 ENGINE = EngineName("onnx_digits")
 MODES = {"1cpu": 2000.0, "0.2cpu": 300.0}
@@ -23,13 +23,7 @@ MODES = {"1cpu": 2000.0, "0.2cpu": 300.0}
 
 def profile(fleet: LocalFleet, figures: dict[str, float]) -> None:
     entries = [
-        ProfileEntry(
-            engine=ENGINE,
-            worker_class=WorkerClass("local"),
-            configuration=Configuration(1, mode),
-            qps=qps,
-            model_load_s=0.2,
-        )
+        new_entry(ENGINE, "local", qps, Configuration(1, mode), model_load_s=0.2)
         for mode, qps in figures.items()
     ]
     dictionary = fleet_pb2.Dictionary(entries=map(converters.profile_entry_to_proto, entries))

@@ -12,22 +12,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import synergai
-from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.oip import statistics_pb2
 from synergai.oip.inference_pb2_grpc import GRPCInferenceServiceStub
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
+from tests.cores import new_entry
 
 WIDTH, LAYERS = 1024, 4
 IN_FLIGHT, REQUESTS = 16, 160
-PROFILE = ProfileEntry(
-    engine=EngineName("layers"),
-    worker_class=WorkerClass("local"),
-    configuration=Configuration(1),
-    qps=300.0,
-    batch_qps=(600.0, 1200.0, 2400.0),
-)
+PROFILE = new_entry("layers", "local", 300.0, batch_qps=(600.0, 1200.0, 2400.0))
 
 
 def build(folder: Path) -> None:

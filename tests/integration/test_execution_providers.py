@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from synergai.client.sync import SyncClient
-from synergai.domain import Configuration, EngineName, JobState, Session, WorkerClass
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.domain import Configuration, EngineName, JobState, Session
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
+from tests.cores import new_entry
 
 ENGINE = EngineName("echo")
 CPU = Configuration(1)
@@ -51,12 +51,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     dictionary = folder / "dictionary.db"
     add_to_dictionary(
         dictionary,
-        [
-            ProfileEntry(
-                engine=ENGINE, worker_class=WorkerClass("local"), configuration=each, qps=qps
-            )
-            for each, qps in QPS.items()
-        ],
+        [new_entry(ENGINE, "local", qps, each) for each, qps in QPS.items()],
     )
     with LocalFleet(folder / "fleet") as fleet:
         fleet.start_gateway(("--dictionary", str(dictionary)))

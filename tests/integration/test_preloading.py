@@ -7,20 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import synergai
-from synergai.domain import Configuration, EngineName, WorkerClass
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
+from tests.cores import new_entry
 from tests.tiny_tflite import save_sum
 
 MEMORY_MB = 4096
-PROFILE = ProfileEntry(
-    engine=EngineName("sum"),
-    worker_class=WorkerClass("local"),
-    configuration=Configuration(1),
-    qps=300.0,
-    backend_start_s=0.3,
-)
+PROFILE = new_entry("sum", "local", 300.0, backend_start_s=0.3)
 
 
 def metrics(fleet: LocalFleet) -> dict[str, float]:

@@ -24,6 +24,7 @@ from synergai.profiles.dictionary import BUILT_IN, LOADGEN, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.zoo import build as zoo
 from synergai.zoo.builders.onnx_graph import OnnxGraph, ValueInfo, write_model
+from tests.cores import new_entry
 from worker_agent.cli.check import check_variant
 
 WORKER_CLASS = f"profiled-{os.getpid()}"
@@ -174,12 +175,8 @@ def test_a_file_that_is_not_the_declared_one_is_named_by_stale(
     put_family(folder)
     tables = [{"name": "full", "file": "full.onnx", "sha256": "0" * 64}]
     write_definition(folder, {"variants": tables})
-    entry = ProfileEntry(
-        engine=EngineName("family"),
-        worker_class=WorkerClass(WORKER_CLASS),
-        configuration=Configuration(1, variant="full"),
-        qps=1.0,
-        digest="1" * 64,
+    entry = new_entry(
+        "family", WORKER_CLASS, 1.0, Configuration(1, variant="full"), digest="1" * 64
     )
     add_to_dictionary(tmp_path / "d.db", [entry])
     for search in (False, True):

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 import synergai
-from synergai.domain import Configuration, EngineName, WorkerClass
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.testing import LocalFleet
+from tests.cores import new_entry
 
 SETUP_S = 3.0
 DEADLINE_S = 1.0
@@ -26,13 +25,7 @@ def write_files(folder: Path, *, profiled: bool) -> None:
         times = f"[[configurations]]\nthreads = 1\nquery_s = {QUERY_S}\nsetup_s = {setup_s}"
         (models / "model.toml").write_text(times)
     entries = [
-        ProfileEntry(
-            engine=EngineName(name),
-            worker_class=WorkerClass("local"),
-            configuration=Configuration(1),
-            qps=1.0 / QUERY_S,
-            backend_start_s=setup_s,
-        )
+        new_entry(name, "local", 1.0 / QUERY_S, backend_start_s=setup_s)
         for name, setup_s in ENGINES.items()
     ]
     add_to_dictionary(folder / "profile.db", entries if profiled else [])

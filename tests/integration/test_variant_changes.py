@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 import synergai
-from synergai.domain import Configuration, Engine, EngineName, WorkerClass
+from synergai.domain import Configuration, Engine
 from synergai.errors import InvalidInput
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.store import DictionaryStore
 from synergai.testing import LocalFleet
 from tests.constant_variants import write_definition, write_family
+from tests.cores import new_entry
 from tests.malformed_versions import MALFORMED_VERSIONS
 from tests.waiting import wait_until
 
@@ -82,11 +82,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("fleet")
     with DictionaryStore(folder / "d.db") as store:
         store.put_all(
-            ProfileEntry(
-                engine=EngineName(ENGINE),
-                worker_class=WorkerClass("local"),
-                configuration=Configuration(1, variant=name),
-                qps=qps,
+            new_entry(
+                ENGINE,
+                "local",
+                qps,
+                Configuration(1, variant=name),
                 accuracy=ACCURACIES[name],
                 accuracy_samples=1000,
             )

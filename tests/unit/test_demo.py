@@ -7,10 +7,11 @@ import pytest
 
 from demo import engines, report
 from demo.__main__ import ENGINES
-from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerClass
+from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.jobs import JobStatus
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, MEASURED
+from tests.cores import new_entry
 
 
 def test_demo_shares_built_engines_and_leaves_the_users_own_out(
@@ -44,13 +45,7 @@ def test_report_counts_the_jobs_within_their_interval() -> None:
 
 def test_report_names_the_profiles_that_other_processes_disturbed() -> None:
     calm, disturbed = (
-        ProfileEntry(
-            engine=EngineName("digits"),
-            worker_class=WorkerClass(name),
-            configuration=Configuration(1),
-            qps=100.0,
-            label=label,
-        )
+        new_entry("digits", name, 100.0, label=label)
         for name, label in (("cloud", MEASURED), ("edge", DISTURBED))
     )
     assert report.disturbance([calm]) == ""

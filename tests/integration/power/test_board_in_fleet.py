@@ -10,12 +10,12 @@ import grpc
 import pytest
 
 from synergai.client.fleet import WorkerStatus, worker_from_proto
-from synergai.domain import Configuration, EngineName, WorkerClass
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.domain import Configuration, EngineName
 from synergai.protocol import converters
 from synergai.testing import LocalFleet
 from synergai.v1 import fleet_pb2, fleet_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from synergai.zoo import build as zoo
+from tests.cores import new_entry
 from tests.emulated_board.board import EmulatedBoard
 
 ENGINE = EngineName("onnx_identity")
@@ -49,15 +49,7 @@ def board_when(fleet: LocalFleet, condition: Callable[[WorkerStatus], bool]) -> 
 
 
 def run_job(fleet: LocalFleet) -> jobs_pb2.Job:
-    entries = [
-        ProfileEntry(
-            engine=ENGINE,
-            worker_class=WorkerClass("local"),
-            configuration=Configuration(1, mode),
-            qps=qps,
-        )
-        for mode, qps in QPS.items()
-    ]
+    entries = [new_entry(ENGINE, "local", qps, Configuration(1, mode)) for mode, qps in QPS.items()]
     dictionary = fleet_pb2.Dictionary(entries=map(converters.profile_entry_to_proto, entries))
     spec = jobs_pb2.JobSpec(engine=ENGINE, queries=200_000)
     with grpc.insecure_channel(fleet.address) as channel:

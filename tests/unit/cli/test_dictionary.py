@@ -13,14 +13,15 @@ from synergai.cli.gateway_client import GatewayAddress
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import Configuration, EngineName, WorkerClass, WorkerId
 from synergai.errors import NotFound
-from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, MEASURED
 from synergai.profiles.files import add_to_dictionary
+from tests.cores import new_entry
 
-ENTRY = ProfileEntry(
-    engine=EngineName("digits"),
-    worker_class=WorkerClass("cloud"),
-    configuration=Configuration(2),
-    qps=100.0,
+ENTRY = new_entry(
+    "digits",
+    "cloud",
+    100.0,
+    Configuration(2),
     queries=1234,
     label=DISTURBED,
     measured_at=(datetime.now(UTC) - timedelta(hours=5)).isoformat(),

@@ -7,12 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.engines import app
-from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import NotFound, SynergaiError
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
 from tests.constant_variants import write_family
+from tests.cores import new_entry
 
 VARIANTS = {"full": 1, "p25-int8": 0}
 
@@ -85,12 +84,7 @@ def test_inspect_of_what_there_is_not_says_so(models: Path, engine: str, reason:
 def test_front_says_whether_variants_or_measurements_are_missing(
     models: Path, measured: str, reason: str
 ) -> None:
-    entry = ProfileEntry(
-        engine=EngineName(measured),
-        worker_class=WorkerClass("x86"),
-        configuration=Configuration(1),
-        qps=1.0,
-    )
+    entry = new_entry(measured, "x86", 1.0)
     add_to_dictionary(models / "d.db", [entry])
     with pytest.raises(NotFound, match=reason):
         run("front", "single", "--models", models, "--dictionary", models / "d.db")

@@ -18,16 +18,17 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.profiles.dictionary import ProfileEntry
+from tests.cores import new_entry
 
 NAMES = ("onnx_mobilenet_op11", "tflite_mobilenet_quant", "onnx_ssd_mobilenet_op11")
 
 
 def profile_of(engine: EngineName) -> ProfileEntry:
-    return ProfileEntry(
-        engine=engine,
-        worker_class=WorkerClass("xavier-nx"),
-        configuration=Configuration(threads=4),
-        qps=100.0,
+    return new_entry(
+        engine,
+        "xavier-nx",
+        100.0,
+        Configuration(threads=4),
         label="reconstructed",
         measured_at=(datetime.now(UTC) - timedelta(days=3, hours=1)).isoformat(),
     )

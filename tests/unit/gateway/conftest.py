@@ -23,16 +23,9 @@ from gateway.journal.journal import Journal
 from gateway.monitoring.metrics import Metrics
 from gateway.records.store import DataStore
 from gateway.requests.inference import Inference, Request
-from synergai.domain import (
-    Configuration,
-    Engine,
-    EngineName,
-    TensorSpec,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import Configuration, Engine, EngineName, TensorSpec, WorkerClass, WorkerId
 from synergai.oip import inference_pb2 as oip
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.protocol.request_codec import parse_header
 from synergai.protocol.rpc import RawRequest
 from synergai.runtime.clock import Clock
@@ -41,6 +34,7 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import Assignment
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.v1 import hub_pb2
+from tests.cores import new_entry
 from tests.message_fields import ProgressCounts, RequestFields
 
 ECHO = EngineName("echo")
@@ -82,12 +76,7 @@ class GatewayHarness:
 
     def __post_init__(self) -> None:
         self.quotas = TenantQuotas(self.clock)
-        profile = ProfileEntry(
-            engine=ECHO,
-            worker_class=WorkerClass("test"),
-            configuration=Configuration(1),
-            qps=100.0,
-        )
+        profile = new_entry(ECHO, "test", 100.0)
         self.dictionary = ConfigurationDictionary([profile])
         core = SchedulerCore(
             SchedulingSettings(policy="synergai"), self.dictionary, self.journal.epoch

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.model_control import ModelControl
-from synergai.domain import Configuration, Engine, EngineName, Session, WorkerClass
+from synergai.domain import Configuration, Engine, EngineName, Session
 from synergai.errors import (
     DeadlineExceeded,
     EngineNotFound,
@@ -16,9 +16,10 @@ from synergai.errors import (
     SynergaiError,
     Unavailable,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
+from tests.cores import new_entry
 from tests.unit.gateway.conftest import GatewayHarness
 from tests.waiting import turns
 
@@ -175,7 +176,7 @@ async def test_load_of_an_engine_whose_workers_are_joining_says_so(fleet: Fleet)
 async def test_load_chooses_the_fastest_known_configuration(harness: GatewayHarness) -> None:
     slow, fast = Configuration(1), Configuration(2)
     entries = [
-        ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)
+        new_entry(ECHO, "test", qps, c)
         for c, qps in ((slow, 10.0), (fast, 20.0), (Configuration(4), 99.0))
     ]
     fleet = Fleet(harness, ConfigurationDictionary(entries))
@@ -328,10 +329,7 @@ async def test_engine_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
 
 async def test_load_does_not_switch_the_power_mode(harness: GatewayHarness) -> None:
     slow, fast = Configuration(1, "10W"), Configuration(1, "30W")
-    entries = [
-        ProfileEntry(engine=ECHO, worker_class=WorkerClass("test"), configuration=c, qps=qps)
-        for c, qps in ((slow, 10.0), (fast, 20.0))
-    ]
+    entries = [new_entry(ECHO, "test", qps, c) for c, qps in ((slow, 10.0), (fast, 20.0))]
     fleet = Fleet(harness, ConfigurationDictionary(entries))
     worker = fleet.add_worker()
     worker.configurations, worker.power.mode = (slow, fast), "10W"

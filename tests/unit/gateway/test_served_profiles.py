@@ -13,19 +13,15 @@ from synergai.profiles.dictionary import MEASURED, OBSERVED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService
 from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
+from tests.cores import new_entry
 from tests.unit.gateway.conftest import ECHO, ENGINE, make_worker
 
 OLD, NEW = "a" * 64, "b" * 64
 
 
 def an_entry(digest: str = OLD, *, label: str = MEASURED, variant: str = "") -> ProfileEntry:
-    return ProfileEntry(
-        engine=ECHO,
-        worker_class=WorkerClass("test"),
-        configuration=Configuration(1, variant=variant),
-        qps=100.0,
-        digest=digest,
-        label=label,
+    return new_entry(
+        ECHO, "test", 100.0, Configuration(1, variant=variant), digest=digest, label=label
     )
 
 

@@ -15,7 +15,6 @@ from synergai.domain import (
     EngineName,
     JobSpec,
     Variant,
-    WorkerClass,
     WorkerId,
 )
 from synergai.errors import InvalidInput, VersionNotFound
@@ -23,6 +22,7 @@ from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.protocol.converters import job_spec_from_proto
 from synergai.v1 import jobs_pb2
+from tests.cores import new_entry
 from tests.malformed_versions import MALFORMED_VERSIONS
 from tests.unit.gateway.conftest import ECHO, GatewayHarness, make_worker
 
@@ -46,11 +46,11 @@ def worker_with(engine: Engine, worker_id: str = "w1") -> ConnectedWorker:
 
 
 def measured(variant: str, accuracy: float, samples: int = 1000) -> ProfileEntry:
-    return ProfileEntry(
-        engine=ECHO,
-        worker_class=WorkerClass("test"),
-        configuration=Configuration(1, variant=variant),
-        qps=100.0,
+    return new_entry(
+        ECHO,
+        "test",
+        100.0,
+        Configuration(1, variant=variant),
         accuracy=accuracy,
         accuracy_samples=samples,
     )

@@ -13,19 +13,20 @@ from profiler.measurement_output import print_measurements
 from profiler.profiler_settings import ProfilerSettings
 from profiler.repetition import measure_with_repeats
 from profiler.single_stream import SingleStreamResult
-from synergai.domain import Configuration, EngineName, Session, WorkerClass
+from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import EngineUnusable
-from synergai.profiles.dictionary import DISTURBED, MEASURED, ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, MEASURED
+from tests.cores import new_entry
 
 A, B = (Session(EngineName(name), Configuration(1)) for name in "ab")
 
 
 def a_measurement(session: Session, background: float) -> Measurement:
-    entry = ProfileEntry(
-        engine=session.engine,
-        worker_class=WorkerClass("x86"),
-        configuration=session.configuration,
-        qps=100.0 * (1 - background),
+    entry = new_entry(
+        session.engine,
+        "x86",
+        100.0 * (1 - background),
+        session.configuration,
         label=DISTURBED if background > 0.05 else MEASURED,
     )
     result = SingleStreamResult(

@@ -24,6 +24,7 @@ from synergai.errors import EngineUnusable
 from synergai.models.origins import EngineOrigins
 from synergai.profiles.dictionary import MEASURED, PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, load_dictionary
+from tests.cores import new_entry
 
 A, B, BROKEN = EngineName("a"), EngineName("b"), EngineName("broken")
 HERE = WorkerClass("here")
@@ -47,11 +48,11 @@ class FakeMeasurer:
             raise EngineUnusable("cannot measure broken")
         level = 100.0 if session.engine == A else 20.0
         threads = session.configuration.threads
-        entry = ProfileEntry(
-            engine=session.engine,
-            worker_class=HERE,
-            configuration=session.configuration,
-            qps=level * math.exp(expected_log_qps(Knobs(threads, 8))),
+        entry = new_entry(
+            session.engine,
+            HERE,
+            level * math.exp(expected_log_qps(Knobs(threads, 8))),
+            session.configuration,
             model_load_s=1.0,
             batch_qps=(1.0,) if max_batch > 1 else (),
             accuracy=0.75,
@@ -109,12 +110,7 @@ def nothing() -> None:
 
 def test_large_dictionary_is_known_by_what_says_most_about_the_search() -> None:
     def entry(engine: str, worker_class: str, mode: int) -> ProfileEntry:
-        return ProfileEntry(
-            engine=EngineName(engine),
-            worker_class=WorkerClass(worker_class),
-            configuration=Configuration(1, power_mode=str(mode)),
-            qps=1.0,
-        )
+        return new_entry(engine, worker_class, 1.0, Configuration(1, power_mode=str(mode)))
 
     strangers = [entry("other", "there", mode) for mode in range(2000)]
     same_engine = [entry("a", "there", mode) for mode in range(10)]

@@ -15,6 +15,7 @@ from synergai.errors import NotFound
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.profiles.fronts import FrontPoint, variant_fronts
+from tests.cores import new_entry
 
 NET = EngineName("net")
 
@@ -29,11 +30,11 @@ def an_entry(
     threads: int = 1,
     error: float = 0.0,
 ) -> ProfileEntry:
-    return ProfileEntry(
-        engine=NET,
-        worker_class=WorkerClass(worker_class),
-        configuration=Configuration(threads, variant=variant),
-        qps=qps,
+    return new_entry(
+        NET,
+        worker_class,
+        qps,
+        Configuration(threads, variant=variant),
         error=error,
         accuracy=accuracy or 0.0,
         accuracy_samples=samples if accuracy is not None else 0,

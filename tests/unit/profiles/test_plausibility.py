@@ -5,21 +5,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import Configuration
 from synergai.errors import InvalidInput
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.profiles.plausibility import check_plausible, find_implausible
+from tests.cores import new_entry
 
-ENTRY = ProfileEntry(
-    engine=EngineName("digits"),
-    worker_class=WorkerClass("cloud"),
-    configuration=Configuration(1),
-    qps=100.0,
-    model_load_s=2.0,
-    latency_p50_s=0.01,
-    watts=20.0,
-    batch_qps=(180.0,),
+ENTRY = new_entry(
+    "digits", "cloud", 100.0, model_load_s=2.0, latency_p50_s=0.01, watts=20.0, batch_qps=(180.0,)
 )
 
 

@@ -6,36 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import Configuration
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
 from synergai.profiles.service import LOG_INTERVAL_S, DictionaryChanges, ProfileService
+from tests.cores import new_entry
 from tests.waiting import until
 
 
 def make_entry(qps: float, label: str = "measured", threads: int = 2) -> ProfileEntry:
-    return ProfileEntry(
-        engine=EngineName("digits"),
-        worker_class=WorkerClass("cloud"),
-        configuration=Configuration(threads),
-        qps=qps,
-        label=label,
-    )
+    return new_entry("digits", "cloud", qps, Configuration(threads), label=label)
 
 
 async def test_observed_entry_is_stored_with_its_date(tmp_path: Path) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     profiles = ProfileService(tmp_path / "dictionary.db")
-    profiles.record(
-        ProfileEntry(
-            engine=EngineName("digits"),
-            worker_class=WorkerClass("cloud"),
-            configuration=Configuration(2),
-            qps=100.0,
-            label="observed",
-        )
-    )
+    profiles.record(new_entry("digits", "cloud", 100.0, Configuration(2), label="observed"))
     await profiles.close()
 
     [entry] = load_dictionary(tmp_path / "dictionary.db")

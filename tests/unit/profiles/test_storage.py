@@ -36,6 +36,7 @@ from synergai.profiles.records import COLUMNS, to_record
 from synergai.profiles.store import DictionaryStore
 from synergai.profiles.text import read_csv, read_json, write_csv, write_json
 from synergai.runtime.database import connect
+from tests.cores import new_entry
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
@@ -80,12 +81,7 @@ THESIS = (
 
 
 def an_entry(engine: str = "e", qps: float = 10.0, threads: int = 1) -> ProfileEntry:
-    return ProfileEntry(
-        engine=EngineName(engine),
-        worker_class=WorkerClass("x86"),
-        configuration=Configuration(threads),
-        qps=qps,
-    )
+    return new_entry(engine, "x86", qps, Configuration(threads))
 
 
 def change(path: Path, statements: str) -> None:
@@ -145,12 +141,7 @@ def test_table_of_the_thesis_is_read() -> None:
 def test_missing_columns_take_their_defaults() -> None:
     (entry,) = read_csv("qps,engine,worker_class\n10,e,x86\n")
 
-    assert entry == ProfileEntry(
-        engine=EngineName("e"),
-        worker_class=WorkerClass("x86"),
-        configuration=Configuration(),
-        qps=10.0,
-    )
+    assert entry == new_entry("e", "x86", 10.0, Configuration())
 
 
 @pytest.mark.parametrize(

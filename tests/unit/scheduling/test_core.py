@@ -687,9 +687,7 @@ def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
     core.handle(make_worker(FAST), 0.0)
     [probe] = dispatched(core.handle(make_job("a", 100), 0.0))
     assert probe.probe
-    measured = ProfileEntry(
-        engine=DIGITS, worker_class=FAST, configuration=probe.configuration, qps=1119.0
-    )
+    measured = new_entry(DIGITS, FAST, 1119.0, probe.configuration)
     core.handle(ProfilesAdded((measured,)), 0.1)
     commands = core.handle(
         AssignmentEnded(probe.id, probe.count, Outcome.COMPLETED, compute_s=0.5), 0.5

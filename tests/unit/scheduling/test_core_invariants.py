@@ -27,7 +27,7 @@ from synergai.domain import (
     WorkerClass,
     WorkerId,
 )
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -63,6 +63,7 @@ from synergai.scheduling.events import (
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.scheduling.state.records import Phase
+from tests.cores import new_entry
 
 ENGINES = [EngineName("alpha"), EngineName("beta"), EngineName("unprofiled")]
 CLASSES = [WorkerClass("fast"), WorkerClass("slow"), WorkerClass("new")]
@@ -72,11 +73,11 @@ MAX_QUERIES = 40
 
 def make_dictionary() -> ConfigurationDictionary:
     return ConfigurationDictionary(
-        ProfileEntry(
-            engine=engine,
-            worker_class=worker_class,
-            configuration=configuration,
-            qps=qps * factor * configuration.threads**0.5,
+        new_entry(
+            engine,
+            worker_class,
+            qps * factor * configuration.threads**0.5,
+            configuration,
             model_load_s=t_pre,
             watts=10.0 * configuration.threads,
         )
@@ -313,11 +314,11 @@ def _end(world: World, data: st.DataObject, _: int) -> Event:
 
 def _profile(_world: World, data: st.DataObject, _: int) -> Event:
     entries = tuple(
-        ProfileEntry(
-            engine=data.draw(st.sampled_from(ENGINES)),
-            worker_class=data.draw(st.sampled_from(CLASSES)),
-            configuration=CONFIGURATIONS[0],
-            qps=data.draw(st.sampled_from([1.0, 300.0])),
+        new_entry(
+            data.draw(st.sampled_from(ENGINES)),
+            data.draw(st.sampled_from(CLASSES)),
+            data.draw(st.sampled_from([1.0, 300.0])),
+            CONFIGURATIONS[0],
         )
         for _ in range(data.draw(st.integers(1, 3)))
     )

@@ -16,7 +16,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.errors import InvalidInput
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -229,9 +229,7 @@ def test_malleable_does_not_stop_a_job_if_all_deadlines_are_met() -> None:
 
 def test_malleable_plans_around_a_worker_with_unknown_end() -> None:
     digits, new = DIGITS, EngineName("new")  # unprofiled: it is probed first
-    entry = ProfileEntry(
-        engine=digits, worker_class=WorkerClass("board"), configuration=ONE, qps=10.0
-    )
+    entry = new_entry(digits, "board", 10.0)
     core = SchedulerCore(
         # Workers accept further assignments while busy.
         SchedulingSettings(policy="malleable", prefetch_s=1e6),

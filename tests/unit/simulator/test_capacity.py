@@ -11,29 +11,22 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from synergai.cli.capacity import app
-from synergai.domain import Configuration, EngineName, JobId, WorkerClass
+from synergai.domain import JobId, WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings
-from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.capacity import MARGIN, CapacityPlanner, plan
 from synergai.simulator.outcomes import job_outcomes
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+from tests.cores import new_entry
 
 FAST, SLOW = WorkerClass("fast"), WorkerClass("slow")
 
 
 def a_profile(*, watts: float = 10.0, idle_watts: float = 0.0) -> Profile:
     return Profile(
-        ProfileEntry(
-            engine=EngineName("engine"),
-            worker_class=name,
-            configuration=Configuration(1),
-            qps=qps,
-            watts=watts,
-            idle_watts=idle_watts,
-        )
+        new_entry("engine", name, qps, watts=watts, idle_watts=idle_watts)
         for name, qps in ((FAST, 100.0), (SLOW, 50.0))
     )
 

@@ -14,11 +14,12 @@ from profiler.reports.characterisation.workers import summarize_classes
 from profiler.reports.comparison import compare
 from profiler.reports.document import Figure, Report, Table
 from profiler.reports.printed import CHARACTERISATION
-from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.domain import Configuration, WorkerClass
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.profiles.files import load_dictionary
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE
+from tests.cores import new_entry
 
 
 def an_entry(
@@ -32,11 +33,11 @@ def an_entry(
     watts: float = 0.0,
     label: str = "measured",
 ) -> ProfileEntry:
-    return ProfileEntry(
-        engine=EngineName(engine),
-        worker_class=WorkerClass(on),
-        configuration=Configuration(threads, mode),
-        qps=qps,
+    return new_entry(
+        engine,
+        on,
+        qps,
+        Configuration(threads, mode),
         model_load_s=t_pre_s,
         watts=watts,
         label=label,

@@ -25,7 +25,7 @@ from synergai.domain import (
     WorkerId,
 )
 from synergai.errors import InvalidInput
-from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
@@ -50,6 +50,7 @@ from synergai.simulator.recording import read_log
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.sweep import simulate_all
 from synergai.simulator.workload import Profile
+from tests.cores import new_entry
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")
 
@@ -222,11 +223,11 @@ def test_qos_times_of_fast_engines_have_digits() -> None:
 
 def a_profile(*, watts: float = 0.0, qps: float = 10.0) -> Profile:
     return Profile(
-        ProfileEntry(
-            engine=EngineName("net"),
-            worker_class=WorkerClass("x86"),
-            configuration=Configuration(threads),
-            qps=qps * threads,
+        new_entry(
+            "net",
+            "x86",
+            qps * threads,
+            Configuration(threads),
             model_load_s=1.0,
             watts=watts * threads,
         )
