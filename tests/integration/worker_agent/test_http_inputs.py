@@ -9,18 +9,15 @@ from itertools import count
 
 import pytest
 
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
+from tests.engines import new_engine
 from worker_agent.hub_client.http_inputs import HttpInputs
 from worker_agent.hub_client.input_reader import InputReader
 
-TEXTS = Engine(
-    name=EngineName("texts"),
-    version="1",
-    backend="test",
-    inputs=(TensorSpec("text", "BYTES", (-1,)),),
-    outputs=(TensorSpec("y", "FP32", (-1,)),),
+TEXTS = new_engine(
+    "texts", (TensorSpec("text", "BYTES", (-1,)),), (TensorSpec("y", "FP32", (-1,)),)
 )
 
 

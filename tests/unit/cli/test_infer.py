@@ -18,17 +18,16 @@ from synergai.cli.infer import app, print_outputs, summary, tensor_as_json
 from synergai.cli.output import to_jsonable
 from synergai.client.deadlines import normalize_deadline
 from synergai.client.streaming import InferResult
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import DeadlineExceeded, InvalidInput
+from tests.engines import new_engine
 
 
 def an_engine(postprocess: str = "") -> Engine:
-    return Engine(
-        name=EngineName("digits"),
-        version="1",
-        backend="onnxruntime",
-        inputs=(TensorSpec("x", "FP32", (-1,)),),
-        outputs=(TensorSpec("y", "FP32", (-1, -1)),),
+    return new_engine(
+        "digits",
+        (TensorSpec("x", "FP32", (-1,)),),
+        (TensorSpec("y", "FP32", (-1, -1)),),
         postprocess=postprocess,
     )
 

@@ -10,16 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from synergai.cli.input_values import parse_inputs
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
+from tests.engines import new_engine
 
-ENGINE = Engine(
-    name=EngineName("iris"),
-    version="1",
-    backend="onnxruntime",
-    inputs=(TensorSpec("x", "FP32", (-1,)),),
-    outputs=(),
-)
+ENGINE = new_engine("iris", (TensorSpec("x", "FP32", (-1,)),))
 
 
 def array_file(array: np.ndarray[Any, Any]) -> bytes:

@@ -10,7 +10,6 @@ from synergai.cli.workers import show_workers
 from synergai.client.fleet import WorkerProfile, WorkerState, WorkerStatus
 from synergai.domain import (
     Configuration,
-    Engine,
     EngineName,
     Session,
     UnusableSession,
@@ -19,6 +18,7 @@ from synergai.domain import (
 )
 from synergai.profiles.dictionary import ProfileEntry
 from tests.cores import new_entry
+from tests.engines import new_engine
 
 NAMES = ("onnx_mobilenet_op11", "tflite_mobilenet_quant", "onnx_ssd_mobilenet_op11")
 
@@ -44,17 +44,7 @@ def worker(worker_id: str, *, fault: str = "", mode: str = "") -> WorkerStatus:
         cores=16,
         memory_bytes=1 << 33,
         configurations=(),
-        engines=tuple(
-            Engine(
-                name=EngineName(name),
-                version="1",
-                backend="onnxruntime",
-                inputs=(),
-                outputs=(),
-                fault=fault if name == NAMES[-1] else "",
-            )
-            for name in NAMES
-        ),
+        engines=tuple(new_engine(name, fault=fault if name == NAMES[-1] else "") for name in NAMES),
         sessions=(Session(loaded, Configuration(threads=4, power_mode=mode)),),
         queries_done=1_234_567,
         last_heard_s=0.123,

@@ -7,20 +7,14 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from synergai.client.casting import cast_inputs, cast_value
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.protocol.arrays import DTYPES, datatype_of
+from tests.engines import new_engine
 
 
 def an_engine(datatype: str, *shape: int, preprocess: str = "") -> Engine:
-    return Engine(
-        name=EngineName("engine"),
-        version="1",
-        backend="onnxruntime",
-        inputs=(TensorSpec("x", datatype, shape),),
-        outputs=(),
-        preprocess=preprocess,
-    )
+    return new_engine("engine", (TensorSpec("x", datatype, shape),), preprocess=preprocess)
 
 
 def cast(value: ArrayLike, engine: Engine) -> NDArray[np.generic]:

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from synergai.client.descriptions import EngineDescriptions
-from synergai.domain import Engine, EngineName
+from synergai.domain import Engine
 from synergai.errors import DeadlineExceeded, Unavailable
+from tests.engines import new_engine
 from tests.waiting import turns
 
 
@@ -25,7 +26,7 @@ class Gateway:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return Engine(name=EngineName(name), version="1", backend="", inputs=(), outputs=())
+        return new_engine(name)
 
 
 async def test_concurrent_calls_share_one_fetch() -> None:

@@ -8,25 +8,19 @@ import pytest
 from synergai.client.input_sources import ArraySource
 from synergai.client.upload_messages import InputEncoder, MessageBuilder, UploadMessage
 from synergai.data.items import NamedInput, Reference, Unusable
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
 from synergai.protocol.arrays import read_tensors
 from synergai.protocol.validation import check_request
 from synergai.v1.jobs_pb2 import Input, UploadRequest
+from tests.engines import new_engine
 
 LIMIT = 6 << 20
 
 
 def an_engine(*inputs: TensorSpec, preprocess: str = "") -> Engine:
-    return Engine(
-        name=EngineName("engine"),
-        version="1",
-        backend="none",
-        inputs=inputs,
-        outputs=(TensorSpec("y", "FP32", (-1,)),),
-        preprocess=preprocess,
-    )
+    return new_engine("engine", inputs, (TensorSpec("y", "FP32", (-1,)),), preprocess=preprocess)
 
 
 IMAGES = an_engine(TensorSpec("image", "FP32", (1, 8, 8, 3)), preprocess="mobilenet")

@@ -18,21 +18,15 @@ import pytest
 from synergai.data import names as unique_names
 from synergai.data.inventory import InputInventory
 from synergai.data.items import NamedInput, Reference, Unusable
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput, NotSupported
+from tests.engines import new_engine
 
 LIMIT = 1 << 20
 
 
 def an_engine(*inputs: TensorSpec, preprocess: str = "") -> Engine:
-    return Engine(
-        name=EngineName("engine"),
-        version="1",
-        backend="none",
-        inputs=inputs,
-        outputs=(),
-        preprocess=preprocess,
-    )
+    return new_engine("engine", inputs, preprocess=preprocess)
 
 
 IMAGES = an_engine(TensorSpec("image", "FP32", (1, 8, 8, 3)), preprocess="mobilenet")

@@ -9,8 +9,9 @@ import pytest
 from synergai.client.casting import cast_value
 from synergai.data.inventory import InputInventory
 from synergai.data.items import Unusable
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
+from tests.engines import new_engine
 
 TRIPLE = (TensorSpec("x", "FP32", (-1, 3)),)
 IMAGE = (TensorSpec("x", "FP32", (-1, 2, 2)),)
@@ -20,7 +21,7 @@ TEXT = (TensorSpec("t", "BYTES", (-1,)),)
 
 def read(path: Path, inputs: tuple[TensorSpec, ...], start: int = 0) -> list[Any]:
     """Return the inputs of a file as an engine gets them."""
-    engine = Engine(name=EngineName("e"), version="1", backend="b", inputs=inputs, outputs=())
+    engine = new_engine("e", inputs)
     specs = {spec.name: spec for spec in inputs}
     with InputInventory([str(path)], engine, limit=1 << 20) as inventory:
         for _ in inventory.scan():
@@ -83,7 +84,7 @@ def test_lists_of_paths_are_manifests_still(tmp_path: Path) -> None:
         assert read(tmp_path / name, TRIPLE) == [{"x": [[1, 1, 1]]}] * 2
     (tmp_path / "12").write_bytes(b"text")
     (tmp_path / "e.csv").write_text("12\n")
-    engine = Engine(name=EngineName("e"), version="1", backend="b", inputs=TEXT, outputs=())
+    engine = new_engine("e", TEXT)
     with InputInventory([str(tmp_path / "e.csv")], engine, limit=99) as inventory:
         list(inventory.scan())
         assert [item.value for item in inventory.read()] == [b"text"]

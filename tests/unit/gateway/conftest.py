@@ -35,18 +35,13 @@ from synergai.scheduling.events import Assignment
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.v1 import hub_pb2
 from tests.cores import new_entry
+from tests.engines import new_engine
 from tests.message_fields import ProgressCounts, RequestFields
 
 ECHO = EngineName("echo")
 
 
-ENGINE = Engine(
-    name=ECHO,
-    version="1",
-    backend="test",
-    inputs=(TensorSpec("x", "FP32", (-1,)),),
-    outputs=(TensorSpec("y", "FP32", (-1,)),),
-)
+ENGINE = new_engine(ECHO, (TensorSpec("x", "FP32", (-1,)),), (TensorSpec("y", "FP32", (-1,)),))
 
 
 def make_worker(worker_id: str = "w1") -> ConnectedWorker:

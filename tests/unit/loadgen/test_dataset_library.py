@@ -7,21 +7,20 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput, NotFound
 from synergai.loadgen.dataset_library import DatasetLibrary, dataset_library
 from synergai.loadgen.sample_set import SampleSet
 from synergai.models.datasets import Coco, ImageNet
 from synergai.models.samples import Samples
+from tests.engines import new_engine
 from tests.tiny_datasets import save_coco, save_imagenet
 from tests.tiny_images import BOX, picture
 
-ENGINE = Engine(
-    name=EngineName("colours"),
-    version="1",
-    backend="onnxruntime",
-    inputs=(TensorSpec("image", "FP32", (-1, 3, 224, 224)),),
-    outputs=(TensorSpec("p", "FP32", (-1, 1001)),),
+ENGINE = new_engine(
+    "colours",
+    (TensorSpec("image", "FP32", (-1, 3, 224, 224)),),
+    (TensorSpec("p", "FP32", (-1, 1001)),),
     preprocess="mobilenet",
     postprocess="classes",
 )

@@ -11,7 +11,6 @@ from synergai.domain import (
     MAX_VARIANTS,
     Configuration,
     Engine,
-    EngineName,
     JobSpec,
     Origin,
     Session,
@@ -26,6 +25,7 @@ from synergai.protocol import converters
 from synergai.protocol.validation import DATATYPES
 from synergai.v1 import common_pb2
 from synergai.versions import split_version, versioned
+from tests.engines import new_engine
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
 VARIANT_NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
@@ -199,9 +199,7 @@ def test_faulty_engine_needs_no_tensors() -> None:
 
 
 def test_long_fault_is_truncated_to_the_accepted_length() -> None:
-    faulty = Engine(
-        name=EngineName("e"), version="1", backend="", inputs=(), outputs=(), fault="x" * 5000
-    )
+    faulty = new_engine("e", fault="x" * 5000)
 
     assert set(converters.engine_from_proto(converters.engine_to_proto(faulty)).fault) == {"x"}
 
@@ -255,14 +253,6 @@ def test_entry_that_cannot_be_stored_or_displayed_is_rejected(
 def test_engine_with_more_variants_left_out_than_peers_accept_is_shortened() -> None:
     # A worker's own, and those whose files differ from other workers'.
     left_out = tuple(UnusedVariant(f"v{number}", "unusable") for number in range(2 * MAX_VARIANTS))
-    engine = Engine(
-        name=EngineName("e"),
-        version="1",
-        backend="",
-        inputs=(),
-        outputs=(),
-        fault="broken",
-        left_out=left_out,
-    )
+    engine = new_engine("e", fault="broken", left_out=left_out)
     received = converters.engine_from_proto(converters.engine_to_proto(engine))
     assert received.left_out == left_out[:MAX_VARIANTS]

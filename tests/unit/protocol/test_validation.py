@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter, InferTensorContents, ModelInferRequest
 from synergai.protocol.request_codec import RequestDecoder
@@ -21,17 +21,12 @@ from synergai.protocol.validation import (
     check_request,
     classification_count,
 )
+from tests.engines import new_engine
 from tests.message_fields import RequestFields
 
 
 def engine(*inputs: TensorSpec, outputs: tuple[str, ...] = ("y",)) -> Engine:
-    return Engine(
-        name=EngineName("digits"),
-        version="1",
-        backend="onnxruntime",
-        inputs=inputs,
-        outputs=tuple(TensorSpec(name, "FP32", (-1,)) for name in outputs),
-    )
+    return new_engine("digits", inputs, tuple(TensorSpec(name, "FP32", (-1,)) for name in outputs))
 
 
 IMAGE = TensorSpec("x", "FP32", (-1, 2))

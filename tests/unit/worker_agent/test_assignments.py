@@ -10,18 +10,13 @@ from msgspec.structs import replace
 from synergai.domain import BatchTimes, Configuration, Engine, EngineName, TensorSpec
 from synergai.protocol.work_messages import Orders
 from synergai.v1 import common_pb2, hub_pb2
+from tests.engines import new_engine
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.runner.runner import Runner
 
 
 def an_engine(name: str) -> Engine:
-    return Engine(
-        name=EngineName(name),
-        version="1",
-        backend="onnxruntime",
-        inputs=(TensorSpec("x", "FP32", (1,)),),
-        outputs=(TensorSpec("y", "FP32", (1,)),),
-    )
+    return new_engine(name, (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
 
 
 class NeverLoadingHosts:

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
-from synergai.domain import BatchTimes, Engine, EngineName, TensorSpec
+from synergai.domain import BatchTimes, TensorSpec
 from synergai.errors import EngineUnusable
+from tests.engines import new_engine
 from worker_agent.host.batches import (
     GROW_AFTER,
     BatchBuilder,
@@ -155,13 +156,8 @@ def test_batch_key_depends_on_shape_dtype_and_outputs() -> None:
 def test_engine_with_a_fixed_first_dimension_has_no_batches(
     shape: tuple[int, ...], usable: bool
 ) -> None:
-    engine = Engine(
-        name=EngineName("e"),
-        version="1",
-        backend="b",
-        inputs=(TensorSpec("x", "FP32", shape),),
-        outputs=(TensorSpec("y", "FP32", (-1,)),),
-        max_batch=8,
+    engine = new_engine(
+        "e", (TensorSpec("x", "FP32", shape),), (TensorSpec("y", "FP32", (-1,)),), max_batch=8
     )
     if usable:
         check_batchable(engine)

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import TensorSpec
 from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import ModelInferRequest
+from tests.engines import new_engine
 from worker_agent.hub_client.input_reader import InputReader
 
-IMAGES = Engine(
-    name=EngineName("images"),
-    version="1",
-    backend="test",
-    inputs=(TensorSpec("image", "FP32", (-1, 3, 8, 8)),),
-    outputs=(TensorSpec("y", "FP32", (-1,)),),
+IMAGES = new_engine(
+    "images",
+    (TensorSpec("image", "FP32", (-1, 3, 8, 8)),),
+    (TensorSpec("y", "FP32", (-1,)),),
     preprocess="mobilenet",
 )
 

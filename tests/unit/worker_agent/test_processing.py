@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synergai.domain import Engine, EngineName, TensorSpec
+from synergai.domain import Engine, TensorSpec
 from synergai.errors import InvalidInput
 from synergai.models.quantisation import Quantisation
 from synergai.oip.inference_pb2 import ModelInferRequest
+from tests.engines import new_engine
 from tests.tiny_images import picture
 from worker_agent.host.processing import Processing
 
@@ -33,14 +34,8 @@ class Model:
 
 
 def engine(model: Model, preprocess: str = "mobilenet", postprocess: str = "classes") -> Engine:
-    return Engine(
-        name=EngineName("e"),
-        version="1",
-        backend="b",
-        inputs=model.inputs,
-        outputs=model.outputs,
-        preprocess=preprocess,
-        postprocess=postprocess,
+    return new_engine(
+        "e", model.inputs, model.outputs, preprocess=preprocess, postprocess=postprocess
     )
 
 

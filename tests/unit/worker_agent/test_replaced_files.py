@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 import worker_agent.hosts.pool
-from synergai.domain import Configuration, Engine, EngineName, Session, TensorSpec
+from synergai.domain import Configuration, Session, TensorSpec
+from tests.engines import new_engine
 from tests.loaded_host import LoadedHost
 from tests.waiting import turns, until
 from worker_agent.agent_settings import AgentSettings, WorkerSettings
@@ -19,13 +20,7 @@ from worker_agent.hosts.process import HostProcess
 from worker_agent.hub_client.link import HubLink
 from worker_agent.worker import Worker
 
-ENGINE = Engine(
-    name=EngineName("digits"),
-    version="1",
-    backend="onnxruntime",
-    inputs=(TensorSpec("x", "FP32", (1,)),),
-    outputs=(TensorSpec("y", "FP32", (1,)),),
-)
+ENGINE = new_engine("digits", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
 SESSION = Session(ENGINE.name, Configuration(1))
 
 

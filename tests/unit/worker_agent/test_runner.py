@@ -19,6 +19,7 @@ from synergai.domain import (
 )
 from synergai.errors import EngineUnusable, Unavailable
 from tests.clocks import FakeClock
+from tests.engines import new_engine
 from worker_agent.ipc.frames import RunEnded, Tally
 from worker_agent.runner.inputs import InputFeed
 from worker_agent.runner.interfaces import Failure
@@ -34,14 +35,7 @@ SPECS = (TensorSpec("x", "FP32", (1,)),)
 
 
 def engine(name: str, fault: str = "") -> Engine:
-    return Engine(
-        name=EngineName(name),
-        version="1",
-        backend="onnxruntime",
-        inputs=SPECS,
-        outputs=(TensorSpec("y", "FP32", (1,)),),
-        fault=fault,
-    )
+    return new_engine(name, SPECS, (TensorSpec("y", "FP32", (1,)),), fault=fault)
 
 
 @dataclass(frozen=True)
