@@ -66,7 +66,7 @@ ENGINES = ENGINE_NAMES.flatmap(
         unverified=st.text(max_size=50),
         preprocess=st.just("") | NAMES,
         postprocess=st.just("") | NAMES,
-        max_batch=st.integers(1, 64),
+        max_batch=st.integers(1, 256),
         variants=st.lists(VARIANTS, max_size=3, unique_by=lambda each: each.name).map(tuple),
         left_out=st.lists(
             st.builds(UnusedVariant, VARIANT_NAMES, st.text(max_size=50)), max_size=3
@@ -172,7 +172,7 @@ def engine(**fields: object) -> common_pb2.Engine:
         (engine(inputs=[spec(name="")]), "has no name"),
         (engine(fault="x" * 5000), "longer than"),
         (engine(preprocess="a b"), "not a valid pre-processing"),
-        (engine(max_batch=65), "max_batch 65; the limit is 64"),
+        (engine(max_batch=257), "max_batch 257; the limit is 256"),
         (engine(postprocess="\n"), "not a valid post-processing"),
         (engine(variants=[variant(name="a b")]), "not a valid variant name"),
         (engine(variants=[variant(accuracy=1.5)]), "accuracy of variant 'int8' must be from 0 to"),
@@ -188,7 +188,7 @@ def test_invalid_engine_is_rejected(nonsense: common_pb2.Engine, said: str) -> N
         converters.engine_from_proto(nonsense)
 
 
-@pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 8])
+@pytest.mark.parametrize("seconds", [[-1.0], [math.nan], [math.inf], [1.0] * 10])
 def test_invalid_batch_times_are_rejected(seconds: list[float]) -> None:
     with pytest.raises(InvalidInput, match="batch times"):
         converters.batch_times_from_proto(seconds)
