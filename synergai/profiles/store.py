@@ -266,6 +266,11 @@ class DictionaryStore:
     def _translate(self, error: apsw.Error) -> SynergaiError:
         if isinstance(error, (apsw.BusyError, apsw.LockedError)):
             return Unavailable(f"{self._path} is locked by another process; try again later")
+        if isinstance(error, apsw.FullError):
+            return Unavailable(
+                f"the disk of {self._path} is full, and nothing was changed; free space there, "
+                "then retry"
+            )
         if isinstance(error, apsw.NotADBError):
             return InvalidInput(
                 f"{self._path} is not a SQLite database, or its beginning is damaged; convert a "

@@ -477,6 +477,17 @@ def test_locked_database_is_unavailable(tmp_path: Path, monkeypatch: pytest.Monk
     other.close()
 
 
+def test_full_disk_is_unavailable_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "d.db"
+    add_to_dictionary(path, [an_entry()])
+    with DictionaryStore(path) as store:
+        connection = store._connection
+        connection.pragma("max_page_count", connection.pragma("page_count"))
+        with pytest.raises(Unavailable, match=r"the disk of .* is full"):
+            store.put_all(an_entry(f"engine-{number}") for number in range(200))
+    assert content(load_dictionary(path)) == {an_entry()}
+
+
 def test_columns_are_the_fields_of_an_entry_and_of_its_configuration() -> None:
     assert tuple(to_record(an_entry())) == COLUMNS
     assert len(set(COLUMNS)) == len(COLUMNS) == 33
