@@ -174,6 +174,10 @@ class SubmittedJob:
             self.feed = feed
             self.with_tensors = self.inputs_follow = True
         self._enter(Phase.RUNNING)
+        if reason := self._too_many_failures():
+            # Recorded while it was paused, or just before the gateway was killed.
+            self.on_ended(JobState.FAILED, reason, Fault.UNSPECIFIED, self.tracker.clock.now())
+            return
         record = self.tracker.record
         self._dispatcher.submit(
             scheduler_job(record, self.tracker.clock),
@@ -277,14 +281,18 @@ class SubmittedJob:
             return
         execution, before = recorded.result(), self.tracker.failures
         self.tracker.record_execution(assignment, execution)
-        failures = self.tracker.failures
+        failed = self.tracker.failures - before
         if self.feed is not None:
-            self.feed.on_recorded(execution, assignment, indexes, failures - before)
-        limit = self.tracker.spec.max_failures
-        if limit is not None and failures > limit:
-            self._dispatcher.fail(
-                self.tracker.id, f"{counted(failures, 'input')} failed, and {limit:,} may"
-            )
+            self.feed.on_recorded(execution, assignment, indexes, failed)
+        if reason := self._too_many_failures():
+            self._dispatcher.fail(self.tracker.id, reason)
+
+    def _too_many_failures(self) -> str:
+        """Return why the job fails if more of its inputs failed than may; empty if not."""
+        failures, limit = self.tracker.failures, self.tracker.spec.max_failures
+        if limit is None or failures <= limit:
+            return ""
+        return f"{counted(failures, 'input')} failed, and {limit:,} may"
 
     def _not_recorded(self, error: BaseException) -> None:
         if isinstance(error, StoreFull):

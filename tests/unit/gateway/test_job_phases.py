@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from gateway.jobs.submitted_job import TRANSITIONS, Phase, SubmittedJob, new_job_record
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.errors import StoreFull
-from synergai.domain import EngineName, Fault, JobSpec, JobState
+from gateway.journal.executions import RecordedExecution
+from synergai.domain import Configuration, EngineName, Fault, JobSpec, JobState, WorkerId
 from synergai.errors import SynergaiError
 from synergai.runtime.clock import Clock
 
@@ -65,9 +67,15 @@ class Dispatcher:
 class Phases:
     """A job under test."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, executions: tuple[RecordedExecution, ...] = (), max_failures: int | None = None
+    ) -> None:
         clock, self.journal, self.dispatcher = Clock(), Journal(), Dispatcher()
-        record = new_job_record(JobSpec(engine=EngineName("echo"), queries=1), clock)
+        upload_id = "" if max_failures is None else "upload"
+        spec = JobSpec(
+            engine=EngineName("echo"), queries=1, upload_id=upload_id, max_failures=max_failures
+        )
+        record = replace(new_job_record(spec, clock), executions=executions)
         tracker = JobTracker(record, clock, lambda *_: None)
         self.seen: list[Phase] = []
         self.job = SubmittedJob(
@@ -141,3 +149,21 @@ async def test_every_change_of_phase_is_told() -> None:
         Phase.ENDING,
         Phase.ENDED,
     ]
+
+
+@pytest.mark.parametrize(("limit", "phase"), [(0, Phase.ENDING), (1, Phase.RUNNING)])
+async def test_job_that_resumes_with_too_many_failures_does_not_run(
+    limit: int, phase: Phase
+) -> None:
+    failed = RecordedExecution(
+        worker_id=WorkerId("w"),
+        configuration=Configuration(1),
+        first=0,
+        count=1,
+        seconds=0.1,
+        failures=1,
+    )
+    phases = Phases((failed,), limit)
+    await phases.make("start")
+    assert phases.job.phase is phase
+    assert phases.dispatcher.has_job == (phase is Phase.RUNNING)
