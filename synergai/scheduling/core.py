@@ -283,6 +283,6 @@ class SchedulerCore:
             self._outliers.heard(worker)
         if completed and self._crashes.counts:
             self._crashes.completed(lease)
-        if completed and (worker.ejections or worker.on_trial):
+        if completed:
             self._outliers.completed(worker)
         return worker

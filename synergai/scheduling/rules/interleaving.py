@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from synergai.scheduling.policy import SIMILAR, engines_of
 from synergai.scheduling.state.estimate import LONG_S
 from synergai.scheduling.state.records import ABORT_S, Phase
-from synergai.scheduling.variants.fronts import capacity_s
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -286,7 +285,7 @@ class Interleaver:
         busy_s = 0.0
         for engine, count in self._state.queue.requests_ahead(request, engines):
             costs = [
-                capacity_s(estimate, with_tensors=True)
+                estimate.capacity_s(with_tensors=True)
                 for worker in workers[:MAX_WORKERS]
                 if engine in worker.engines
                 and (estimate := self._state.estimator.estimate(engine, worker)) is not None

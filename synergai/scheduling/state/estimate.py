@@ -96,6 +96,17 @@ class Estimate(NamedTuple):
         """Seconds per query of the largest jobs."""
         return self.batch_gain(MAX_QUERIES) * self.per_query_s
 
+    def capacity_s(self, *, with_tensors: bool) -> float:
+        """Return the worker time that a query takes when many wait."""
+        if not with_tensors:
+            return self.least_s
+        alone_s = self.per_query_s + self.transfer_s
+        times = self.entry.batch_times
+        if times is None:
+            return alone_s
+        pace = self.per_query_s * self.entry.planned_qps
+        return min(alone_s, pace * times.by_size[-1] / times.max_rows)
+
     def seconds(self, queries: int, *, with_tensors: bool = False) -> float:
         """Return the time for `queries` queries on an idle worker (thesis, Eq. 6.2)."""
         per_query_s = self.batch_gain(queries) * self.per_query_s

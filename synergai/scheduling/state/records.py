@@ -320,11 +320,8 @@ class WorkerRecord:
         estimates: cached engine costs.
         fronts: cached variants that are worth using, by engine and who may use them.
         spreads: margin that is kept for deviations from estimates, by engine with variants.
-        heard_at: when one of its leases last showed a sign of progress.
-        silences_s: longest recent time between two such signs, by engine.
         ejected_until: end of its pause as an outlier; None if it is not ejected.
         on_trial: it was ejected, and has not completed a query since.
-        ejections: how often it was ejected since it last completed a query.
     """
 
     worker: Worker
@@ -352,11 +349,8 @@ class WorkerRecord:
     estimates: dict[EngineName, tuple[Estimate, ...]] = field(default_factory=dict)
     fronts: dict[EngineName, dict[tuple[Limit | None, bool], Front]] = field(default_factory=dict)
     spreads: dict[EngineName, float] = field(default_factory=dict)
-    heard_at: float = -math.inf
-    silences_s: dict[EngineName, float] = field(default_factory=dict)
     ejected_until: float | None = None
     on_trial: bool = False
-    ejections: int = 0
 
     @property
     def withdrawn(self) -> bool:

@@ -46,7 +46,7 @@ class Front(Struct):
         """Take over estimates of which only the pace and the transfer time have changed."""
         self.estimates = estimates
         self.fastest_s = (
-            capacity_s(estimates[self.places[0]], with_tensors=self.with_tensors) / self.costs[0]
+            estimates[self.places[0]].capacity_s(with_tensors=self.with_tensors) / self.costs[0]
         )
 
 
@@ -73,7 +73,7 @@ def build_front(
     places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
     if not places:
         return None
-    seconds = [capacity_s(each, with_tensors=with_tensors) for each in estimates]
+    seconds = [each.capacity_s(with_tensors=with_tensors) for each in estimates]
     fastest_s = min(seconds)
     accuracies = [each.accuracy for each in estimates]
     if not any(accuracies):
@@ -98,15 +98,3 @@ def build_front(
         estimates,
         fastest_s,
     )
-
-
-def capacity_s(estimate: Estimate, *, with_tensors: bool) -> float:
-    """Return the worker time that a query takes when many wait."""
-    if not with_tensors:
-        return estimate.least_s
-    alone_s = estimate.per_query_s + estimate.transfer_s
-    times = estimate.entry.batch_times
-    if times is None:
-        return alone_s
-    pace = estimate.per_query_s * estimate.entry.planned_qps
-    return min(alone_s, pace * times.by_size[-1] / times.max_rows)

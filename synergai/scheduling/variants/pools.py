@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.variants.allowance import Demand, allowances
 from synergai.scheduling.variants.arrivals import ArrivalRate
-from synergai.scheduling.variants.fronts import capacity_s
 from synergai.scheduling.variants.job_demand import JobDemand
 from synergai.scheduling.variants.margins import FIRST_SPREAD, spread_of
 
@@ -284,8 +283,8 @@ class Pools:
                 continue
             workers += 1
             fastest = self._estimator.estimates(engine, worker)[front.places[0]]
-            rate += 1.0 / capacity_s(fastest, with_tensors=True)
-            sample_rate += 1.0 / capacity_s(fastest, with_tensors=False)
+            rate += 1.0 / fastest.capacity_s(with_tensors=True)
+            sample_rate += 1.0 / fastest.capacity_s(with_tensors=False)
             first = first or front
         if first is None:
             return None

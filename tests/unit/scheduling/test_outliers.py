@@ -107,7 +107,7 @@ def test_ejected_worker_gets_nothing_until_its_pause_is_over_then_one_on_trial()
     assert not core.ejected(first.worker_id)
     core.handle(AssignmentStarted(trial.id, 0.0), 22.6)
     core.handle(QueriesDone(trial.id, 10, 0.1), 22.7)
-    assert core.state.fleet.workers[first.worker_id].ejections == 0
+    assert not core.state.fleet.workers[first.worker_id].on_trial
 
 
 def test_pauses_of_a_worker_that_stays_silent_double() -> None:
