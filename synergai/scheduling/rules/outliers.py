@@ -58,9 +58,12 @@ class Outliers:
 
     def __init__(self, state: State, jobs: ActiveJobs) -> None:
         self._state = state
-        state.forget_worker.append(lambda worker: self._signs.pop(worker.id, None))
+        state.forget_worker.append(self._forget_worker)
         self._jobs = jobs
         self._signs: defaultdict[WorkerId, _Signs] = defaultdict(_Signs)
+
+    def _forget_worker(self, worker: WorkerRecord) -> None:
+        self._signs.pop(worker.id, None)
 
     def heard(self, worker: WorkerRecord) -> None:
         """Record a sign of progress on the worker."""
