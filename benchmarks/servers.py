@@ -28,6 +28,7 @@ DISCARD = "bare server that discards"
 GATEWAY = "gateway and agent"
 SERVE = "serve"
 """Gateway and agent in one process."""
+NATIVE = "serve, native gRPC server"
 PINNED = "gateway and agent, pinned"
 """The gateway pinned to one core and the engine to another; client and agent are not pinned."""
 PLAIN = "plain ONNX Runtime"
@@ -84,14 +85,14 @@ def run_synergai(
 
 
 @contextlib.contextmanager
-def run_serve(folder: Path, models: Path) -> Iterator[LocalFleet]:
+def run_serve(folder: Path, models: Path, *options: str) -> Iterator[LocalFleet]:
     """Run gateway and agent in one process, with logs and state in `folder`.
 
     Raises:
         Unavailable: they did not start.
     """
     with LocalFleet(folder) as fleet:
-        fleet.start_gateway(("--threads", str(THREADS)), models=models)
+        fleet.start_gateway(("--threads", str(THREADS), *options), models=models)
         fleet.wait_for_workers(1)
         yield fleet
 

@@ -2,8 +2,10 @@
 
     python tests/acceptance/soak.py --requests 1000000
     python tests/acceptance/soak.py --requests 20000 --elements 150528    # 602 kB each way
+    python tests/acceptance/soak.py --requests 1000000 --native
 
-Requests are sent over one stream, 16 in flight. The resident memory of gateway, agent and engine
+Requests are sent over one stream, 16 in flight; with ``--native``, by unary calls to the native
+server. The resident memory of gateway, agent and engine
 host is sampled a hundred times; after the first fifth, its growth per request must stay below the
 size of the smallest object. The memory before the first request is printed as well. ``--minutes``
 or Ctrl-C end the run early, with a verdict on the samples taken.
@@ -16,10 +18,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import grpc
 import psutil
@@ -29,6 +32,9 @@ from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.acceptance.scripts import verdict
+
+Send: TypeAlias = Callable[[str, bytes, int], Coroutine[Any, Any, None]]
+"""Sends a serialised request to an address, this many times."""
 
 ENGINE = "onnx_identity"
 AGENT = "worker"
@@ -140,14 +146,35 @@ async def send_requests(address: str, data: bytes, count: int) -> None:
         raise SystemExit(f"{received} responses to {count} requests")
 
 
-def soak(fleet: LocalFleet, data: bytes, count: int, minutes: float, samples: list[Sample]) -> None:
+async def send_calls(address: str, data: bytes, count: int) -> None:
+    """Send `count` requests by unary calls."""
+    async with grpc.aio.insecure_channel(address, options=_UNLIMITED) as channel:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        left = iter(range(count))
+
+        async def send_each() -> None:
+            for _ in left:
+                await method(data)
+
+        await asyncio.gather(*(send_each() for _ in range(IN_FLIGHT)))
+
+
+def soak(
+    fleet: LocalFleet,
+    send: Send,
+    data: bytes,
+    count: int,
+    minutes: float,
+    samples: list[Sample],
+) -> None:
     """Send the requests in portions, with a sample after each."""
     deadline = time.monotonic() + minutes * 60.0
     portion = max(1, count // SAMPLES)
     done = 0
     while done < count and time.monotonic() < deadline:
         began = time.monotonic()
-        uvloop.run(send_requests(fleet.address, data, portion))
+        uvloop.run(send(fleet.address, data, portion))
         done += portion
         samples.append(Sample(done, resident(processes(fleet))))
         if len(samples) % 10 == 0:
@@ -162,20 +189,22 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--elements", type=int, default=1, help="FP32 values in each request")
     parser.add_argument("--minutes", type=float, default=60.0, help="time limit")
+    parser.add_argument("--native", action="store_true", help="unary calls to the native server")
     arguments = parser.parse_args()
+    send, server = (send_calls, "native") if arguments.native else (send_requests, "grpcio")
     data = request(arguments.elements)
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory() as temporary:
         models = Path(temporary, "models")
         build(ENGINE, models)
         with LocalFleet(Path(temporary, "run")) as fleet:
-            fleet.start_gateway()
+            fleet.start_gateway(["--grpc-server", server])
             fleet.start_agent(AGENT, models=models, options=["--threads", "1"])
             fleet.wait_for_workers(1)
             idle = resident(processes(fleet))
             print("idle: " + ", ".join(f"{n} {b / MB:.1f} MB" for n, b in idle.items()))
             with contextlib.suppress(KeyboardInterrupt):
-                soak(fleet, data, arguments.requests, arguments.minutes, samples)
+                soak(fleet, send, data, arguments.requests, arguments.minutes, samples)
     found = find_errors(idle, samples, len(data))
     return verdict(found, f"{samples[-1].requests if samples else 0:,} requests: ")
 

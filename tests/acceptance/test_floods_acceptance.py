@@ -31,10 +31,10 @@ SETTLE_S = 15.0
 
 
 @contextlib.contextmanager
-def running_fleet(folder: Path) -> Iterator[LocalFleet]:
+def running_fleet(folder: Path, server: str = "grpcio") -> Iterator[LocalFleet]:
     build(ENGINE, folder / "models")
     with LocalFleet(folder / "run") as fleet:
-        fleet.start_gateway()
+        fleet.start_gateway(["--grpc-server", server])
         fleet.start_agent("one", models=folder / "models", options=["--threads", "1"])
         fleet.wait_for_workers(1)
         yield fleet
@@ -89,9 +89,12 @@ def cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-async def test_fifty_thousand_reset_calls_delay_no_other_client(tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", ["grpcio", "native"])
+async def test_fifty_thousand_reset_calls_delay_no_other_client(
+    tmp_path: Path, server: str
+) -> None:
     script = Path(__file__).with_name("reset_calls.py")
-    with running_fleet(tmp_path) as fleet:
+    with running_fleet(tmp_path, server) as fleet:
         gateway = gateway_process(fleet)
         async with bystander(fleet) as other:
             rss, cpu = gateway.memory_info().rss, cpu_s(gateway)
@@ -121,9 +124,13 @@ def peak_bytes(process: psutil.Process) -> int:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-@pytest.mark.parametrize("port", ["clients", "agents"])
-async def test_flood_of_frames_delays_no_other_client(tmp_path: Path, port: str, kind: str) -> None:
-    with running_fleet(tmp_path) as fleet:
+@pytest.mark.parametrize(
+    ("port", "server"), [("clients", "grpcio"), ("clients", "native"), ("agents", "grpcio")]
+)
+async def test_flood_of_frames_delays_no_other_client(
+    tmp_path: Path, port: str, server: str, kind: str
+) -> None:
+    with running_fleet(tmp_path, server) as fleet:
         gateway = gateway_process(fleet)
         address = fleet.address if port == "clients" else fleet.hub_address
         async with bystander(fleet) as other:
@@ -134,8 +141,9 @@ async def test_flood_of_frames_delays_no_other_client(tmp_path: Path, port: str,
         peak = peak_bytes(gateway)
         p99 = during[int(0.99 * len(during))]
         print(
-            f"{kind} on the port of {port}: {len(during)} requests, p99 {p99 * 1e3:.0f} ms, at "
-            f"most {during[-1] * 1e3:.0f} ms, {peak / 1e6:.0f} MB at the peak"
+            f"{kind} on the port of {port}, {server}: {len(during)} requests, "
+            f"p99 {p99 * 1e3:.0f} ms, at most {during[-1] * 1e3:.0f} ms, "
+            f"{peak / 1e6:.0f} MB at the peak"
         )
     assert p99 <= FLOOD_P99_S
     assert peak <= PEAK_BYTES

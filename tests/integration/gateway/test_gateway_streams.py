@@ -12,9 +12,10 @@ import pytest
 from gateway.server import Gateway
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol.oip_stream import WINDOW_METADATA, cancel_request
-from synergai.v1 import jobs_pb2
+from synergai.v1 import hub_pb2, jobs_pb2
+from tests import http2
 from tests.calls import ReadableCall, read_message
-from tests.integration.gateway.conftest import config_in
+from tests.integration.gateway.conftest import both_servers, config_in
 from tests.message_fields import RequestFactory
 from tests.waiting import until
 
@@ -94,6 +95,37 @@ async def test_stream_that_is_not_read_ends_and_others_go_on(
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "were not read" in (caught.value.details() or "")
         await until(lambda: not unread.bytes, 0.01)
+
+
+@both_servers
+async def test_client_that_reads_no_responses_of_calls_is_disconnected_and_others_go_on(
+    tmp_path: Path, connect: Connect, a_request: RequestFactory, grpc_server: str
+) -> None:
+    config = config_in(tmp_path, max_response_bytes=4 << 20, grpc_server=grpc_server)
+    async with Gateway(config) as gateway:
+        caller, agent = await connect(gateway)
+        large = agent.echoed(a_request(values=1 << 18).SerializeToString())
+
+        async def answer_at_length(assignment: hub_pb2.Assignment) -> None:
+            responses = [large] * assignment.count
+            await agent.end(assignment, done=assignment.count, responses=responses)
+
+        agent.answer = answer_at_length
+        unread = gateway.app.unread
+        data = a_request().SerializeToString()
+        with http2.Http2Connection(gateway.address) as connection:
+            for stream in range(1, 17, 2):
+                call = http2.headers(stream, "/inference.GRPCInferenceService/ModelInfer")
+                connection.send([call, http2.message(stream, data)])
+            async with asyncio.timeout(30):
+                while not unread.disconnected:  # noqa: ASYNC110 - polls the gateway's state
+                    await asyncio.sleep(0.01)
+                while not connection.is_closed():  # noqa: ASYNC110 - polls
+                    await asyncio.sleep(0.01)
+        response = await caller.oip.ModelInfer(a_request(), timeout=10)
+        assert len(response.raw_output_contents[0]) == 1 << 20
+        while unread.bytes:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
 
 
 async def test_results_of_a_streamed_job_that_are_not_read_end_it(
