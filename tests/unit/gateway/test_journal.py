@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import apsw
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,6 +119,12 @@ async def test_results_of_a_read_are_not_kept_until_the_next_one(journal: Journa
     del wanted
     async with asyncio.timeout(10.0):
         await freed.wait()
+
+
+async def test_closed_journal_has_no_file_open(tmp_path: Path) -> None:
+    await Journal(tmp_path).close()
+    opened = [each.path for each in psutil.Process().open_files()]
+    assert not [path for path in opened if path.startswith(str(tmp_path))]
 
 
 async def test_unknown_job_is_none(journal: Journal) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, JobId
 from synergai.scheduling.core import SchedulerCore
-from synergai.scheduling.events import Dispatch, JobArrived, QueriesDone
+from synergai.scheduling.events import Dispatch, JobArrived, QueriesDone, TimePassed
 from synergai.scheduling.policies.malleable.policy import MAX_JOBS
 from tests.cores import make_core, new_entry, new_job, new_worker
 
@@ -89,3 +89,15 @@ def test_nothing_is_expected_without_a_worker() -> None:
     core = core_with()
     core.handle(arrival(A, 100), 0.0)
     assert core.expected_completion(A, 0.0) is None
+
+
+def test_latest_start_of_a_waiting_job_follows_the_pace_of_a_running_one() -> None:
+    core = core_with("fast", policy="fifo")
+    [dispatch] = core.handle(arrival(A, 1000), 0.0)
+    assert isinstance(dispatch, Dispatch)
+    core.handle(arrival(B, 1000, deadline=100.0), 0.0)
+    [waiting] = core.state.queue.in_order(now=0.0)
+    assert waiting.latest_start == pytest.approx(90.0)
+    core.handle(QueriesDone(dispatch.assignment.id, 100, 4.0), 4.0)  # a quarter of its pace
+    core.handle(TimePassed(), 4.0 + core.state.settings.reassess_s)
+    assert waiting.latest_start < 85.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from synergai.domain import EngineName, Fault, Outcome, WorkerClass, WorkerId
+from synergai.domain import EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
@@ -14,6 +14,7 @@ from synergai.scheduling.events import (
     Command,
     EnginesChanged,
     JobArrived,
+    JobCancelled,
     QueriesDone,
     Stop,
     WorkerJoined,
@@ -130,6 +131,15 @@ def test_job_is_stopped_once_for_each_worker() -> None:
     failed = AssignmentEnded(probe.id, 0, Outcome.FAILED, Fault.UNSPECIFIED, "it failed")
     assert stopped(core.handle(failed, 2.0)) == []
     assert stopped(core.handle(QueriesDone(rest.id, 300), 5.0)) == []
+
+
+def test_job_that_was_stopped_for_a_probe_is_forgotten_at_its_end() -> None:
+    core = core_with_old_worker()
+    run(core, arrived("job", 100_000))
+    core.handle(joined(NEW_1, NEW), 1.0)
+    assert core._probes._stopped_for
+    core.handle(JobCancelled(JobId("job")), 2.0)
+    assert not core._probes._stopped_for
 
 
 @pytest.mark.parametrize(
