@@ -40,20 +40,21 @@ class Connection(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._runs_at_host = 0
         self._is_quick = False
+        self._is_urgent = False
         self.heard_at = self._loop.time()
         self.lost = asyncio.Event()
         self._transport: asyncio.Transport
 
     def send(self, message: RunQuery | RunSamples | StopRun | Order) -> None:
-        """Send a message behind those that are held back; uvloop writes those of a turn at once.
+        """Buffer a message until the end of this turn of the loop, to save system calls.
 
-        While quick queries are at the host, others are held back until it answers, so that one
-        wake-up serves all of them; a wake-up costs more than a quick query loses by waiting. Only
-        queries are held back: a run may last until it is stopped.
+        Only queries are held back further: a run may last until it is stopped.
         """
+        waits = isinstance(message, RunQuery)
+        self._is_urgent |= not waits
+        if not (self._outgoing and waits):
+            self._loop.call_soon(self._flush)
         self._outgoing.append(message.encode())
-        if not (isinstance(message, RunQuery) and self._is_answering_soon):
-            self._flush()
 
     def answered(self, *, quick: bool) -> None:
         """Note that the host has ended a run, and whether that was a quick query."""
@@ -79,7 +80,7 @@ class Connection(asyncio.Protocol):
                 self._receive(message)
         except InvalidInput:
             self._on_invalid()
-        if self._outgoing and not self._is_answering_soon:
+        if self._outgoing:
             self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - part of asyncio.Protocol
@@ -88,12 +89,17 @@ class Connection(asyncio.Protocol):
 
     # --- internals --------------------------------------------------------------------------
 
-    @property
-    def _is_answering_soon(self) -> bool:
-        return self._is_quick and self._runs_at_host > 0
-
     def _flush(self) -> None:
+        """Send the buffered messages, unless the host is about to answer quick queries.
+
+        While quick queries are at the host, others are held back until it answers, so that one
+        wake-up serves all of them; a wake-up costs more than a quick query loses by waiting.
+        """
+        holds_back = self._is_quick and self._runs_at_host and not self._is_urgent
+        if not self._outgoing or holds_back:
+            return
         frames, self._outgoing = self._outgoing, []
+        self._is_urgent = False
         self._runs_at_host = len(self._runs)
         if not self.lost.is_set():
             self._transport.write(b"".join(frames))
