@@ -54,9 +54,11 @@ class WorkSocket(asyncio.BufferedProtocol):
     def __init__(self, on_message: Callable[[Buffer], None], max_bytes: int) -> None:
         self.on_message = on_message
         self.max_bytes = max_bytes
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None  # until the TLS handshake is done
         self._finished = False
+        self._outgoing: list[Buffer] = []
         self._writable = asyncio.Event()
         self._writable.set()
         self._buffer = memoryview(b"")
@@ -78,24 +80,27 @@ class WorkSocket(asyncio.BufferedProtocol):
         self.send(message.encode())
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send `parts` as one message; do nothing if the socket is finished or closed."""
-        size = sum(map(len, parts))
-        framed = [size.to_bytes(_LENGTH_BYTES, "little"), *parts]
+        """Send `parts` as one message; do nothing if the socket is finished or closed.
+
+        Messages of one turn of the event loop are written together, as each write wakes the peer.
+        """
         if self._transport is None or self._finished or self.closed.done():
             return
-        if size <= _JOIN_BYTES:
-            self._transport.write(b"".join(framed))
-        else:
-            self._transport.writelines(framed)
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        size = sum(map(len, parts))
+        self._outgoing += (size.to_bytes(_LENGTH_BYTES, "little"), *parts)
 
     async def drain(self) -> None:
         """Wait until the send buffer has room, or the socket is closed."""
+        self._flush()
         await self._writable.wait()
 
     def finish(self) -> None:
         """Send nothing more; `closed` is done once the peer has read everything."""
         if self._transport is None or self._finished or self.closed.done():
             return
+        self._flush()
         self._finished = True
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -159,6 +164,15 @@ class WorkSocket(asyncio.BufferedProtocol):
             self._deliver(message)
         elif self._large_received == len(self._large):
             self._resize_large(2 * len(self._large), self._large)
+
+    def _flush(self) -> None:
+        parts, self._outgoing = self._outgoing, []
+        if not parts or self._transport is None or self.closed.done():
+            return
+        if sum(map(len, parts)) <= _JOIN_BYTES:
+            self._transport.write(b"".join(parts))
+        else:
+            self._transport.writelines(parts)
 
     def _parse_frames(self) -> None:
         buffer, position, end = self._buffer, 0, self._buffered

@@ -25,6 +25,7 @@ class Transport:
 
     def __init__(self, *, half_closes: bool = True) -> None:
         self.sent = bytearray()
+        self.writes = 0
         self.ended = ""
         self.closed = False
         self._half_closes = half_closes
@@ -42,6 +43,7 @@ class Transport:
         if self.ended:
             raise RuntimeError("Cannot call write() after write_eof()")
         self.sent += data
+        self.writes += 1
 
     def writelines(self, parts: list[bytes]) -> None:
         self.sent += b"".join(parts)
@@ -84,6 +86,7 @@ def test_messages_arrive_whole_however_they_are_fragmented(sizes: list[int], pie
         sender, receiver = End(), End()
         for message in messages:
             sender.socket.send((message[:2], memoryview(message)[2:]))
+        await asyncio.sleep(0)
         assert sender.transport.sent == framed(*messages)
         receiver.receive(bytes(sender.transport.sent), piece)
         assert list(map(bytes, receiver.received)) == messages
@@ -132,6 +135,24 @@ async def test_closed_socket_sends_nothing_and_unblocks_drain() -> None:
     assert not end.transport.sent
     with pytest.raises(Unavailable):
         await end.socket.closed
+
+
+async def test_messages_of_one_turn_are_written_together() -> None:
+    end = End()
+    for message in (b"one", b"two", b"three"):
+        end.socket.send((message,))
+    await asyncio.sleep(0)
+    assert end.transport.sent == framed(b"one", b"two", b"three")
+    assert end.transport.writes == 1
+
+
+async def test_what_was_sent_is_written_before_the_socket_is_finished() -> None:
+    end = End()
+    end.socket.send((b"last",))
+    end.socket.finish()
+    await asyncio.sleep(0)
+    assert end.transport.sent == framed(b"last")
+    assert end.transport.ended == "eof"
 
 
 async def test_drain_waits_for_a_slow_peer() -> None:
