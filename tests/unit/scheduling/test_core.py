@@ -5,16 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Fault,
-    Job,
-    JobId,
-    Outcome,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import Configuration, EngineName, Fault, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import OBSERVED, PREDICTED, ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
@@ -524,8 +515,7 @@ def test_unprofiled_engine_is_probed_even_under_a_backlog() -> None:
     joined = make_worker(FAST).worker
     core.handle(WorkerJoined(replace(joined, engines=frozenset({DIGITS, new}))), 0.0)
     [running] = dispatched(core.handle(make_job("running", 100), 0.0))
-    job = Job(id=JobId("new"), engine=new, queries=100, arrival=0.0)
-    core.handle(JobArrived(job, ready=100), 0.0)
+    core.handle(new_job("new", new, 100), 0.0)
     core.handle(make_job("tight", 100, deadline=2.5), 0.0)
     [probe, *_] = dispatched(core.handle(AssignmentEnded(running.id, 100, Outcome.COMPLETED), 1.0))
     assert (probe.job_id, probe.probe) == (JobId("new"), True)
@@ -646,8 +636,9 @@ def test_pace_starts_again_from_the_profile_after_another_configuration_was_meas
 
 def run_request(core: SchedulerCore, number: int, now: float, compute_s: float) -> None:
     """Run a request of one query with tensors on the only worker."""
-    job = Job(id=JobId(f"r{number}"), engine=DIGITS, queries=1, arrival=now, with_tensors=True)
-    [assignment] = dispatched(core.handle(JobArrived(job, 1), now))
+    [assignment] = dispatched(
+        core.handle(new_job(f"r{number}", DIGITS, 1, now, with_tensors=True), now)
+    )
     core.handle(
         AssignmentEnded(assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s), now + compute_s
     )

@@ -359,17 +359,11 @@ def test_no_policy_gives_a_query_a_variant_below_its_floor(policy: str) -> None:
     fleet.handle(WorkerJoined(replace(fleet.worker(0), variants=fast_only)))
     fleet.handle(WorkerJoined(fleet.worker(1)))
     for number in range(4):
-        job = Job(
-            id=JobId(str(number)),
-            engine=FAMILY,
-            queries=1,
-            arrival=fleet.now,
-            deadline=fleet.now + 100.0,
-            perishable=True,
-            with_tensors=True,
-            min_accuracy=0.89,
+        fleet.handle(
+            new_request(
+                str(number), FAMILY, fleet.now, deadline=fleet.now + 100.0, min_accuracy=0.89
+            )
         )
-        fleet.handle(JobArrived(job, 1))
         assert [each.assignment.configuration.variant for each in fleet.running] == ["large"]
         fleet.end_first()
 
@@ -443,17 +437,7 @@ def test_request_that_waits_for_a_load_holds_up_no_other(policy: str) -> None:
     loaded = Session(FAMILY, Configuration(variant="small")), Session(PLAIN[0], Configuration())
     fleet.handle(WorkerJoined(replace(fleet.worker(0), sessions=frozenset(loaded))))
     for engine, floor in ((FAMILY, 0.89), (PLAIN[0], 0.0)):  # only large, which it has not loaded
-        job = Job(
-            id=JobId(f"floor {floor}"),
-            engine=engine,
-            queries=1,
-            arrival=0.0,
-            deadline=100.0,
-            perishable=True,
-            with_tensors=True,
-            min_accuracy=floor,
-        )
-        fleet.handle(JobArrived(job, 1))
+        fleet.handle(new_request(f"floor {floor}", engine, deadline=100.0, min_accuracy=floor))
     assert [each.assignment.job_id for each in fleet.running] == ["1", "floor 0.0"]
     for _ in range(4):
         fleet.end_first()

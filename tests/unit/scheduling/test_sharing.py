@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import Configuration, EngineName, Job, JobId, Outcome, WorkerClass, WorkerId
+from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
@@ -15,7 +15,6 @@ from synergai.scheduling.events import (
     AssignmentsRevoked,
     AssignmentStarted,
     Eject,
-    JobArrived,
     JobCancelled,
     Learned,
     ProgressChecked,
@@ -27,7 +26,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.state.records import BRIEF_SHARE, MAX_BRIEF_REQUESTS, MEASURED_S
-from tests.cores import dispatched, make_core, new_entry, new_request, new_worker
+from tests.cores import dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 LONG, SHORT, OTHER, THIRD = map(EngineName, ("long", "short", "other", "third"))
 CLASS = WorkerClass("box")
@@ -97,8 +96,7 @@ def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_b
     None
 ):
     core = core_with_box(cores=4, prefetch_s=0.06)
-    job = Job(id=JobId("job"), engine=LONG, queries=10**9, arrival=0.0)
-    [running] = dispatched(core.handle(JobArrived(job, ready=10**9), 0.0))
+    [running] = dispatched(core.handle(new_job("job", LONG, 10**9), 0.0))
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
     for number in range(10):  # the time that its tensors take is learned
         [request] = send(core, str(number), OTHER, float(number))
@@ -106,15 +104,7 @@ def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_b
         ended = AssignmentEnded(request.id, 1, Outcome.COMPLETED, compute_s=QUERY_S[OTHER])
         core.handle(ended, number + 2 * QUERY_S[OTHER])
     send(core, "first", OTHER, 20.0)
-    second = Job(
-        id=JobId("second"),
-        engine=OTHER,
-        queries=1,
-        arrival=20.0,
-        perishable=True,
-        with_tensors=True,
-    )
-    commands = core.handle(JobArrived(second, ready=1), 20.001)
+    commands = core.handle(new_request("second", OTHER, 20.0), 20.001)
     [request] = dispatched(commands)
     assert not request.concurrent
     assert Stop(running.id, BOX, abort=False) in commands
@@ -123,21 +113,12 @@ def test_request_whose_transfer_leaves_no_room_to_run_concurrently_is_not_sent_b
 @every_policy
 def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
     core = core_with_box(policy=policy)
-    job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
-    [running] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
+    [running] = dispatched(core.handle(new_job("job", LONG, 100), 0.0))
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
     for number in range(20):
         now = 0.1 + 0.001 * number
         assert expected_answer_s(core, SHORT, now) == pytest.approx(QUERY_S[SHORT])
-        request = Job(
-            id=JobId(f"r-{number}"),
-            engine=SHORT,
-            queries=1,
-            arrival=now,
-            perishable=True,
-            with_tensors=True,
-        )
-        commands = core.handle(JobArrived(request, ready=1), now)
+        commands = core.handle(new_request(f"r-{number}", SHORT, now), now)
         assert not any(isinstance(command, Stop) for command in commands)
         [short] = dispatched(commands)
         complete(core, short, now + 0.0005)
@@ -146,8 +127,7 @@ def test_concurrent_requests_do_not_stop_it(policy: str) -> None:
 @every_policy
 def test_requests_run_during_the_load_for_other_work(policy: str) -> None:
     core = core_with_box(policy=policy, loaded=[OTHER])
-    job = Job(id=JobId("job"), engine=LONG, queries=100, arrival=0.0)
-    [loading] = dispatched(core.handle(JobArrived(job, ready=100), 0.0))
+    [loading] = dispatched(core.handle(new_job("job", LONG, 100), 0.0))
     assert expected_answer_s(core, OTHER, 0.1) == pytest.approx(QUERY_S[OTHER])
     [other] = send(core, "other", OTHER, 0.1)
     assert other.concurrent
@@ -247,8 +227,7 @@ def test_request_does_not_wait_for_a_measurement_of_a_long_query(policy: str) ->
 
 def test_request_waits_for_a_measurement_that_advances() -> None:
     core = core_with_box(profiled=[SHORT], probe_queries=10)
-    job = Job(id=JobId("job"), engine=LONG, queries=10, arrival=0.0)
-    [probe] = dispatched(core.handle(JobArrived(job, ready=10), 0.0))
+    [probe] = dispatched(core.handle(new_job("job", LONG, 10), 0.0))
     core.handle(AssignmentStarted(probe.id, 0.0), 0.0)
     assert send(core, "short", SHORT, 0.0) == []
     advanced_at = 0.5 * MEASURED_S
@@ -260,8 +239,7 @@ def test_request_waits_for_a_measurement_that_advances() -> None:
 
 def test_request_does_not_wait_for_a_measured_query_that_began_long_ago() -> None:
     core = core_with_box(profiled=[SHORT], probe_queries=10)
-    job = Job(id=JobId("job"), engine=LONG, queries=10, arrival=0.0)
-    [probe] = dispatched(core.handle(JobArrived(job, ready=10), 0.0))
+    [probe] = dispatched(core.handle(new_job("job", LONG, 10), 0.0))
     core.handle(AssignmentStarted(probe.id, 0.0), 0.0)
     assert send(core, "cancelled", SHORT, 0.0) == []
     core.handle(JobCancelled(JobId("cancelled")), 0.1)

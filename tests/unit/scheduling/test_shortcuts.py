@@ -10,7 +10,6 @@ from synergai.domain import (
     AssignmentId,
     Configuration,
     EngineName,
-    Job,
     JobId,
     Outcome,
     Session,
@@ -36,7 +35,7 @@ from synergai.scheduling.state.fleet import Fleet
 from synergai.scheduling.state.loads import Loads
 from synergai.scheduling.state.observation import Observation
 from synergai.scheduling.state.records import JobRecord, Lease
-from tests.cores import new_entry, new_record, new_worker
+from tests.cores import new_entry, new_record, new_request, new_worker
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")
 CLASS = WorkerClass("class")
@@ -126,16 +125,7 @@ def test_single_requests_are_dispatched_at_once_and_leave_no_state(
     now = 0.0
     for number, (pause_s, compute_s) in enumerate(steps):
         now += pause_s
-        job = Job(
-            id=JobId(str(number)),
-            engine=ENGINE,
-            queries=1,
-            arrival=now,
-            deadline=now + 1000.0,
-            perishable=True,
-            with_tensors=True,
-        )
-        [dispatch] = core.handle(JobArrived(job, 1), now)
+        [dispatch] = core.handle(new_request(str(number), ENGINE, now, deadline=now + 1000.0), now)
         assert isinstance(dispatch, Dispatch)
         now += compute_s
         ended = AssignmentEnded(dispatch.assignment.id, 1, Outcome.COMPLETED, compute_s=compute_s)

@@ -5,30 +5,20 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from synergai.domain import (
-    Configuration,
-    EngineName,
-    Job,
-    JobId,
-    Session,
-    Variant,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import Configuration, EngineName, Session, Variant, WorkerClass, WorkerId
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
     Assignment,
     AssignmentStarted,
     EnginesChanged,
-    JobArrived,
     ProfilesAdded,
     ProfilesRemoved,
     Worker,
     WorkerJoined,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import ONE, dispatched, make_core, new_entry, new_request, new_worker
+from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_request, new_worker
 
 FAMILY, PLAIN = EngineName("fashion"), EngineName("digits")
 CLASS = WorkerClass("server")
@@ -142,8 +132,7 @@ def test_request_that_may_use_a_profiled_variant_measures_no_other() -> None:
 
 def test_request_that_may_measure_nothing_interrupts_no_job() -> None:
     core = core_with(other=True)
-    job = Job(id=JobId("job"), engine=PLAIN, queries=10_000, arrival=0.0)
-    [running] = dispatched(core.handle(JobArrived(job, 10_000), 0.0))
+    [running] = dispatched(core.handle(new_job("job", PLAIN, 10_000), 0.0))
     core.handle(AssignmentStarted(running.id, 0.0), 0.0)
     assert submit(core, floor=0.95) == []
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from synergai.domain import EngineName, Job, JobId, WorkerClass
+from synergai.domain import EngineName, WorkerClass
 from synergai.errors import InvalidInput, SynergaiError
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import JobArrived
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.simulator.arrivals import read_arrivals
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.sweep import make_workload, run, run_count, sweep
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
+from tests.cores import new_job
 
 
 @pytest.fixture(scope="module")
@@ -179,13 +179,9 @@ def test_missing_trace_is_refused(tmp_path: Path) -> None:
 def test_jobs_and_requests_of_an_event_log_are_simulated(profile: Profile, tmp_path: Path) -> None:
     engine, path = profile.engines[0], tmp_path / "gateway.jsonl"
     with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), 1) as log:
-        job = Job(id=JobId("a"), engine=engine, queries=50, arrival=100.0)
-        log.record(JobArrived(job, ready=50), 100.0, [])
+        log.record(new_job("a", engine, 50, 100.0), 100.0, [])
         # Its deadline passes while it waits, so that it is dropped.
-        request = Job(
-            id=JobId("b"), engine=engine, queries=1, arrival=101.0, deadline=101.1, perishable=True
-        )
-        log.record(JobArrived(request, ready=1), 101.0, [])
+        log.record(new_job("b", engine, 1, 101.0, deadline=101.1, perishable=True), 101.0, [])
     chosen = settings(arrivals=path, policies=("malleable",), fleet={WorkerClass("nx"): 1})
     workload = make_workload(chosen, profile, "DH-FH", 0)
     assert [(job.engine, job.arrival) for job in workload.jobs] == [

@@ -18,7 +18,6 @@ from synergai.domain import (
     AssignmentId,
     Configuration,
     EngineName,
-    Job,
     JobId,
     Outcome,
     WorkerClass,
@@ -50,7 +49,7 @@ from synergai.simulator.recording import read_log
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.sweep import simulate_all
 from synergai.simulator.workload import Profile
-from tests.cores import new_entry
+from tests.cores import new_entry, new_job
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")
 
@@ -298,10 +297,7 @@ def a_worker(name: str) -> Worker:
 
 
 def a_job(name: str, *, deadline: float) -> JobArrived:
-    job = Job(
-        id=JobId(name), engine=EngineName("net"), queries=20, arrival=100.0, deadline=deadline
-    )
-    return JobArrived(job, ready=20)
+    return new_job(name, "net", 20, 100.0, deadline=deadline)
 
 
 def test_recorded_run_is_reported_with_its_worker_classes(tmp_path: Path) -> None:
