@@ -450,6 +450,7 @@ class Fault(enum.Enum):
     DIED_AT_INPUT = 6
     CONFIGURATION_UNUSABLE = 20
     CRASHED = 21
+    OUT_OF_MEMORY = 22
 
     @property
     def is_of_query(self) -> bool:

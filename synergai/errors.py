@@ -202,6 +202,10 @@ class Unavailable(SynergaiError):
     """No server or worker is available; retrying may help."""
 
 
+class OutOfMemory(Unavailable):
+    """The memory that the engine needs, of the machine or an accelerator, is not free now."""
+
+
 class EnginePending(Unavailable):
     """The engine is still being inspected by the workers that have it."""
 

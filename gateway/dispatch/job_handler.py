@@ -13,6 +13,7 @@ from synergai.errors import (
     EngineUnusable,
     InternalError,
     InvalidInput,
+    OutOfMemory,
     Overloaded,
     ResponseTooLarge,
     SynergaiError,
@@ -101,6 +102,8 @@ def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) ->
     match fault:
         case Fault.ENGINE_BROKEN | Fault.CONFIGURATION_UNUSABLE:
             return EngineUnusable(f"engine {engine!r} failed on its workers: {see}")
+        case Fault.OUT_OF_MEMORY:
+            return OutOfMemory(f"the workers lack memory for engine {engine!r}: {see}")
         case Fault.HOST_DIED | Fault.CRASHED | Fault.UNKNOWN_ENGINE:
             return Unavailable(f"the workers that ran engine {engine!r} failed: {see}")
         case _:

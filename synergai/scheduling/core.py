@@ -38,6 +38,7 @@ from synergai.scheduling.rules.probes import Probes
 from synergai.scheduling.rules.profile_changes import ProfileChanges
 from synergai.scheduling.rules.residency import Residency
 from synergai.scheduling.rules.resumption import Resumption
+from synergai.scheduling.rules.shortages import Shortages
 from synergai.scheduling.rules.worker_changes import WorkerChanges
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
@@ -83,7 +84,8 @@ class SchedulerCore:
         profiles = self._profiles = ProfileChanges(state, probes, leases)
         workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers, residency)
         self._crashes = Crashes(state, workers, jobs)
-        self._failures = Failures(state, workers, jobs)
+        self._shortages = Shortages(state, workers)
+        self._failures = Failures(state, workers, jobs, self._shortages)
         resumption = self._resumption = Resumption(state)
         interleaver = self._interleaver = Interleaver(state, probes)
         self._decisions = Decisions(state, jobs, leases, probes, interleaver, resumption)
@@ -267,6 +269,8 @@ class SchedulerCore:
             self._resumption.remember(lease)
         if event.fault is Fault.CRASHED:
             self._crashes.crashed(lease)
+        if event.fault is Fault.OUT_OF_MEMORY:
+            self._shortages.failed(lease)
         if event.outcome is Outcome.FAILED:
             self._failures.charge(lease, event.fault, event.detail)
         elif event.outcome is Outcome.COMPLETED and lease.remaining:
@@ -283,6 +287,8 @@ class SchedulerCore:
             self._outliers.heard(worker)
         if completed and self._crashes.counts:
             self._crashes.completed(lease)
+        if completed and self._shortages.counts:
+            self._shortages.completed(lease)
         if completed:
             self._outliers.completed(worker)
         return worker

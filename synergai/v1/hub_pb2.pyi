@@ -66,6 +66,10 @@ class _FaultEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fault.ValueType
     """
     FAULT_CRASHED: _Fault.ValueType  # 21
     """the engine host crashed by itself while it computed a variant on this"""
+    FAULT_OUT_OF_MEMORY: _Fault.ValueType  # 22
+    """assignment; retried
+    the worker lacked memory to load or run the model; retried later
+    """
 
 class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
 
@@ -88,6 +92,10 @@ the worker cannot run the engine in this configuration
 """
 FAULT_CRASHED: Fault.ValueType  # 21
 """the engine host crashed by itself while it computed a variant on this"""
+FAULT_OUT_OF_MEMORY: Fault.ValueType  # 22
+"""assignment; retried
+the worker lacked memory to load or run the model; retried later
+"""
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
 
 @_typing.final

@@ -23,7 +23,8 @@ class Backend(Protocol):
     `threads` is the number of intra-op threads, at least 1. With another execution provider than
     the CPU, the factory also receives ``provider=…``, a `ProviderChoice`. If the definition names
     the tensors of a frozen graph, it also receives ``inputs=…`` and ``outputs=…``. It raises
-    `EngineUnusable`, with a one-line message, if the model at `path` cannot be loaded.
+    `EngineUnusable`, with a one-line message, if the model at `path` cannot be loaded, and
+    `OutOfMemory` if that may pass.
 
     Arrays have the dtype of their datatype; BYTES are object arrays of ``bytes``.
     """
@@ -41,6 +42,7 @@ class Backend(Protocol):
 
         Raises:
             InvalidInput: the runtime rejects the inputs.
+            OutOfMemory: it lacks memory for the query or the batch.
             EngineUnusable: the runtime fails for another reason.
         """
 

@@ -11,6 +11,7 @@ The model file is TOML, with times in seconds::
     query_s = 0.00042    # duration of one query
     row_s = 0.0001       # of each further row of a batch; default: 0
     setup_s = 0.27       # from the start of the process until the engine is ready
+    most_rows = 64       # larger batches lack memory; default: no limit
 
 An optional file ``paces.txt`` next to it scales the durations of single jobs, in lines of the form
 ``JOB FACTOR``. If the file exists, the engine waits briefly for the line of an unlisted job: the
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import TensorSpec
-from synergai.errors import EngineUnusable
+from synergai.errors import EngineUnusable, OutOfMemory
 from worker_agent.backends import Interrupted
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ class EmulatedBackend:
         age_s: Callable[[], float] = _age_s,
     ) -> None:
         table = _read(path)
-        self._query_s, self._row_s, self._setup_s = _times(table, path, threads, provider)
+        found = _configuration(table, path, threads, provider)
+        self._query_s, self._row_s, self._setup_s, self._most_rows = found
         self._model = _load_model(table, path)
         self.inputs = (_INPUT,) if self._model is None else self._model.inputs
         self.outputs = (_OUTPUT,) if self._model is None else self._model.outputs
@@ -119,15 +121,15 @@ class EmulatedBackend:
 
     def run(self, inputs: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
         """Return the model's outputs, or the input as every output, after the batch's duration."""
+        rows = len(next(iter(inputs.values()))) if self._row_s or self._most_rows else 1
+        if self._most_rows and rows > self._most_rows:
+            raise OutOfMemory(f"the emulated memory holds {self._most_rows} rows, not {rows}")
         if self._model is None:
             array = inputs[_INPUT.name]
             answer = [array for _ in outputs]
         else:
             answer = self._model.run(inputs, outputs)
-        seconds = self._query_s
-        if self._row_s:
-            seconds += self._row_s * (len(next(iter(inputs.values()))) - 1)
-        self._due += self._current_pace * seconds
+        self._due += self._current_pace * (self._query_s + (rows - 1) * self._row_s)
         ahead_s = self._due - self._clock()
         if ahead_s >= LEAD_S:
             self._sleep(ahead_s)
@@ -176,10 +178,10 @@ def _load_model(table: Mapping[str, Any], path: Path) -> Backend | None:
     return OnnxRuntimeBackend(path.parent / name, threads=1)
 
 
-def _times(
+def _configuration(
     table: Mapping[str, Any], path: Path, threads: int, provider: ProviderChoice | None
-) -> tuple[float, float, float]:
-    """Return the durations of a query, of a further row, and of the setup in seconds."""
+) -> tuple[float, float, float, int]:
+    """Return the seconds of a query, of a further row and of the setup, and the most rows."""
     try:
         for configuration in table["configurations"]:
             named = configuration.get("provider", "")
@@ -188,7 +190,8 @@ def _times(
             if provider is not None or configuration["threads"] == threads:
                 query_s = _seconds(configuration["query_s"])
                 row_s = _seconds(configuration.get("row_s", 0.0))
-                return query_s, row_s, _seconds(configuration["setup_s"])
+                setup_s = _seconds(configuration["setup_s"])
+                return query_s, row_s, setup_s, int(configuration.get("most_rows", 0))
     except (ValueError, KeyError, TypeError) as error:
         raise EngineUnusable(
             f"{path.name} is not a valid emulated model: each [[configurations]] table needs "

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from worker_agent.backends import Interrupted
+from worker_agent.backends.failures import runtime_failure
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.backends.onnx_files import check_files
 from worker_agent.cpu_affinity import thread_cores
@@ -100,9 +101,8 @@ class OnnxRuntimeBackend:
             )
         except Exception as error:  # noqa: BLE001 - the runtime has an exception class per status code
             how = "" if provider is None else f" with {provider}"
-            raise EngineUnusable(
-                f"ONNX Runtime cannot load {path.name}{how}: {_reason(error)}"
-            ) from None
+            message = f"ONNX Runtime cannot load {path.name}{how}: {_reason(error)}"
+            raise runtime_failure(message, error) from None
         self.elsewhere: float | None = None
         if provider is not None:
             self.elsewhere = self._check_provider(provider)
@@ -160,7 +160,7 @@ class OnnxRuntimeBackend:
                 raise Interrupted from None
             if type(error).__name__ == "InvalidArgument":
                 raise InvalidInput(f"ONNX Runtime rejects the inputs: {_reason(error)}") from None
-            raise EngineUnusable(f"ONNX Runtime failed: {_reason(error)}") from None
+            raise runtime_failure(f"ONNX Runtime failed: {_reason(error)}", error) from None
         return [_to_bytes(array) if array.dtype.hasobject else array for array in results]
 
     def interrupt(self) -> None:

@@ -11,6 +11,7 @@ from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.formats.model_files import is_saved_model
 from synergai.models.formats.tensorflow_file import SERVE, SIGNATURE, read_frozen_graph
+from worker_agent.backends.failures import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 
 # TensorFlow imports Keras if it can, and with it scikit-learn and Matplotlib: half of the time that
@@ -92,7 +93,8 @@ class TensorflowBackend:
                     )
         except Exception as error:  # noqa: BLE001 - the runtime raises exceptions of any class
             reason = _reason(error).replace(str(path), path.name)
-            raise EngineUnusable(f"TensorFlow cannot load {path.name}: {reason}") from None
+            message = f"TensorFlow cannot load {path.name}: {reason}"
+            raise runtime_failure(message, error) from None
         self.inputs = tuple(_spec(*entry) for entry in self._function.inputs.items())
         self.outputs = tuple(_spec(*entry) for entry in self._function.outputs.items())
         if not self.inputs or not self.outputs:
@@ -110,7 +112,7 @@ class TensorflowBackend:
         except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
             raise InvalidInput(f"TensorFlow rejects the inputs: {_reason(error)}") from None
         except Exception as error:  # noqa: BLE001 - the runtime raises exceptions of any class
-            raise EngineUnusable(f"TensorFlow failed: {_reason(error)}") from None
+            raise runtime_failure(f"TensorFlow failed: {_reason(error)}", error) from None
 
 
 class _SavedModel:

@@ -14,6 +14,7 @@ except ImportError:  # LiteRT needs a newer Python or C library
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.quantisation import Quantisation
+from worker_agent.backends.failures import runtime_failure
 from worker_agent.cpu_affinity import pin_new_threads, thread_cores
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class TfliteBackend:
                 np.asarray(self._interpreter.get_tensor(self._outputs[name])) for name in outputs
             ]
         except (RuntimeError, ValueError) as error:
-            raise EngineUnusable(f"TensorFlow Lite failed: {_reason(error)}") from None
+            raise runtime_failure(f"TensorFlow Lite failed: {_reason(error)}", error) from None
 
     def _is_delegated(self) -> bool:
         """Return whether XNNPACK, the only delegate that is ever applied, runs a part of it."""

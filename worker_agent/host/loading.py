@@ -14,7 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.domain import Engine
-from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, SynergaiError
+from synergai.errors import (
+    BackendMissing,
+    EngineUnusable,
+    InvalidInput,
+    OutOfMemory,
+    SynergaiError,
+)
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import check
 from synergai.runtime.text import pip_install
@@ -93,8 +99,8 @@ class ModelLoader:
             with self._all_cores():
                 return self._load(variant, since, like)
         except SynergaiError as error:
-            missing = isinstance(error, BackendMissing)
-            return None, LoadFailed(str(error), missing, variant)
+            missing, lacking = (isinstance(error, each) for each in (BackendMissing, OutOfMemory))
+            return None, LoadFailed(str(error), missing, variant, lacking)
         except Exception:  # noqa: BLE001 - a model file may cause any error; report it to the agent
             what = f"{self._name!r}{f', variant {variant}' if variant else ''}"
             _log.exception("cannot load %s", what)

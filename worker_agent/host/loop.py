@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from synergai.domain import Fault, Outcome
-from synergai.errors import EngineUnusable, InvalidInput, SynergaiError
+from synergai.errors import EngineUnusable, InvalidInput, OutOfMemory, SynergaiError
 from synergai.models.warmup import ADVICE
 from synergai.runtime.heap import GlibcHeap
 from worker_agent.backends import Interrupted
@@ -184,14 +184,16 @@ class HostLoop:
     def _run_batch(self, first: RunQuery, batch_times: BatchTimes) -> list[RunEnded]:
         """Compute `first` in a batch with following queries.
 
-        If the batch fails, each query is computed alone. If that succeeds, the next batches are
-        smaller.
+        If memory lacks for the batch, its halves are computed. If it fails otherwise, each query is
+        computed alone. If that succeeds, the next batches are smaller.
         """
         model = self._models[first.variant]
-        queries = self._take_batch(first, model, batch_times)
+        return self._run_together(self._take_batch(first, model, batch_times), model)
+
+    def _run_together(self, queries: Sequence[RunQuery], model: LoadedModel) -> list[RunEnded]:
         if len(queries) == 1:
             model.batch_limit.succeeded()
-            return [self._run(first)]
+            return [self._run(queries[0])]
         batch = [self._decoded[query.run_id] for query in queries]
         try:
             outputs, compute_s = self._compute_batch(batch, model)
@@ -199,6 +201,11 @@ class HostLoop:
             return [self._run(query) for query in queries]
         except InvalidInput:
             return [self._run(query) for query in queries]
+        except OutOfMemory as error:
+            _note_failed_batch(model, sum(each.rows for each in batch), error)
+            middle = len(queries) // 2
+            halves = queries[:middle], queries[middle:]
+            return [ended for half in halves for ended in self._run_together(half, model)]
         except Exception as error:  # noqa: BLE001 - a model may fail in any way
             ended = [self._run(query) for query in queries]
             if all(each.outcome is Outcome.COMPLETED for each in ended):
@@ -306,6 +313,10 @@ def _run_samples(model: LoadedModel, samples: Sequence[dict[str, Array]]) -> lis
             model.batch_limit.succeeded()
         except Interrupted:
             raise
+        except OutOfMemory as error:
+            _note_failed_batch(model, len(samples), error)
+            middle = len(samples) // 2
+            return _run_samples(model, samples[:middle]) + _run_samples(model, samples[middle:])
         except Exception as error:  # noqa: BLE001 - as of a batch of queries
             _note_failed_batch(model, len(samples), error)
         else:
@@ -369,6 +380,8 @@ def _failed(run_id: int, tally: Tally, error: Exception) -> RunEnded:
     match error:
         case InvalidInput():
             fault, detail = Fault.BAD_INPUT, str(error)
+        case OutOfMemory():
+            fault, detail = Fault.OUT_OF_MEMORY, str(error)
         case EngineUnusable() | SynergaiError():
             fault, detail = Fault.ENGINE_BROKEN, str(error)
         case _:

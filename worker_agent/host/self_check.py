@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from synergai.errors import SynergaiError
+from synergai.errors import OutOfMemory, SynergaiError
 from synergai.models.formats.model_files import SAMPLES_FILE
 from synergai.models.samples import RANDOM_SAMPLES, Samples, load_samples
 from synergai.models.synthetic import Synthesiser
@@ -93,6 +93,8 @@ class SelfCheck:
         begin = self._clock()
         try:
             self._backend.run(sample, self._outputs)
+        except OutOfMemory:
+            raise
         except SynergaiError as error:
             text = str(error)
             return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}…"

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from synergai.domain import BatchTimes, Fault, Outcome, TensorSpec
-from synergai.errors import BackendMissing, EngineUnusable, InvalidInput
+from synergai.errors import BackendMissing, EngineUnusable, InvalidInput, OutOfMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,14 +181,18 @@ class LoadFailed(_Message, frozen=True, tag=17):
         reason: description in one line.
         backend_missing: whether its backend is not installed, so that nothing is known of it.
         variant: as of `Ready`.
+        out_of_memory: whether it may be loaded once more memory is free.
     """
 
     reason: str
     backend_missing: bool = False
     variant: str = ""
+    out_of_memory: bool = False
 
-    def error(self) -> EngineUnusable:
+    def error(self) -> EngineUnusable | OutOfMemory:
         """Return the failure as an error."""
+        if self.out_of_memory:
+            return OutOfMemory(self.reason)
         return (BackendMissing if self.backend_missing else EngineUnusable)(self.reason)
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
-from synergai.errors import ConfigurationUnusable, SynergaiError, Unavailable
+from synergai.errors import ConfigurationUnusable, OutOfMemory, SynergaiError, Unavailable
 from worker_agent.runner.interfaces import Failure
 from worker_agent.runner.reporting import ItemReporter
 from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, WorkItem
@@ -345,6 +345,8 @@ class Runner:
         match error:
             case ConfigurationUnusable():
                 return Failure(Fault.CONFIGURATION_UNUSABLE, str(error))
+            case OutOfMemory():
+                return Failure(Fault.OUT_OF_MEMORY, str(error))
             case Unavailable():
                 return Failure(Fault.HOST_DIED, str(error))
             case SynergaiError():

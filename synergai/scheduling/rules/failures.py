@@ -17,19 +17,25 @@ if TYPE_CHECKING:
     from synergai.domain import AssignmentId
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
+    from synergai.scheduling.rules.shortages import Shortages
     from synergai.scheduling.rules.worker_changes import WorkerChanges
     from synergai.scheduling.state.records import JobRecord, Lease
 
 FIRST_PAUSE_S: Final = 1.0
 """Pause after the second fault without progress in between; each further one doubles it."""
 LONGEST_PAUSE_S: Final = 60.0
+MEMORY_FAULTS: Final = 10
+"""Failures for lack of memory, without progress in between, that fail a job: some minutes."""
 
 
 class Failures:
     """Charges failures to jobs and workers, and lets jobs pause before their next retry."""
 
-    def __init__(self, state: State, workers: WorkerChanges, jobs: ActiveJobs) -> None:
+    def __init__(
+        self, state: State, workers: WorkerChanges, jobs: ActiveJobs, shortages: Shortages
+    ) -> None:
         self._state = state
+        self._shortages = shortages
         self._workers = workers
         self._jobs = jobs
 
@@ -57,9 +63,15 @@ class Failures:
         counted = not once and _count_fault(job, lease.assignment.id)
         broken = fault in (Fault.ENGINE_BROKEN, Fault.CONFIGURATION_UNUSABLE)
         no_worker_left = broken and not self._state.serving(engine)
-        if fault.is_of_query or no_worker_left or job.faults >= self._state.settings.max_faults:
+        most = self._state.settings.max_faults
+        lacks_memory = fault is Fault.OUT_OF_MEMORY and self._shortages.leaves_nothing_else(engine)
+        if fault is Fault.OUT_OF_MEMORY:
+            most = 1 if lacks_memory and job.is_request else MEMORY_FAULTS
+        if fault.is_of_query or no_worker_left or job.faults >= most:
             self._jobs.abort(job)
             self._state.commands.append(Fail(job.job.id, detail, fault))
+        elif lacks_memory:
+            self._hold(job)
         elif counted and not leaves_worker and not job.is_request and job.faults > 1:
             # The first retry comes at once, as the fault may have been another job's or the host's.
             # Requests never pause: their clients wait.

@@ -196,3 +196,41 @@ async def test_max_batch_is_described_or_refused(batching: Path, models: Path) -
     engines = await described(Inventory(batching, batching / "cache"))
     assert engines[EngineName("twice")].max_batch == 8
     assert "first dimension of 'x' is fixed" in engines[EngineName("bytes")].fault
+
+
+async def start_with_little_memory(models: Path) -> HostProcess:
+    """Start an engine with a `max_batch` of 8 and memory for 3 rows."""
+    folder = models / "small"
+    folder.mkdir()
+    definition = 'backend = "emulated"\nfile = "model.toml"\nmax_batch = 8\n'
+    (folder / "engine.toml").write_text(definition)
+    (folder / "model.toml").write_text(
+        "[[configurations]]\nthreads = 1\nquery_s = 0\nsetup_s = 0\nmost_rows = 3\n"
+    )
+    return await HostProcess.start(models, Session(EngineName("small"), Configuration(1)))
+
+
+async def test_batch_that_memory_lacks_for_is_halved(tmp_path: Path) -> None:
+    host = await start_with_little_memory(tmp_path)
+    queries = Queries(host)
+    for number in range(8):
+        queries.query(request([number]), GAINING)
+    ended = await queries.ends()
+    together = await run_range(host, 20, 8)
+    await host.close()
+    assert [end.tally.batch for end in ended] == [2] * 8
+    assert [np.frombuffer(tensors(end)[0][2], np.float32).tolist() for end in ended] == [
+        [number] for number in range(8)
+    ]
+    assert (together.outcome, together.tally.done) == (Outcome.COMPLETED, 20)
+
+
+async def test_query_that_memory_lacks_for_says_so(tmp_path: Path) -> None:
+    host = await start_with_little_memory(tmp_path)
+    queries = Queries(host)
+    queries.query(request([1.0] * 4))
+    queries.query(request([1.0]))
+    failed, answered = await queries.ends()
+    await host.close()
+    assert failed.fault is Fault.OUT_OF_MEMORY
+    assert answered.outcome is Outcome.COMPLETED

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from synergai.errors import EngineUnusable
+from synergai.errors import EngineUnusable, OutOfMemory
 from worker_agent.backends import onnxruntime as backend
 from worker_agent.providers.choice import ProviderChoice
 
@@ -130,7 +130,7 @@ def load(
 
 
 def fault(monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, kind: str = "CUDA") -> str:
-    with pytest.raises(EngineUnusable) as caught:
+    with pytest.raises((EngineUnusable, OutOfMemory)) as caught:
         load(monkeypatch, runtime, kind)
     return str(caught.value)
 
@@ -251,14 +251,15 @@ def test_source_positions_are_removed(
     )
 
 
-def test_device_without_memory_for_the_model_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_without_memory_for_the_model_lacks_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
     error = "Failed to allocate memory for requested buffer of size 9437184"
-    assert error in fault(monkeypatch, FakeRuntime(load_error=error))
+    with pytest.raises(OutOfMemory, match=error):
+        load(monkeypatch, FakeRuntime(load_error=error))
 
 
-def test_device_that_runs_out_of_memory_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_that_runs_out_of_memory_later_lacks_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load(monkeypatch, FakeRuntime(run_error="CUDA failure 2: out of memory"))
-    with pytest.raises(EngineUnusable, match="CUDA failure 2: out of memory"):
+    with pytest.raises(OutOfMemory, match="CUDA failure 2: out of memory"):
         loaded.run({"x": np.zeros(1, np.float32)}, ["x"])
 
 

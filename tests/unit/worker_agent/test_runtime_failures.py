@@ -1,0 +1,28 @@
+"""Which failures of runtimes are lack of memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from synergai.errors import EngineUnusable, OutOfMemory
+from worker_agent.backends.failures import runtime_failure
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to allocate memory for requested buffer of size 1073741824",
+        "BFCArena::AllocateRawInternal(size_t) Available memory of 0 is smaller than requested",
+        "CUDA failure 2: out of memory ; GPU=0",
+        "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED",
+        "std::bad_alloc",
+        "OOM when allocating tensor with shape[64,3,224,224]",
+    ],
+)
+def test_lack_of_memory_is_recognised_by_what_runtimes_say(text: str) -> None:
+    assert type(runtime_failure("it failed", RuntimeError(text))) is OutOfMemory
+
+
+def test_other_failures_disable_the_engine() -> None:
+    assert type(runtime_failure("it failed", MemoryError())) is OutOfMemory
+    assert type(runtime_failure("it failed", RuntimeError("bad node"))) is EngineUnusable
