@@ -147,7 +147,7 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     tasks.start(retention.run())
     tasks.start(profiles.watch(partial(_tell_changes, dispatcher, served_profiles)))
     model_control = ModelControl(dispatcher, catalogue, profiles.dictionary, journal)
-    rollouts = Rollouts(versions, model_control, policies)
+    rollouts = Rollouts(versions, model_control.load, policies.write)
     stack.push_async_callback(rollouts.close)
     rules = WorkerRules(config.state)
     stack.push_async_callback(rules.close)
@@ -278,7 +278,7 @@ def _audit(config: GatewaySettings, metrics: Metrics, stack: AsyncExitStack) -> 
         return None
     file = AuditFile(config.audit_log)
     stack.push_async_callback(asyncio.to_thread, file.close)
-    log = AuditLog(file)
+    log = AuditLog(file.append)
     stack.callback(log.close)
     metrics.add_counter(
         "audit_dropped",

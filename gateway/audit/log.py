@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -29,13 +29,6 @@ OTHERS: Final = "others"
 """Peer and caller of the refusals beyond them."""
 
 
-class Sink(Protocol):
-    """Destination of lines."""
-
-    def append(self, line: str) -> None:
-        """Append a line without blocking."""
-
-
 class _Burst:
     """Refusals of one kind since the last line about them."""
 
@@ -51,17 +44,18 @@ class AuditLog:
     """Record of changes and refusals.
 
     Args:
+        append: writes a line, without blocking.
         clock: Unix time.
         call_later: schedules a callback after a number of seconds; by default, on the running loop.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        append: Callable[[str], None],
         clock: Callable[[], float] = time.time,
         call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle] | None = None,
     ) -> None:
-        self._sink = sink
+        self._append = append
         self._clock = clock
         self._call_later = call_later or asyncio.get_running_loop().call_later
         self._bursts: dict[_Kind, _Burst] = {}
@@ -71,7 +65,7 @@ class AuditLog:
         """Record a change, or a refusal."""
         now = self._clock()
         if not entry.refused:
-            self._sink.append(to_line(entry, now))
+            self._append(to_line(entry, now))
             return
         kind = _kind(entry)
         burst = self._bursts.get(kind)
@@ -81,7 +75,7 @@ class AuditLog:
             burst = self._bursts.get(kind)
         if burst is None:
             self._bursts[kind] = _Burst(entry)
-            self._sink.append(to_line(entry, now))
+            self._append(to_line(entry, now))
             if self._timer is None:
                 self._timer = self._call_later(INTERVAL_S, self.flush)
             return
@@ -104,7 +98,7 @@ class AuditLog:
             if not burst.count:
                 del self._bursts[kind]
                 continue
-            self._sink.append(to_line(burst.entry, burst.at, burst.count))
+            self._append(to_line(burst.entry, burst.at, burst.count))
             burst.count = 0
         if self._bursts:
             self._timer = self._call_later(INTERVAL_S, self.flush)

@@ -19,24 +19,10 @@ from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version, validate_version, versioned
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
-    from typing import Protocol
+    from collections.abc import Awaitable, Callable, Mapping
 
     from gateway.fleet.versions import Versions
     from synergai.domain import EngineName
-
-    class Loader(Protocol):
-        """Loads engines; `gateway.hub.model_control.ModelControl` does."""
-
-        async def load(self, name: str, budget_s: float | None = None) -> None:
-            """Load an engine; return when the first worker is ready."""
-
-    class PolicyStore(Protocol):
-        """Remembers the policies; `gateway.fleet.version_policy.PolicyFile` does."""
-
-        def write(self, policies: Mapping[str, VersionPolicy]) -> Awaitable[None]:
-            """Write the policies, durably."""
-
 
 RETRY_S: Final = 5.0
 """Time after which the load of a version is tried again that no worker could do at the moment."""
@@ -45,12 +31,22 @@ _log = logging.getLogger(__name__)
 
 
 class Rollouts:
-    """Changes which versions requests without a version get."""
+    """Changes which versions requests without a version get.
 
-    def __init__(self, versions: Versions, loader: Loader, store: PolicyStore) -> None:
+    Args:
+        load: loads an engine; returns when the first worker is ready.
+        write: writes the policies, durably.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        load: Callable[[str], Awaitable[None]],
+        write: Callable[[Mapping[str, VersionPolicy]], Awaitable[None]],
+    ) -> None:
         self._versions = versions
-        self._loader = loader
-        self._store = store
+        self._load_engine = load
+        self._write_policies = write
         self._preparing: dict[EngineName, asyncio.Task[None]] = {}
         self._writing = TaskBag()
         self._changing = asyncio.Lock()
@@ -166,7 +162,7 @@ class Rollouts:
         The lock is held: a change that is being recorded is not among the policies yet.
         """
         policies = self._versions.policies | {name: policy}
-        await self._store.write({each: p for each, p in policies.items() if p != LATEST})
+        await self._write_policies({each: p for each, p in policies.items() if p != LATEST})
         self._versions.set_policy(name, policy)
 
     def _fall_back(self, name: str, reason: str) -> None:
@@ -189,7 +185,7 @@ class Rollouts:
     async def _write(self) -> None:
         try:
             async with self._changing:
-                await self._store.write(self._versions.policies)
+                await self._write_policies(self._versions.policies)
         except SynergaiError as error:
             _log.error("the version policies hold until the next restart only: %s", error)
 
@@ -199,7 +195,7 @@ class Rollouts:
         """Load a version, unless requests may switch to it already."""
         target = self._usable(name, version)
         if not self._versions.is_prepared(target):
-            await self._loader.load(target)
+            await self._load_engine(target)
             self._versions.set_prepared(target)
 
     def _on_unusable(self, engine: EngineName) -> None:
@@ -236,7 +232,7 @@ class Rollouts:
         name, version = split_version(engine)
         while self._versions.catalogue.serves(engine):
             try:
-                await self._loader.load(engine)
+                await self._load_engine(engine)
             except EngineUnusable as error:
                 _log.warning("%s stays without requests: %s", engine, error)
                 if version == self._versions.policy(name).target:

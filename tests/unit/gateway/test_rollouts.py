@@ -76,7 +76,7 @@ class Fleet:
         self.catalogue = Catalogue()
         self.versions = Versions(self.catalogue, policies)
         self.loader, self.store = FakeLoader(), FakeStore()
-        self.rollouts = Rollouts(self.versions, self.loader, self.store)
+        self.rollouts = Rollouts(self.versions, self.loader.load, self.store.write)
 
     def serve(self, *versions: str) -> None:
         for version in versions:

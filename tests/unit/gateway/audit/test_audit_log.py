@@ -42,7 +42,7 @@ class Harness:
         self.lines: list[str] = []
         self.timers: list[Timer] = []
         self.time = 1700000000.0
-        self.log = AuditLog(self, lambda: self.time, self.call_later)
+        self.log = AuditLog(self.append, lambda: self.time, self.call_later)
 
     def append(self, line: str) -> None:
         self.lines.append(line)
