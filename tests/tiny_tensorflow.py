@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from synergai.models.formats.protobuf_wire import WireMessage
 from synergai.protocol.request_codec import field_prefix
 
 FLOAT: Final = 1
@@ -48,17 +47,6 @@ def constant(name: str, kind: int, *shape: int) -> bytes:
 def variable(name: str, kind: int, *shape: int) -> bytes:
     """Return a node of a variable."""
     return node(name, "VarHandleOp", dtype=_number(6, kind), shape=_field(7, _shape(*shape)))
-
-
-def function_library(**functions: bytes) -> bytes:
-    """Return a GraphDef's library; each function is given by its nodes."""
-    content = b""
-    for name, nodes in functions.items():
-        own = b"".join(
-            _field(3, bytes(each)) for each in WireMessage(memoryview(nodes)).byte_strings(1)
-        )
-        content += _field(1, _field(1, _field(1, name)) + own)
-    return _field(2, content)
 
 
 def graph(*, matrix: int = 0) -> bytes:
