@@ -32,7 +32,7 @@ from profiler.search.search import DEFAULT_BUDGET, Search
 from profiler.search.trials import Trial
 from synergai.domain import WorkerClass
 from synergai.profiles.dictionary import PREDICTED, ConfigurationDictionary, ProfileEntry
-from synergai.profiles.pareto import front, hypervolume
+from synergai.profiles.pareto import front
 from synergai.simulator.results import summarize
 from synergai.simulator.simulation import scheduling_settings, simulate
 from synergai.simulator.workload import EXPERIMENTS, Profile, draw
@@ -179,6 +179,15 @@ def _dictionary(
 def _front_of(known: Mapping[int, _Figures]) -> list[int]:
     """Return the points on the front according to the dictionary."""
     return front(known, lambda p: (known[p].planned_qps, known[p].planned_qps / known[p].watts))
+
+
+def hypervolume(points: Sequence[tuple[float, float]]) -> float:
+    """Return the area that points dominate, from the origin."""
+    area = previous = 0.0
+    for first, second in front(points, lambda point: point):
+        area += first * (second - previous)
+        previous = second
+    return area
 
 
 def _volume(fleet: SimulatedFleet, points: Sequence[int]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
 
@@ -27,12 +27,3 @@ def front(items: Iterable[T], figures: Callable[[T], tuple[float, float]]) -> li
             chosen.append(item)
             most = second
     return chosen
-
-
-def hypervolume(points: Sequence[tuple[float, float]]) -> float:
-    """Return the area that points dominate, from the origin."""
-    area = previous = 0.0
-    for first, second in front(points, lambda point: point):
-        area += first * (second - previous)
-        previous = second
-    return area

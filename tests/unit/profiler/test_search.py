@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines import STRATEGIES
-from benchmarks.search import Method, judge, run_search
+from benchmarks.search import Method, hypervolume, judge, run_search
 from benchmarks.simulated_fleets import (
     PLAN,
     Measurements,
@@ -25,7 +25,7 @@ from profiler.search.strategy import Strategy
 from profiler.search.trials import Trial, TrialResult
 from synergai.domain import Configuration, EngineName
 from synergai.errors import InvalidInput
-from synergai.profiles.pareto import front, hypervolume
+from synergai.profiles.pareto import front
 
 ALL = ("exhaustive", "gp", "halving", "hill-climbing", "random")
 FAST = EngineName("fast")
