@@ -238,7 +238,7 @@ def inspect(
             ("written by", contents.producer or "unknown"),
             (
                 "weights",
-                "in other files: save the model as one file to serve it"
+                "in other files, which belong to the model"
                 if contents.external_data
                 else "in the file",
             ),

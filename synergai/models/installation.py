@@ -185,9 +185,9 @@ def add_model(
     with stage_engine(models, name, version=version, replace=replace) as folder:
         model = folder / source_path.name
         try:
-            size_bytes(source)
-            for part in list_files(source):
-                copied = model / part.relative_to(source)
+            size_bytes(source_path)
+            for part in list_files(source_path):
+                copied = folder / part.relative_to(source_path.parent)
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(part, copied)
         except OSError as error:
@@ -196,11 +196,6 @@ def add_model(
             raise InvalidInput(f"{source} cannot be read: {error.strerror}") from error
         # Describe the copy: the source may have changed since.
         description = describe(model)
-        if description.contents.external_data:
-            raise InvalidInput(
-                f"{source} stores weights in other files; save it as a single file first, with "
-                "onnx.save_model(model, path, save_as_external_data=False)"
-            )
         shared = read_shared_keys(models / name / DEFINITION_FILE) if version else {}
         if not is_frozen_graph(model):
             shared = {key: shared[key] for key in shared if key not in ("inputs", "outputs")}

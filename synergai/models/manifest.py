@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from synergai.errors import InvalidInput
 from synergai.models.formats.model_files import (
@@ -55,6 +55,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         model: path of the model among the files; ``.`` if the folder is a SavedModel itself.
         files: its files, sorted by path.
+        weights: paths of the model's external weights among the files; unset if it has none.
         format: version of the format.
     """
 
@@ -62,6 +63,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     files: tuple[ManifestFile, ...]
     format: int = _FORMAT
+    weights: tuple[str, ...] | UnsetType = UNSET
 
     @property
     def size(self) -> int:
@@ -80,14 +82,15 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def model_sha256(self) -> str:
         """Digest of the model, as `synergai.models.formats.model_files.digest` computes it."""
-        for file in self.files:
-            if file.path == self.model:
-                return file.sha256
-        folder = PurePosixPath(self.model)
-        own = {folder / DEFINITION_FILE, folder / SAMPLES_FILE}
         parts = {PurePosixPath(file.path): file for file in self.files}
+        model = folder = PurePosixPath(self.model)
+        chosen = set(parts) - {folder / DEFINITION_FILE, folder / SAMPLES_FILE}
+        if model in parts:
+            if not self.weights:
+                return parts[model].sha256
+            folder, chosen = model.parent, {model, *map(PurePosixPath, self.weights)}
         whole = hashlib.sha256()
-        for path in sorted(parts.keys() - own):
+        for path in sorted(chosen):
             if path.is_relative_to(folder):
                 name = path.relative_to(folder).as_posix().encode()
                 whole.update(name + b"\0" + bytes.fromhex(parts[path].sha256))
@@ -143,6 +146,8 @@ def check_manifest(manifest: Manifest) -> None:
     saved_model = (PurePosixPath(manifest.model) / SAVED_MODEL_FILE).as_posix()
     if manifest.model not in paths and saved_model not in paths:
         raise InvalidInput("the manifest's model is not among its files")
+    if not paths.issuperset(manifest.weights or ()):
+        raise InvalidInput("the manifest's weights are not among its files")
 
 
 def _check_path(path: str, paths: set[str]) -> None:

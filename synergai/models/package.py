@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from synergai.errors import InvalidInput
 from synergai.models.definition import read_definition, read_shared_definition
 from synergai.models.formats.model_files import (
@@ -18,6 +20,7 @@ from synergai.models.formats.model_files import (
     backend_of,
     find_models,
     is_version,
+    list_files,
 )
 from synergai.models.installation import default_name
 from synergai.models.manifest import Manifest, ManifestFile, check_manifest
@@ -74,7 +77,7 @@ def _pack(source: Path, name: str, version: int) -> Package:
     else:
         if not backend_of(source):
             raise InvalidInput(f"{source} is not a model; supported are {MODEL_FORMATS}")
-        folder, files, shared = source.parent, [source], {}
+        folder, files, shared = source.parent, list_files(source), {}
         model, backend = source, backend_of(source)
     entries, paths = [], {}
     named = {file.relative_to(folder).as_posix(): file for file in files} | shared
@@ -82,10 +85,12 @@ def _pack(source: Path, name: str, version: int) -> Package:
         sha256 = _sha256(file)
         entries.append(ManifestFile(path, sha256, file.stat().st_size))
         paths[sha256] = file
+    weights = [] if model.is_dir() else list_files(model)[1:]
     manifest = Manifest(
         backend=backend,
         model=model.relative_to(folder).as_posix(),
         files=tuple(sorted(entries)),
+        weights=tuple(file.relative_to(folder).as_posix() for file in weights) or UNSET,
     )
     check_manifest(manifest)
     return Package(manifest, paths)

@@ -12,10 +12,10 @@ import onnxruntime as ort
 
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
+from synergai.models.formats.onnx_weights import weight_files
 from worker_agent.backends import Interrupted
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
-from worker_agent.backends.onnx_files import check_files
 from worker_agent.cpu_affinity import thread_cores
 from worker_agent.providers.onnxruntime_options import session_providers
 
@@ -72,7 +72,10 @@ class OnnxRuntimeBackend:
     """
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
-        check_files(path)
+        try:
+            weight_files(path)
+        except InvalidInput as error:  # older runtimes open any path that the model names
+            raise EngineUnusable(str(error)) from None
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1

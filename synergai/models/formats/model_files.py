@@ -1,6 +1,7 @@
 """Model files: their backend, their parts, and their digest.
 
-ONNX files, TFLite files and frozen TensorFlow graphs are single files. A SavedModel is a folder
+ONNX files, TFLite files and frozen TensorFlow graphs are single files; an ONNX file may name others
+with its weights. A SavedModel is a folder
 with a ``saved_model.pb``; it may be the engine's own folder, whose ``engine.toml`` and
 ``samples.npz`` are then not part of the model.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput
+from synergai.models.formats.onnx_weights import Damaged, weight_files
 
 if TYPE_CHECKING:
     from synergai.domain import TensorSpec
@@ -94,7 +96,12 @@ def list_files(model: Path) -> list[Path]:
     if not model.is_dir():
         if not model.is_file():
             raise InvalidInput(f"the model file {model.name!r} does not exist")
-        return [model]
+        if model.suffix != ".onnx":
+            return [model]
+        try:
+            return [model, *weight_files(model)]
+        except Damaged:  # which is reported where it is loaded
+            return [model]
     if not is_saved_model(model):
         raise InvalidInput(
             f"the folder {model.name!r} is not a SavedModel: it has no {SAVED_MODEL_FILE}"
@@ -138,14 +145,17 @@ def map_file(file: Path) -> bytes | mmap.mmap:
 def digest(model: Path) -> str:
     """Return the sha256 of a model, hexadecimal.
 
-    For a folder this is the sha256 over one entry per file, sorted by path: the relative path with
-    slashes in UTF-8, a zero byte, and the file's own sha256 (32 bytes).
+    For a model of several files this is the sha256 over one entry per file, sorted by path: the
+    path relative to their folder with slashes in UTF-8, a zero byte, and the file's own sha256 (32
+    bytes).
     """
-    if not model.is_dir():
+    files = list_files(model)
+    if files == [model]:
         return _sha256(model).hex()
     whole = hashlib.sha256()
-    for path in list_files(model):
-        name = os.fsencode(path.relative_to(model).as_posix())
+    folder = model if model.is_dir() else model.parent
+    for path in sorted(files):
+        name = os.fsencode(path.relative_to(folder).as_posix())
         whole.update(name + b"\0" + _sha256(path))
     return whole.hexdigest()
 

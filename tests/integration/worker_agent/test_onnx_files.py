@@ -7,7 +7,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from synergai.errors import EngineUnusable
-from worker_agent.backends.onnx_files import check_files
 from worker_agent.backends.onnxruntime import OnnxRuntimeBackend
 
 
@@ -49,11 +48,11 @@ def test_weights_outside_of_the_folder_are_refused(
     model = save(tmp_path / "m", weights_at(location), in_branch=in_branch)
     (model.parent / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(EngineUnusable, match="outside of its folder"):
-        check_files(model)
+        OnnxRuntimeBackend(model, 1)
 
 
 def test_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"\xff\xff\xff\xff")
     with pytest.raises(EngineUnusable, match="damaged, or not an ONNX model"):
-        check_files(file)
+        OnnxRuntimeBackend(file, 1)

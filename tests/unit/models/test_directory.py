@@ -227,7 +227,7 @@ def test_model_deleted_before_verification_is_unusable(tmp_path: Path) -> None:
     definition = ModelDirectory(tmp_path).get("gone")
     (folder / "model.onnx").unlink()
 
-    with pytest.raises(EngineUnusable, match="cannot be read"):
+    with pytest.raises(EngineUnusable, match="does not exist"):
         definition.verified_digest()
 
 

@@ -17,6 +17,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.models.formats.inspect import ModelDescription, describe
 from synergai.models.formats.model_files import digest
 from synergai.models.installation import add_model, stage_engine, write_definition
+from synergai.models.package import pack
 from synergai.zoo import build as zoo
 from tests.tiny_tensorflow import graph, save_saved_model
 from tests.tiny_tflite import save_sum
@@ -183,16 +184,46 @@ def test_truncated_model_is_rejected_and_leaves_no_files(
     assert left_in(tmp_path / "models") == []
 
 
-def test_model_with_external_weights_is_rejected(tmp_path: Path, model: Path) -> None:
+def move_weights(model: Path, location: str) -> None:
+    """Let a model name a file with its weights."""
     proto = onnx.load_model(model)
     tensor = proto.graph.initializer[0]
     tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="../../etc/passwd")
+    tensor.external_data.add(key="location", value=location)
     model.write_bytes(proto.SerializeToString())
 
+
+def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Path) -> None:
+    move_weights(model, "data/weights.bin")
+    weights = model.parent / "data" / "weights.bin"
+    weights.parent.mkdir()
+    weights.write_bytes(bytes(64))
+
     assert describe(model).contents.external_data
-    with pytest.raises(InvalidInput, match="other files"):
+    added = add_model(tmp_path / "models", model)
+    copied = added.file.parent / "data" / "weights.bin"
+    assert copied.read_bytes() == bytes(64)
+    assert added.verified_digest() == added.sha256
+    packed = pack(added.file.parent, added.name, 1)
+    assert packed.manifest.weights == ("data/weights.bin",)
+    assert packed.manifest.model_sha256 == added.sha256
+    assert pack(model, "plus", 1).manifest.model_sha256 == added.sha256
+    copied.write_bytes(bytes(63) + b"x")
+    with pytest.raises(EngineUnusable, match="is not the file that"):
+        added.verified_digest()
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [("../../etc/passwd", "outside of its folder"), ("missing.bin", "does not exist")],
+)
+def test_weights_that_are_not_in_the_models_folder_are_rejected(
+    tmp_path: Path, model: Path, location: str, reason: str
+) -> None:
+    move_weights(model, location)
+    with pytest.raises(InvalidInput, match=reason):
         add_model(tmp_path / "models", model)
+    assert left_in(tmp_path / "models") == []
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", ".hidden"])

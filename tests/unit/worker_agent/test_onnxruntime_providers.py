@@ -124,7 +124,7 @@ def load(
     monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, kind: str = "CUDA", device: str = "0"
 ) -> backend.OnnxRuntimeBackend:
     monkeypatch.setattr(backend, "ort", runtime)
-    monkeypatch.setattr(backend, "check_files", lambda _path: None)
+    monkeypatch.setattr(backend, "weight_files", lambda _path: [])
     choice = ProviderChoice(name=kind, kind=kind, device=device)
     return backend.OnnxRuntimeBackend(SimpleNamespace(name="model.onnx"), 1, choice)  # type: ignore[arg-type]  # only the name is used
 
