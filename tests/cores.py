@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from synergai.domain import (
+    AssignmentId,
     Configuration,
     EngineName,
     Job,
@@ -114,6 +115,29 @@ def new_record(name: str, engine: str, sequence: int = 0, **fields: Any) -> JobR
     """Return the record of a job with one query that waits."""
     job = new_job(name, engine, **fields).job
     return JobRecord(job, sequence, Ranges.complement((), 1), 1)
+
+
+def new_assignment(
+    number: int,
+    engine: str,
+    worker: str,
+    count: int = 1,
+    configuration: Configuration = ONE,
+    **fields: Any,
+) -> Assignment:
+    """Return an assignment of the first queries of a job, of which nothing is estimated."""
+    assignment = Assignment(
+        id=AssignmentId(number),
+        job_id=JobId("job"),
+        engine=EngineName(engine),
+        worker_id=WorkerId(worker),
+        configuration=configuration,
+        first=0,
+        count=count,
+        setup_s=0.0,
+        estimate_s=0.0,
+    )
+    return replace(assignment, **fields)
 
 
 def dispatched(commands: Iterable[Command]) -> list[Assignment]:

@@ -5,36 +5,19 @@ from typing import Unpack
 
 import pytest
 
-from synergai.domain import AssignmentId, Configuration, EngineName, Job, JobId, WorkerId
+from synergai.domain import EngineName, Job, JobId
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.event_log import EventLog
-from synergai.scheduling.events import (
-    Assignment,
-    Dispatch,
-    Expire,
-    JobArrived,
-    TimePassed,
-)
+from synergai.scheduling.events import Dispatch, Expire, JobArrived, TimePassed
 from synergai.scheduling.settings import SchedulingSettings
 from synergai.testing import LocalFleet
 from tests.acceptance import overload
 from tests.acceptance.overload import LoadReport
+from tests.cores import new_assignment
 from tests.emulated_engines import write_emulated_engines
 
 LATE = JobId("r1-1")
-DISPATCH = Dispatch(
-    Assignment(
-        id=AssignmentId(1),
-        job_id=LATE,
-        engine=EngineName("slow"),
-        worker_id=WorkerId("one"),
-        configuration=Configuration(1),
-        first=0,
-        count=1,
-        setup_s=0.0,
-        estimate_s=0.0,
-    )
-)
+DISPATCH = Dispatch(new_assignment(1, "slow", "one", job_id=LATE))
 
 
 def a_log(path: Path, *, dispatched_at: float, expired_at: float | None = None) -> Path:

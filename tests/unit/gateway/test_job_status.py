@@ -12,15 +12,7 @@ from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import JobRecord
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    JobId,
-    JobSpec,
-    JobState,
-    WorkerId,
-)
+from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.jobs import JobStatus
 from synergai.protocol.converters import (
     job_spec_from_proto,
@@ -30,6 +22,7 @@ from synergai.protocol.converters import (
 )
 from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
+from tests.cores import new_assignment
 
 W1 = WorkerId("w1")
 
@@ -81,16 +74,7 @@ def test_times_are_counted_from_submission_and_first_dispatch() -> None:
 
 
 def an_assignment(count: int, *, probe: bool = False) -> Assignment:
-    return Assignment(
-        id=AssignmentId(1),
-        job_id=JobId("a"),
-        engine=EngineName("echo"),
-        worker_id=W1,
-        configuration=Configuration(1),
-        first=10 - count,
-        count=count,
-        probe=probe,
-    )
+    return new_assignment(1, "echo", W1, count, job_id=JobId("a"), first=10 - count, probe=probe)
 
 
 def test_estimate_after_a_probe_counts_from_the_first_dispatch() -> None:

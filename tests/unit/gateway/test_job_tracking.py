@@ -9,17 +9,10 @@ from hypothesis import strategies as st
 from gateway.jobs.tracker import JobTracker
 from gateway.journal.executions import Executions, RecordedExecution, merge_adjacent
 from gateway.journal.job_record import JobRecord
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    JobId,
-    JobSpec,
-    JobState,
-    WorkerId,
-)
+from synergai.domain import EngineName, JobId, JobSpec, JobState, WorkerId
 from synergai.runtime.clock import Clock
 from synergai.scheduling.events import Assignment
+from tests.cores import new_assignment
 
 FAST, SLOW = WorkerId("fast"), WorkerId("slow")
 QUERIES = 50
@@ -32,15 +25,7 @@ def an_assignment(
     *,
     worker: WorkerId = FAST,
 ) -> Assignment:
-    return Assignment(
-        id=AssignmentId(number),
-        job_id=JobId("a"),
-        engine=EngineName("echo"),
-        worker_id=worker,
-        configuration=Configuration(1),
-        first=first,
-        count=count,
-    )
+    return new_assignment(number, "echo", worker, count, job_id=JobId("a"), first=first)
 
 
 def done_of(assignment: Assignment, count: int) -> RecordedExecution:

@@ -8,8 +8,8 @@ import pytest
 from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment, StopAssignment
 from gateway.hub import order_collector
 from gateway.hub.order_collector import CONCURRENT_S, OrderCollector
-from synergai.domain import AssignmentId, Configuration, JobId
-from synergai.scheduling.events import Assignment
+from synergai.domain import AssignmentId
+from tests.cores import new_assignment
 from tests.unit.gateway.conftest import ENGINE, make_worker
 from tests.waiting import turns
 
@@ -43,15 +43,7 @@ class Setup:
     def start_range(self, number: int) -> Order:
         """Return an order to run several queries, which are in flight from now on."""
         self.start(number)
-        assignment = Assignment(
-            id=AssignmentId(number),
-            job_id=JobId("job"),
-            engine=ENGINE.name,
-            worker_id=self.worker.id,
-            configuration=Configuration(threads=1),
-            first=0,
-            count=2,
-        )
+        assignment = new_assignment(number, ENGINE.name, self.worker.id, 2)
         return RunAssignment(assignment, ())
 
     def end(self, number: int) -> None:

@@ -9,9 +9,9 @@ import pytest
 from gateway.fleet.worker import Order, RunAssignment, StopAssignment
 from gateway.hub.order_collector import LARGE_BYTES
 from gateway.hub.work_streams import WorkStreams
-from synergai.domain import AssignmentId, BatchTimes, Configuration, JobId
+from synergai.domain import AssignmentId, BatchTimes
 from synergai.protocol.work_messages import Orders
-from synergai.scheduling.events import Assignment
+from tests.cores import new_assignment
 from tests.unit.gateway.conftest import ECHO, make_worker
 from tests.waiting import turns
 
@@ -65,19 +65,8 @@ class Setup:
         size: int = 1,
     ) -> Order:
         """Return an order to run an assignment, which is in flight from now on."""
-        assignment = Assignment(
-            id=AssignmentId(number),
-            job_id=JobId("job"),
-            engine=ECHO,
-            worker_id=self.worker.id,
-            configuration=Configuration(1),
-            first=0,
-            count=1,
-            setup_s=0.0,
-            estimate_s=0.0,
-            query_s=0.0,
-            batch_times=batch_times,
-            concurrent=concurrent,
+        assignment = new_assignment(
+            number, ECHO, self.worker.id, batch_times=batch_times, concurrent=concurrent
         )
         self.worker.in_flight[assignment.id] = cast("Any", None)
         return RunAssignment(assignment, (bytes(size),))

@@ -6,19 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    JobId,
-    Outcome,
-    Session,
-    WorkerClass,
-)
+from synergai.domain import Configuration, EngineName, JobId, Outcome, Session, WorkerClass
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import (
-    Assignment,
     AssignmentEnded,
     Dispatch,
     Expire,
@@ -35,7 +26,7 @@ from synergai.scheduling.state.fleet import Fleet
 from synergai.scheduling.state.loads import Loads
 from synergai.scheduling.state.observation import Observation
 from synergai.scheduling.state.records import JobRecord, Lease
-from tests.cores import new_entry, new_record, new_request, new_worker
+from tests.cores import new_assignment, new_entry, new_record, new_request, new_worker
 
 ENGINE, OTHER = EngineName("engine"), EngineName("other")
 CLASS = WorkerClass("class")
@@ -88,15 +79,7 @@ def test_refreshed_estimates_equal_recomputed_ones(
     estimate = estimator.estimate(ENGINE, worker)
     assert estimate is not None
     for engine_s, transfer_s in seen:
-        assignment = Assignment(
-            id=AssignmentId(1),
-            job_id=JobId("job"),
-            engine=ENGINE,
-            worker_id=worker.id,
-            configuration=estimate.configuration,
-            first=0,
-            count=1,
-        )
+        assignment = new_assignment(1, ENGINE, worker.id, 1, estimate.configuration)
         lease = Lease(assignment, make_record("job"), estimate, 1.0, 0.0, done=1)
         estimator.observe_queries(lease, worker, Observation(engine_s, transfer_s))
         drifted = estimator.estimates(ENGINE, worker)

@@ -14,22 +14,13 @@ from profiler.reports.evaluation.report import StudyOrigin, evaluate
 from profiler.reports.evaluation.study import Study
 from profiler.reports.evaluation.thesis import compare_cells
 from profiler.reports.printed import CELLS, EXPERIMENTS, TABLE_7_1, Cell
-from synergai.domain import (
-    AssignmentId,
-    Configuration,
-    EngineName,
-    JobId,
-    Outcome,
-    WorkerClass,
-    WorkerId,
-)
+from synergai.domain import Configuration, EngineName, JobId, Outcome, WorkerClass, WorkerId
 from synergai.errors import InvalidInput
 from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
 from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.event_log import EventLog
 from synergai.scheduling.events import (
-    Assignment,
     AssignmentEnded,
     AssignmentStarted,
     Dispatch,
@@ -49,7 +40,7 @@ from synergai.simulator.recording import read_log
 from synergai.simulator.simulator_settings import RECONSTRUCTED_PROFILE, SimulatorSettings
 from synergai.simulator.sweep import simulate_all
 from synergai.simulator.workload import Profile
-from tests.cores import new_entry, new_job
+from tests.cores import new_assignment, new_entry, new_job
 
 BASELINES = ("rr", "srr", "lru", "mru", "be")
 
@@ -344,16 +335,7 @@ def test_logs_of_one_file_name_are_one_experiment(tmp_path: Path) -> None:
 def test_worker_that_was_ejected_works_again_afterwards(tmp_path: Path) -> None:
     worker_id = WorkerId("w1")
     stuck, again = (
-        Assignment(
-            id=AssignmentId(number),
-            job_id=JobId("stuck"),
-            engine=EngineName("net"),
-            worker_id=worker_id,
-            configuration=Configuration(1),
-            first=0,
-            count=20,
-        )
-        for number in (1, 2)
+        new_assignment(number, "net", worker_id, 20, job_id=JobId("stuck")) for number in (1, 2)
     )
     recorder = Recorder(tmp_path / "events.jsonl")
     with recorder.log as log:
