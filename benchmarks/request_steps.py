@@ -1,6 +1,6 @@
 """Where the time of a request goes: medians from time stamps, with one request in flight.
 
-    python -m benchmarks.request_steps
+    python -m benchmarks.request_steps [grpcio|native]
 
 `serve` runs in this process, client and engine host in processes of their own. All of them read the
 same monotonic clock.
@@ -18,7 +18,7 @@ import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import uvloop
@@ -40,6 +40,9 @@ from worker_agent.host.loop import HostLoop
 from worker_agent.hosts.connection import Connection
 from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.process import HostProcess
+
+if TYPE_CHECKING:
+    from synergai.protocol.native.choice import GrpcServer
 
 REQUESTS: Final = 2000
 _WARM_UP: Final = 500
@@ -113,12 +116,14 @@ def stamp_hosts(stamps_file: Path) -> None:
     Launch.prepare = prepare_with_stamps  # type: ignore[method-assign]
 
 
-async def serve_requests(folder: Path) -> None:
+async def serve_requests(folder: Path, server: GrpcServer) -> None:
     """Serve the requests of a client process, with stamps."""
     workload = identity()
     workload.build(folder / "models")
     address = f"127.0.0.1:{free_port()}"
-    gateway = GatewaySettings(listen=address, hub=_LOOPBACK, http=_LOOPBACK, state=folder / "state")
+    gateway = GatewaySettings(
+        listen=address, hub=_LOOPBACK, http=_LOOPBACK, state=folder / "state", grpc_server=server
+    )
     settings = ServeSettings(
         models=folder / "models", worker=WorkerSettings(models=folder / "models"), gateway=gateway
     )
@@ -160,14 +165,14 @@ def steps(stamps: list[tuple[float, str]]) -> list[tuple[str, str, float]]:
     ]
 
 
-def main() -> None:
-    """Print the steps of a request."""
+def main(server: GrpcServer) -> None:
+    """Print the steps of a request through a gRPC server."""
     with tempfile.TemporaryDirectory() as folder:
         host_stamps = Path(folder) / "host"
         for each in _SERVE_STAMPS:
             stamp(*each)
         stamp_hosts(host_stamps)
-        uvloop.run(serve_requests(Path(folder)))
+        uvloop.run(serve_requests(Path(folder), server))
         stamps = [*_stamps, *((at, label) for at, label in json.loads(host_stamps.read_text()))]
     for begin, end, microseconds in steps(stamps):
         print(f"{microseconds:7.0f} µs  {begin} → {end}")
@@ -179,5 +184,7 @@ if __name__ == "__main__":
             uvloop.run(send_requests(address))
         case ["host", stamps_file, *arguments]:
             sys.exit(run_host(stamps_file, arguments))
+        case ["native"]:
+            main("native")
         case _:
-            main()
+            main("grpcio")
