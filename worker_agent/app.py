@@ -95,12 +95,13 @@ class Agent:
             )
             main.modes.set_power(power)
             stack.push_async_callback(main.modes.close)
-            meter = await asyncio.to_thread(PowerMeter, files)
-            stack.push_async_callback(asyncio.to_thread, meter.close)
             offers = await find_offers(
                 self._config.worker.providers, InstalledRuntimes(), self._config.state / "providers"
             )
             offers.log()
+            gpus = {int(each.device) for each in offers.choices if each.details.needs_cuda}
+            meter = await asyncio.to_thread(PowerMeter, files, gpus=gpus)
+            stack.push_async_callback(asyncio.to_thread, meter.close)
             self._configure_workers(offers)
             # One of them only, so that energy is counted, and engines are fetched, once.
             self._workers[0].meter = meter

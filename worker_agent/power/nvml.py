@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.errors import NotSupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from worker_agent.power.files import MachineFiles
 
 _DEVICE: Final = "/dev/nvidiactl"
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _SUCCESS: Final = 0
+VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+"""Variable with the numbers or UUIDs of the GPUs that CUDA uses, which counts only these."""
 
 
 class NvmlSensor:
-    """All GPUs: their energy counters, or their sampled power where they have none.
+    """The GPUs that are used: their energy counters, or their sampled power where they have none.
 
     GPUs before the Volta generation have no counter.
+
+    Args:
+        gpus: numbers of the GPUs that are used, as CUDA counts those that it sees; None for all.
     """
 
-    def __init__(self, files: MachineFiles, load: Callable[[str], Any] = ctypes.CDLL) -> None:
+    def __init__(
+        self,
+        files: MachineFiles,
+        gpus: Collection[int] | None = None,
+        load: Callable[[str], Any] = ctypes.CDLL,
+    ) -> None:
         if not files.exists(_DEVICE):
             raise NotSupported("there is no NVIDIA GPU")
         try:
@@ -32,9 +43,13 @@ class NvmlSensor:
             raise NotSupported(f"cannot load {_LIBRARY}: {error}") from error
         try:
             self._call("nvmlInit_v2")
-            self._devices = self._find()
+            self._devices = [
+                device
+                for number, device in enumerate(self._visible())
+                if gpus is None or number in gpus
+            ]
             if not self._devices:
-                raise NotSupported("there is no NVIDIA GPU")
+                raise NotSupported("no NVIDIA GPU is used")
             self._joules = [0.0] * len(self._devices)
             self._last: list[tuple[float, float] | None] = [None] * len(self._devices)
             self._counts = [self._has_counter(device) for device in self._devices]
@@ -57,13 +72,20 @@ class NvmlSensor:
             self._last[number] = (now, value)
         return sum(self._joules)
 
-    def _find(self) -> list[ctypes.c_void_p]:
+    def _visible(self) -> list[ctypes.c_void_p]:
+        """Return the GPUs that CUDA sees, in its order."""
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+        names = os.environ.get(VISIBLE, ",".join(map(str, range(count.value))))
         devices = []
-        for number in range(count.value):
+        for name in map(str.strip, names.split(",")):
             device = ctypes.c_void_p()
-            self._call("nvmlDeviceGetHandleByIndex_v2", number, ctypes.byref(device))
+            if name.isdecimal() and int(name) < count.value:
+                self._call("nvmlDeviceGetHandleByIndex_v2", int(name), ctypes.byref(device))
+            elif name.startswith("GPU-"):
+                self._call("nvmlDeviceGetHandleByUUID", name.encode(), ctypes.byref(device))
+            else:
+                break  # as CUDA does
             devices.append(device)
         return devices
 

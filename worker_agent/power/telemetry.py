@@ -20,7 +20,7 @@ from worker_agent.power.nvml import NvmlSensor
 from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor, SumSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from typing import Self
 
     from worker_agent.power.sensors import EnergySensor
@@ -47,13 +47,15 @@ class EnergyMeter:
 
 
 def open_meter(
-    files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
+    files: MachineFiles | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    gpus: Collection[int] | None = None,
 ) -> EnergyMeter:
-    """Open the machine's meter."""
-    return EnergyMeter(_open_sensor(files or MachineFiles()), clock)
+    """Open the machine's meter; `gpus` as of `NvmlSensor`."""
+    return EnergyMeter(_open_sensor(files or MachineFiles(), gpus), clock)
 
 
-def _open_sensor(files: MachineFiles) -> EnergySensor:
+def _open_sensor(files: MachineFiles, gpus: Collection[int] | None) -> EnergySensor:
     """Return the sensor of the whole machine, otherwise of its parts."""
     reasons = []
     processor: EnergySensor | None = None
@@ -68,7 +70,7 @@ def _open_sensor(files: MachineFiles) -> EnergySensor:
         raise NotSupported(f"power is not measured: {'; '.join(reasons)}")
     if isinstance(processor, RaplSensor):
         with contextlib.suppress(NotSupported):
-            return SumSensor((processor, NvmlSensor(files)))
+            return SumSensor((processor, NvmlSensor(files, gpus)))
     return processor
 
 
@@ -125,19 +127,25 @@ class PowerReading:
 class PowerMeter:
     """Power and energy of the machine in service.
 
+    Args:
+        gpus: as of `NvmlSensor`.
+
     Attributes:
         source: human-readable description of the sensor; empty if power is not measured.
     """
 
     def __init__(
-        self, files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        files: MachineFiles | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        gpus: Collection[int] | None = None,
     ) -> None:
         self.source = ""
         self._meter: SampledMeter | None = None
         self._before = (clock(), 0.0)
         self._watts = 0.0
         try:
-            meter = open_meter(files, clock)
+            meter = open_meter(files, clock, gpus)
         except NotSupported as error:
             _log.info("%s", error)
             return

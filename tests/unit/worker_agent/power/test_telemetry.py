@@ -10,7 +10,7 @@ from tests.emulated_board.board import EmulatedBoard
 from tests.emulated_board.kinds import KINDS
 from worker_agent.power import telemetry
 from worker_agent.power.files import MachineFiles
-from worker_agent.power.nvml import NvmlSensor
+from worker_agent.power.nvml import VISIBLE, NvmlSensor
 from worker_agent.power.sensors import HwmonSensor, Ina3221Sensor, RaplSensor
 from worker_agent.power.telemetry import MeanPower, PowerMeter, open_meter
 
@@ -204,6 +204,10 @@ class FakeNvml:
         device._obj.value = number + 1
         return 0
 
+    def nvmlDeviceGetHandleByUUID(self, name: bytes, device: Any) -> int:  # noqa: N802
+        device._obj.value = int(name.removeprefix(b"GPU-")) + 1
+        return 0
+
     def nvmlDeviceGetTotalEnergyConsumption(self, device: Any, value: Any) -> int:  # noqa: N802
         if self.energies is None:
             return 3  # not supported
@@ -220,7 +224,7 @@ GPU = {"dev/nvidiactl": ""}
 
 def test_energy_of_gpus_is_the_sum_of_their_counters(tmp_path: Path) -> None:
     library = FakeNvml(energies=[5_000, 1_000_000], powers=[1, 1])
-    sensor = NvmlSensor(a_machine(tmp_path, GPU), lambda _: library)
+    sensor = NvmlSensor(a_machine(tmp_path, GPU), load=lambda _: library)
     assert sensor.source == "NVML (2 GPUs)"
     assert sensor.joules(0.0) == 0.0
     library.energies = [7_000, 1_003_000]
@@ -232,7 +236,7 @@ def test_energy_of_gpus_is_the_sum_of_their_counters(tmp_path: Path) -> None:
 
 def test_power_of_gpus_without_a_counter_is_integrated(tmp_path: Path) -> None:
     library = FakeNvml(powers=[40_000])
-    sensor = NvmlSensor(a_machine(tmp_path, GPU), lambda _: library)
+    sensor = NvmlSensor(a_machine(tmp_path, GPU), load=lambda _: library)
     assert sensor.joules(10.0) == 0.0
     library.powers = [60_000]
     assert sensor.joules(12.0) == pytest.approx(100.0)
@@ -243,16 +247,51 @@ def test_machines_without_gpus_or_driver_have_no_such_sensor(tmp_path: Path) -> 
         raise OSError(f"{name}: cannot open shared object file")
 
     with pytest.raises(NotSupported, match="no NVIDIA GPU"):
-        NvmlSensor(MachineFiles(tmp_path), lambda _: FakeNvml(powers=[]))
+        NvmlSensor(MachineFiles(tmp_path), load=lambda _: FakeNvml(powers=[]))
     with pytest.raises(NotSupported, match=r"cannot load libnvidia-ml\.so\.1"):
-        NvmlSensor(a_machine(tmp_path, GPU), missing)
-    with pytest.raises(NotSupported, match="no NVIDIA GPU"):
-        NvmlSensor(a_machine(tmp_path, GPU), lambda _: FakeNvml(powers=[]))
+        NvmlSensor(a_machine(tmp_path, GPU), load=missing)
+    with pytest.raises(NotSupported, match="no NVIDIA GPU is used"):
+        NvmlSensor(a_machine(tmp_path, GPU), load=lambda _: FakeNvml(powers=[]))
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "used"),
+    [
+        (None, None, {0, 1, 2}),
+        (None, {1}, {1}),
+        ("2,0", None, {0, 2}),
+        ("2,0", {0}, {2}),
+        ("GPU-1", {0}, {1}),
+        ("1,-1,2", None, {1}),
+    ],
+)
+def test_only_gpus_that_are_used_count(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str | None,
+    gpus: set[int] | None,
+    used: set[int],
+) -> None:
+    monkeypatch.delenv(VISIBLE, raising=False)
+    if visible is not None:
+        monkeypatch.setenv(VISIBLE, visible)
+    library = FakeNvml(energies=[0, 0, 0], powers=[1, 1, 1])
+    sensor = NvmlSensor(a_machine(tmp_path, GPU), gpus, lambda _: library)
+    assert sensor.joules(0.0) == 0.0
+    library.energies = [1_000, 10_000, 100_000]
+    assert sensor.joules(1.0) == sum(10.0**number for number in used)
+
+
+def test_worker_without_gpus_has_no_such_sensor(tmp_path: Path) -> None:
+    with pytest.raises(NotSupported, match="no NVIDIA GPU is used"):
+        NvmlSensor(a_machine(tmp_path, GPU), set(), lambda _: FakeNvml(powers=[1]))
 
 
 def test_processor_and_gpus_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     library = FakeNvml(energies=[0], powers=[1])
-    monkeypatch.setattr(telemetry, "NvmlSensor", lambda files: NvmlSensor(files, lambda _: library))
+    monkeypatch.setattr(
+        telemetry, "NvmlSensor", lambda files, gpus: NvmlSensor(files, gpus, lambda _: library)
+    )
     files = a_machine(
         tmp_path,
         {
