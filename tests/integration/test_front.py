@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+import uvloop
 
 from synergai.errors import Unavailable
 from synergai.protocol import rpc
@@ -288,3 +290,21 @@ async def test_draining_waits_for_a_client_that_reads_slowly(behind: Behind) -> 
         tasks.create_task(drain())
         await asyncio.sleep(0.05)
         assert await behind.read() == sent
+
+
+async def _have_server_close_before_calls_that_wait(folder: Path) -> None:
+    behind = Behind(folder)
+    await behind.connect()
+    await behind.fill()  # so that the client's connection stays open until it has read
+    behind.client.send(b"".join(http2.headers(stream, "/a/B") for stream in range(1, 400, 2)))
+    behind.server.close()
+    await asyncio.sleep(0.2)
+    behind.close()
+
+
+def test_calls_that_wait_end_with_the_connection_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        uvloop.run(_have_server_close_before_calls_that_wait(tmp_path))
+    assert not caplog.records

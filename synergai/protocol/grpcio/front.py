@@ -223,7 +223,7 @@ class Client(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._reading = True
         self._full = False
-        self._refused = False
+        self._ended = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
@@ -234,7 +234,7 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on to the server, those of calls in turn."""
-        if not self._refused:
+        if not self._ended:
             self._unread += data
             self._front.turns.serve(self.begin_calls)
 
@@ -244,7 +244,7 @@ class Client(asyncio.Protocol):
         Returns:
             How many calls, and whether the client has sent another.
         """
-        if self._refused or self._full:
+        if self._ended or self._full:
             return 0, False
         try:
             size = self._limits.receive(self._unread, calls)
@@ -273,7 +273,7 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Close the server's connection."""
-        self._refused = True
+        self._ended = True
         self._stop_timer()
         self._front.leave(self)
         _peers.pop(self._name, None)
@@ -313,7 +313,8 @@ class Client(asyncio.Protocol):
             self._transport.write(GOAWAY)
 
     def end(self) -> None:
-        """Close the connection once the client has read what was sent."""
+        """Pass on nothing more, and close the connection once the client has read what was sent."""
+        self._ended = True
         self._transport.close()
 
     def abort(self) -> None:
@@ -333,7 +334,7 @@ class Client(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def _refuse(self, fault: InvalidInput) -> None:
-        self._refused = True
+        self._ended = True
         self._front.log_refusal(self._address, fault)
         self._transport.pause_reading()
         self._stop_timer()
