@@ -13,6 +13,7 @@ import synergai
 from synergai.errors import Conflict
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
+from tests.waiting import until
 
 ROWS = np.arange(40, dtype=np.float32).reshape(-1, 1)
 DEADLINE = datetime.now(UTC).replace(microsecond=123) + timedelta(hours=3)
@@ -111,16 +112,23 @@ async def test_key_of_sampled_queries_covers_the_instant(client: synergai.Client
 
 
 async def test_interrupted_upload_continues_under_its_key_with_the_same_inputs_only(
-    client: synergai.Client,
+    fleet: LocalFleet, client: synergai.Client
 ) -> None:
+    def stored() -> int:
+        files = (fleet.directory / "gateway").rglob("*")
+        return sum(each.stat().st_size for each in files if each.is_file())
+
     async def broken() -> AsyncIterator[NDArray[np.float32]]:
         for number, row in enumerate(wide):
             if number == 25:
+                # The gateway drops messages that it has not read when the call ends.
+                await until(lambda: stored() > before + wide[:3].nbytes, 0.02)
                 raise KeyError(number)
             yield row
 
     # So large that messages are sent before all inputs are read.
     wide = np.repeat(ROWS, 1 << 18, axis=1)
+    before = stored()
     with pytest.raises(KeyError):
         await submit(client, "interrupted", inputs=broken())
     with pytest.raises(Conflict, match="was already used"):
