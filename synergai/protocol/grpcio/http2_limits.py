@@ -160,12 +160,14 @@ def _check_block(data: bytes, at: int, length: int) -> None:
     # Clients send a second frame only for blocks that are larger than gRPC accepts.
     if kind == _CONTINUATION or not flags & _END_HEADERS:
         raise InvalidInput("a header block of several frames")
-    if length <= MAX_FIELDS:  # a field takes at least a byte
-        return
-    padding = data[start] if flags & _PADDED else 0
-    skipped = (1 if flags & _PADDED else 0) + (5 if flags & _PRIORITY else 0)
-    block = data[start + skipped : start + length - padding]
+    end = start + length
     try:
+        if flags & _PADDED:
+            end -= data[start]
+            start += 1
+        if flags & _PRIORITY:
+            start += 5
+        block = data[start:end]
         fields = at = 0
         while at < len(block):
             at = _skip_field(block, at)
@@ -174,6 +176,9 @@ def _check_block(data: bytes, at: int, length: int) -> None:
                 raise InvalidInput(f"a call with more than {MAX_FIELDS} header fields")
     except IndexError:
         raise InvalidInput("a malformed header block") from None
+    # The last field must end here: it could hide the one that `NativeCalls` appends.
+    if start > end or at > len(block):
+        raise InvalidInput("a malformed header block")
 
 
 def _skip_field(block: bytes, at: int) -> int:

@@ -140,6 +140,10 @@ def test_padding_and_priority_are_no_fields(
         (frame(CONTINUATION, http2.END_HEADERS, 1), "several frames"),
         (http2.headers(1, PATH, block=b"\x7f" + b"\xff" * 200), "malformed"),
         (http2.headers(1, PATH, block=bytes(16384)), "header block of 16,"),
+        (http2.headers(1, PATH, block=b"\x00\x01a\x05v"), "malformed"),
+        (frame(http2.HEADERS, http2.END_HEADERS | 0x8, 1, b"\x02\x88"), "malformed"),
+        (frame(http2.HEADERS, http2.END_HEADERS | 0x8, 1), "malformed"),
+        (frame(http2.HEADERS, http2.END_HEADERS | 0x20, 1, bytes(4)), "malformed"),
     ],
 )
 def test_what_no_client_sends_is_refused(limits: Http2Limits, data: bytes, fault: str) -> None:
