@@ -54,6 +54,11 @@ def weight_files(model: Path) -> list[Path]:
     locations = _locations(model, stat.st_ino, stat.st_size, stat.st_mtime_ns)
     folder = model.parent.resolve()
     for location in locations:
+        if "\0" in location:
+            raise InvalidInput(
+                f"{model.name} refers to weights in {location!r}, which cannot be the name of a "
+                "file; export the model again"
+            )
         path = PurePosixPath(location)
         if path.is_absolute() or ".." in path.parts or not _is_inside(folder / location, folder):
             raise InvalidInput(

@@ -215,7 +215,11 @@ def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Pat
 
 @pytest.mark.parametrize(
     ("location", "reason"),
-    [("../../etc/passwd", "outside of its folder"), ("missing.bin", "does not exist")],
+    [
+        ("../../etc/passwd", "outside of its folder"),
+        ("missing.bin", "does not exist"),
+        ("weights.bin\0", "cannot be the name of a file"),
+    ],
 )
 def test_weights_that_are_not_in_the_models_folder_are_rejected(
     tmp_path: Path, model: Path, location: str, reason: str
