@@ -54,17 +54,20 @@ def weight_files(model: Path) -> list[Path]:
     locations = _locations(model, stat.st_ino, stat.st_size, stat.st_mtime_ns)
     folder = model.parent.resolve()
     for location in locations:
-        if "\0" in location:
+        path = PurePosixPath(location)
+        try:
+            exists = (folder / location).is_file()
+            inside = _is_inside(folder / location, folder)
+        except (OSError, ValueError):  # it is too long, or contains a null byte
             raise InvalidInput(
                 f"{model.name} refers to weights in {location!r}, which cannot be the name of a "
                 "file; export the model again"
-            )
-        path = PurePosixPath(location)
-        if path.is_absolute() or ".." in path.parts or not _is_inside(folder / location, folder):
+            ) from None
+        if path.is_absolute() or ".." in path.parts or not inside:
             raise InvalidInput(
                 f"{model.name} refers to weights in {location!r}, which is outside of its folder"
             )
-        if not (folder / location).is_file():
+        if not exists:
             raise InvalidInput(
                 f"{model.name} refers to weights in {location!r}, which does not exist; copy that "
                 "file to the model's folder"

@@ -219,6 +219,7 @@ def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Pat
         ("../../etc/passwd", "outside of its folder"),
         ("missing.bin", "does not exist"),
         ("weights.bin\0", "cannot be the name of a file"),
+        (256 * "w", "cannot be the name of a file"),
     ],
 )
 def test_weights_that_are_not_in_the_models_folder_are_rejected(
