@@ -98,15 +98,12 @@ class NativeCalls:
     Args:
         name: name of the client.
         max_bytes: largest message of a client.
-
-    Attributes:
-        idle_since: when the last call ended, by the monotonic clock; None while there are calls.
     """
 
     def __init__(self, name: str, max_bytes: int) -> None:
         self._name = name
         self._max_bytes = max_bytes
-        self.idle_since: float | None = time.monotonic()
+        self._idle_since: float | None = time.monotonic()
         self._open: dict[int, Callable[[], None] | None] = {}
         self._trailers: dict[int, bytes] = {}
         self._last = 0
@@ -116,6 +113,11 @@ class NativeCalls:
         # What was received of a frame of the server.
         self._held, self._to_send = b"", 0
         _connections[name] = self
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the last call ended, by the monotonic clock; None during a call, or within a frame."""
+        return None if self._held or self._to_send else self._idle_since
 
     def close(self) -> None:
         """End all calls: the client has left."""
@@ -202,7 +204,7 @@ class NativeCalls:
         if stream > self._last:  # these are not trailers
             self._last = stream
             self._open[stream] = None
-            self.idle_since = None
+            self._idle_since = None
 
     def _end(self, stream: int) -> None:
         if stream in self._open:
@@ -210,7 +212,7 @@ class NativeCalls:
             self._messages.pop(stream, None)
             self._trailers.pop(stream, None)
             if not self._open:
-                self.idle_since = time.monotonic()
+                self._idle_since = time.monotonic()
             if callback is not None:
                 callback()
 

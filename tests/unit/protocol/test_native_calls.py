@@ -118,6 +118,15 @@ def test_connection_is_idle_without_calls() -> None:
     assert isinstance(connection.idle_since, float)
 
 
+def test_connection_is_not_idle_within_a_frame() -> None:
+    connection = Connection(CALL)
+    last = frame(DATA, END_STREAM, 1, bytes(100))
+    connection.respond(last[:50])
+    assert connection.idle_since is None
+    connection.respond(last[50:])
+    assert isinstance(connection.idle_since, float)
+
+
 @pytest.mark.parametrize("by", ["a reset", "leaving"])
 def test_call_ends_when_its_client_goes(by: str) -> None:
     connection = Connection(CALL)
