@@ -116,7 +116,7 @@ class NativeCalls:
 
     @property
     def idle_since(self) -> float | None:
-        """When the last call ended, by the monotonic clock; None during a call, or within a frame."""
+        """When the last call ended, by the monotonic clock; None during a call or a frame."""
         return None if self._held or self._to_send else self._idle_since
 
     def close(self) -> None:
