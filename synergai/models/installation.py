@@ -173,7 +173,7 @@ def add_model(
     if not backend_of(source):
         raise InvalidInput(f"{source} is not a model; supported are {MODEL_FORMATS}")
     if not source.exists():  # before the model directory is made
-        raise InvalidInput(f"{source.name!r} does not exist")
+        raise InvalidInput(f"{str(source)!r} does not exist")
     if (inputs or outputs) and not is_frozen_graph(source):
         raise InvalidInput(
             f"{source} declares its own inputs and outputs; omit --inputs and --outputs"
