@@ -103,6 +103,15 @@ def _others(measurement: Measurement) -> Text:
     return Text(f"{measurement.background:.1%}", "red" if measurement.is_disturbed else "")
 
 
+def _in_batches(measurement: Measurement) -> str:
+    """Return the highest rate in batches, and their size."""
+    rates = measurement.entry.batch_qps
+    if not rates:
+        return ""
+    best = max(rates)
+    return f"{format_rate(best)} of {2 ** (rates.index(best) + 1)}"
+
+
 _COLUMNS: Final = (
     _Column("engine", lambda each: each.entry.engine),
     _Column(
@@ -122,6 +131,7 @@ _COLUMNS: Final = (
         lambda entry: entry.configuration.execution_provider,
     ),
     _Column("QPS", lambda each: format_rate(each.entry.qps)),
+    _Column("in batches", _in_batches, lambda entry: entry.batch_qps),
     _Column(
         "accuracy",
         lambda each: format_accuracy(each.entry),

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from profiler import commands
@@ -164,3 +165,12 @@ def test_a_line_below_the_table_says_why_latencies_are_invalid(
     print_measurements([valid, dataclasses.replace(valid, single_stream=result)])
     remarks = [line for line in capsys.readouterr().out.splitlines() if "few" in line]
     assert remarks == [f"a, {A.configuration}: the latencies are invalid for LoadGen: few"]
+
+
+def test_the_table_shows_the_highest_rate_in_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    single = a_measurement(A, 0.0)
+    entry = msgspec.structs.replace(single.entry, batch_qps=(20.0, 45.0, 40.0))
+    print_measurements([single, dataclasses.replace(single, entry=entry)])
+    lines = capsys.readouterr().out.splitlines()
+    assert "in batches" in lines[0]
+    assert " 45 of 4 " in lines[-1]
