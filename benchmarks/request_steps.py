@@ -141,7 +141,7 @@ async def serve_requests(folder: Path, server: GrpcServer) -> None:
 def steps(stamps: list[tuple[float, str]]) -> list[tuple[str, str, float]]:
     """Return the median microseconds from each stamp to the next, and of whole requests.
 
-    Only requests with the most frequent sequence of stamps count, without those of the warm-up.
+    Only requests with the most frequent sequence of stamps are used, and none of the warm-up.
     """
     requests: list[list[tuple[float, str]]] = []
     for at, label in sorted(stamps):

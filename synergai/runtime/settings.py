@@ -203,7 +203,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def _name_unknown_variables(cls) -> None:
-        """Warn of environment variables with the prefix of these settings that nobody reads."""
+        """Warn of environment variables that have the prefix of these settings and no effect."""
         names = [*options_of(cls), *(["config"] if cls.has_file else [])]
         known = {*map(cls.env_var, names), *cls.other_variables}
         for name in sorted(os.environ):

@@ -27,7 +27,7 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
         mode_switch_s: assumed duration of a worker's power mode switch until one was measured.
         prefetch_s: remaining work at which a worker gets its next assignment, to hide network
             latency.
-        prefetch_count: maximum number of assignments per worker, but for those of batches.
+        prefetch_count: maximum number of assignments per worker; batches have their own limit.
         probe_queries: number of queries that measure an unprofiled engine.
         pace_trust: maximum weight of a single assignment in a worker's pace.
     """

@@ -10,7 +10,6 @@ The last variant of an engine that a worker has left never pauses.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.events import Pause
@@ -53,9 +52,7 @@ class Crashes:
         count = count + 1 if before == variants else 1  # another file may not crash
         self.counts[key] = count, variants
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(count - 1, 30), LONGEST_PAUSE_S)
-        until = worker.paused[session] = now + pause_s
-        self._state.call_at(until, partial(self._resume, worker, session, until))
-        self._workers.update_configurations(worker, session.engine)
+        self._workers.pause(worker, session, now + pause_s)
         self._state.commands.append(Pause(worker.id, session, pause_s))
         self._jobs.revoke(worker, session)
 
@@ -65,10 +62,3 @@ class Crashes:
 
     def _forget_worker(self, worker: WorkerRecord) -> None:
         self.counts = {key: each for key, each in self.counts.items() if key[0] != worker.id}
-
-    def _resume(self, worker: WorkerRecord, session: Session, until: float) -> None:
-        """Use a variant again whose pause is over."""
-        in_fleet = self._state.fleet.workers.get(worker.id) is worker
-        if in_fleet and worker.paused.get(session) == until:
-            del worker.paused[session]
-            self._workers.update_configurations(worker, session.engine)

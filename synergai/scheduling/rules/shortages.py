@@ -8,7 +8,6 @@ nothing else is left, the session is used in spite of its pause.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from synergai.domain import Session
@@ -44,10 +43,8 @@ class Shortages:
             return
         key = worker.id, session
         self.counts[key] = count = self.counts.get(key, 0) + 1
-        until = now + min(FIRST_PAUSE_S * 2.0 ** min(count - 1, 30), LONGEST_PAUSE_S)
-        worker.paused[session] = until
-        self._state.call_at(until, partial(self._resume, worker, session, until))
-        self._workers.update_configurations(worker, session.engine)
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(count - 1, 30), LONGEST_PAUSE_S)
+        self._workers.pause(worker, session, now + pause_s)
 
     def completed(self, lease: Lease) -> None:
         """Forget the failures of a session that has completed a query."""
@@ -63,10 +60,3 @@ class Shortages:
 
     def _forget_worker(self, worker: WorkerRecord) -> None:
         self.counts = {key: each for key, each in self.counts.items() if key[0] != worker.id}
-
-    def _resume(self, worker: WorkerRecord, session: Session, until: float) -> None:
-        """Use a session again whose pause is over."""
-        in_fleet = self._state.fleet.workers.get(worker.id) is worker
-        if in_fleet and worker.paused.get(session) == until:
-            del worker.paused[session]
-            self._workers.update_configurations(worker, session.engine)

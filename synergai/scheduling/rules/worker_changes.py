@@ -7,6 +7,7 @@ waiting jobs.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from synergai.domain import Session
@@ -143,6 +144,18 @@ class WorkerChanges:
         """Apply a change of the configurations in which a worker can run an engine that it has."""
         self.set_engines(worker, worker.engines)
         self._state.waiting.rerank(engine)
+
+    def pause(self, worker: WorkerRecord, session: Session, until: float) -> None:
+        """Do not use a session of a worker until an instant."""
+        worker.paused[session] = until
+        self._state.call_at(until, partial(self._resume, worker, session, until))
+        self.update_configurations(worker, session.engine)
+
+    def _resume(self, worker: WorkerRecord, session: Session, until: float) -> None:
+        in_fleet = self._state.fleet.workers.get(worker.id) is worker
+        if in_fleet and worker.paused.get(session) == until:
+            del worker.paused[session]
+            self.update_configurations(worker, session.engine)
 
     def change_mode(self, event: ModeChanged, worker: WorkerRecord) -> None:
         """Record the power mode of a worker."""

@@ -262,7 +262,7 @@ class JobRecord:
 
     @property
     def shares_batches(self) -> bool:
-        """Whether it is a single query that is computed with those of other jobs."""
+        """Whether it is a single query that is computed in a batch with other jobs' queries."""
         return self.job.queries == 1 and self.job.with_tensors
 
     @property
@@ -514,9 +514,8 @@ class WorkerRecord:
     def accepts(self, engine: EngineName, *, in_batches: bool, now: float) -> bool:
         """Return whether it takes an assignment of `engine` now, being available.
 
-        While it computes batches of one engine, those of another one gather behind them, unless
-        they run concurrently. What would part these from the next requests that belong to them
-        waits.
+        While it computes batches of one engine, requests of another engine gather behind them,
+        unless they run concurrently. An assignment that would separate such requests waits.
         """
         if not self.groups or (last := self.groups[-1]).most == 1:
             return True

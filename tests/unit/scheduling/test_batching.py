@@ -101,9 +101,9 @@ def test_requests_next_to_batches_of_another_engine_form_batches_too() -> None:
     core = core_with_three_engines("malleable", cores=2)
     assert dispatched(core.handle(make_request(0), 0.0))
     given = [dispatched(core.handle(make_request(n, OTHER), 0.0)) for n in range(1, 12)]
-    beside = [assignment for each in given for assignment in each]
-    assert [assignment.concurrent for assignment in beside] == [True] * 8
-    assert beside[-1].query_s == pytest.approx(0.05)
+    concurrent = [assignment for each in given for assignment in each]
+    assert [assignment.concurrent for assignment in concurrent] == [True] * 8
+    assert concurrent[-1].query_s == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "rr", "lru"])
