@@ -292,7 +292,8 @@ class SubmittedJob:
         failures, limit = self.tracker.failures, self.tracker.spec.max_failures
         if limit is None or failures <= limit:
             return ""
-        return f"{counted(failures, 'input')} failed, and {limit:,} may"
+        # No count of the failures: results that are being recorded may still raise it.
+        return f"more than {counted(limit, 'input')} failed" if limit else "an input failed"
 
     def _not_recorded(self, error: BaseException) -> None:
         if isinstance(error, StoreFull):
