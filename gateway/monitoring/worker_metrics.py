@@ -40,10 +40,6 @@ def worker_families(
             ([worker.id], number) for worker in workers() if (number := value(worker)) is not None
         )
 
-    def connected_paces() -> Iterator[Series]:
-        ids = {worker.id for worker in workers()}
-        return ((labels, pace) for labels, pace in paces().items() if labels[0] in ids)
-
     yield counter(
         "worker_queries",
         "Queries that the worker completed.",
@@ -71,7 +67,7 @@ def worker_families(
     yield gauge(
         "worker_pace_ratio",
         "Observed over profiled time per query; above 1, the worker is slower than profiled.",
-        connected_paces,
+        lambda: paces().items(),
         "worker",
         "engine",
     )

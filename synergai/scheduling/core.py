@@ -181,7 +181,8 @@ class SchedulerCore:
     @property
     def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
         """Observed over profiled time per query, by worker and engine."""
-        return self.state.estimator.paces
+        workers = self.state.fleet.workers.values()
+        return {(w.id, engine): pace for w in workers for engine, pace in w.observed.pace.items()}
 
     def unprofiled(self, worker_id: WorkerId) -> list[EngineName]:
         """Return the worker's engines that the dictionary lacks for its class, sorted."""
@@ -200,7 +201,7 @@ class SchedulerCore:
         """
         worker = self.state.fleet.workers[worker_id]
         return [
-            (estimates[0].entry, self.state.estimator.paces.get((worker_id, engine)))
+            (estimates[0].entry, worker.observed.pace.get(engine))
             for engine in sorted(worker.engines)
             if (estimates := self.state.estimator.estimates(engine, worker))
         ]

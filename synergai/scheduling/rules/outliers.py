@@ -143,7 +143,7 @@ class Outliers:
             expected_s += assignment.setup_s
             if lease.session not in worker.sessions:
                 expected_s += LOAD_S
-        seen = (worker.id, engine) in self._state.estimator.paces
+        seen = engine in worker.observed.pace
         return FACTOR * expected_s + self._state.settings.stuck_s * (1.0 if seen else UNSEEN)
 
     def _has_other(self, engine: EngineName, worker: WorkerRecord) -> bool:

@@ -48,6 +48,7 @@ class ProfileChanges:
         engine = entry.engine
         jobs = self._leases.paced_jobs(engine)
         self._state.estimator.reset_paces(engine, self._state.fleet.serving(engine), jobs)
+        self._state.fleet.void_absent_paces(engine)
         self._state.dictionary.put(entry)
         self._refresh([engine])
         self._state.commands.append(Learned(entry))
@@ -128,6 +129,7 @@ class ProfileChanges:
             [w for w in workers if w.worker.worker_class == entry.worker_class],
             self._leases.paced_jobs(entry.engine),
         )
+        self._state.fleet.void_absent_paces(entry.engine)
 
     def _refresh(self, engines: Sequence[EngineName]) -> None:
         """Compute what rests on the profiles of `engines` again."""

@@ -9,7 +9,6 @@ a measured one is not given up for a prediction that is no better for sure.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -19,9 +18,9 @@ from synergai.profiles.dictionary import OBSERVED
 from synergai.scheduling.state.estimate import BRIEF_S, Estimate, batches_for_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from synergai.domain import Configuration, EngineName, WorkerId
+    from synergai.domain import Configuration, EngineName
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.settings import SchedulingSettings
     from synergai.scheduling.state.estimate import Limit
@@ -55,23 +54,9 @@ class Estimator:
         self._dictionary = dictionary
         self._loads = loads
         self._settings = settings
-        self._pace: dict[tuple[WorkerId, EngineName], float] = {}
-        # The median of single queries' paces, roughly.
-        self._typical: dict[tuple[WorkerId, EngineName], float] = {}
-        # Requests behind the paces of engines that were measured with a single one.
-        self._requests: Counter[tuple[WorkerId, EngineName]] = Counter()
-        # Also by whether the session was added to a host that had others of its engine.
-        self._setup: dict[tuple[WorkerId, EngineName, bool], float] = {}
-        self._transfer: dict[tuple[WorkerId, EngineName], float] = {}
-        self._switch: dict[WorkerId, float] = {}
         self._fastest: dict[EngineName, list[Estimate]] = {}
         # The same for jobs that may not use all variants.
         self._fastest_limited: dict[EngineName, dict[Limit, list[Estimate]]] = {}
-
-    @property
-    def paces(self) -> Mapping[tuple[WorkerId, EngineName], float]:
-        """Observed over profiled time per query, by worker and engine."""
-        return self._pace
 
     # --- estimates ----------------------------------------------------------------------
 
@@ -200,7 +185,7 @@ class Estimator:
             lean = _leanest(entries)
             entries.remove(lean)
             entries.insert(0, lean)
-        pace, typical, transfer_s = self._observed(engine, worker)
+        pace, typical, transfer_s = _observed(engine, worker)
         declared = {each.name: each.accuracy for each in worker.variants.get(engine, ())}
         samples = self._dictionary.samples(engine, worker.worker.worker_class)
         found: list[Estimate] = []
@@ -225,20 +210,16 @@ class Estimator:
             )
         return tuple(found)
 
-    def _observed(self, engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float]:
-        """Return the observed pace, its median, and the transfer seconds per query."""
-        key = worker.id, engine
-        return self._pace.get(key, 1.0), self._typical.get(key, 1.0), self._transfer.get(key, 0.0)
-
     def _setup_s(self, entry: ProfileEntry, session: Session, worker: WorkerRecord) -> float:
         """Return load time if the session is cold, plus switch time if the power mode changes."""
         seconds = 0.0
         mode = entry.configuration.power_mode
         if mode and worker.power_mode is not None and worker.power_mode != mode:
-            seconds += self._switch.get(worker.id, self._settings.mode_switch_s)
+            seen_s = worker.observed.switch_s
+            seconds += self._settings.mode_switch_s if seen_s is None else seen_s
         if not self._resident(session, worker):
             started = _shares_host(session, worker)
-            pace = self._setup.get((worker.id, entry.engine, started), 1.0)
+            pace = worker.observed.setup.get((entry.engine, started), 1.0)
             seconds += _load_s(entry, started=started) * pace
         return seconds
 
@@ -275,28 +256,29 @@ class Estimator:
             return
         engine_s, transfer_s = observation
         entry = lease.estimate.entry
-        key = worker.id, entry.engine
+        engine, observed = entry.engine, worker.observed
         if lease.done > 0 and engine_s > 0 and self.is_current(entry):
             if lease.prior_pace is None:
-                lease.prior_pace = self._pace.get(key, 1.0)
+                lease.prior_pace = observed.pace.get(engine, 1.0)
             gain = lease.estimate.batch_gain(lease.job.job.queries)
             profiled_s = gain * lease.done / entry.qps
             expected_s = profiled_s * lease.prior_pace
             weight = 1.0 - math.exp2(-expected_s / self._settings.pace_half_life_s)
             weight = min(weight, self._settings.pace_trust)
             if self._is_rough(entry) and lease.assignment.count == 1:
-                weight = max(weight, 1.0 / (1 + self._requests[key]))
-                self._requests[key] += 1
+                weight = max(weight, 1.0 / (1 + observed.requests[engine]))
+                observed.requests[engine] += 1
             seen = engine_s / profiled_s
-            self._pace[key] = _blend(lease.prior_pace, seen, weight)
+            observed.pace[engine] = _blend(lease.prior_pace, seen, weight)
             if lease.assignment.count == 1:
-                typical = self._typical.get(key, 1.0)
+                typical = observed.typical.get(engine, 1.0)
                 step = _TYPICAL_STEP if seen > typical else 1.0 / _TYPICAL_STEP
-                self._typical[key] = typical * step
+                observed.typical[engine] = typical * step
         if transfer_s is not None:
             seen = max(0.0, transfer_s)
-            self._transfer[key] = _blend(self._transfer.get(key, seen), seen, _TRANSFER_WEIGHT)
-        self._refresh(worker, entry.engine)
+            believed = observed.transfer_s.get(engine, seen)
+            observed.transfer_s[engine] = _blend(believed, seen, _TRANSFER_WEIGHT)
+        self._refresh(worker, engine)
 
     def _is_rough(self, entry: ProfileEntry) -> bool:
         return entry.label == OBSERVED and entry.queries < self._settings.probe_queries
@@ -306,10 +288,10 @@ class Estimator:
         entry = None if lease.estimate is None else lease.estimate.entry
         if entry is None or not self._is_rough(entry) or not self.is_current(entry):
             return None
-        key = worker.id, entry.engine
-        if self._requests[key] < self._settings.probe_queries:
+        requests = worker.observed.requests[entry.engine]
+        if requests < self._settings.probe_queries:
             return None
-        return replace(entry, qps=entry.qps / self._pace[key], queries=self._requests[key])
+        return replace(entry, qps=entry.qps / worker.observed.pace[entry.engine], queries=requests)
 
     def is_current(self, entry: ProfileEntry) -> bool:
         """Return whether the dictionary has the QPS of `entry`, to which a pace is relative."""
@@ -329,9 +311,7 @@ class Estimator:
             jobs: the engine's jobs, which have paces of their own on these workers.
         """
         for worker in workers:
-            self._pace.pop((worker.id, engine), None)
-            self._typical.pop((worker.id, engine), None)
-            del self._requests[worker.id, engine]
+            worker.observed.void_pace(engine)
             for lease in worker.all_leases():
                 if lease.assignment.engine == engine:
                     lease.prior_pace = None
@@ -347,8 +327,8 @@ class Estimator:
         profiled_s = _load_s(entry, started=started)
         if profiled_s <= 0 or seconds <= 0:
             return
-        key = worker.id, entry.engine, started
-        self._setup[key] = _blend(self._setup.get(key, 1.0), seconds / profiled_s, 0.5)
+        key, setup = (entry.engine, started), worker.observed.setup
+        setup[key] = _blend(setup.get(key, 1.0), seconds / profiled_s, 0.5)
         self._invalidate(worker, entry.engine)
 
     def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
@@ -358,8 +338,10 @@ class Estimator:
         the average before it.
         """
         if seconds > 0:
-            believed = self._switch.get(worker.id, seconds)
-            self._switch[worker.id] = _blend(believed, seconds, 0.5)
+            believed = worker.observed.switch_s
+            worker.observed.switch_s = (
+                seconds if believed is None else _blend(believed, seconds, 0.5)
+            )
 
     def _invalidate(self, worker: WorkerRecord, engine: EngineName) -> None:
         before = worker.estimates.pop(engine, None)
@@ -373,7 +355,7 @@ class Estimator:
         """
         before = worker.estimates.get(engine)
         if before is not None:
-            pace, typical, transfer_s = self._observed(engine, worker)
+            pace, typical, transfer_s = _observed(engine, worker)
             if engine in worker.variants and before and _is_near(before[0], pace, transfer_s):
                 return  # there is an estimate for each variant, and most reports change little
             worker.estimates[engine] = tuple(
@@ -414,6 +396,16 @@ class Estimator:
         """Drop cached estimates after the dictionary's entries for `engine` changed."""
         for worker in workers:
             self._invalidate(worker, engine)
+
+
+def _observed(engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float]:
+    """Return the observed pace, its median, and the transfer seconds per query."""
+    observed = worker.observed
+    return (
+        observed.pace.get(engine, 1.0),
+        observed.typical.get(engine, 1.0),
+        observed.transfer_s.get(engine, 0.0),
+    )
 
 
 def _is_near(estimate: Estimate, pace: float, transfer_s: float) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from synergai.scheduling.state.observation import Observed
 from synergai.scheduling.state.records import WorkerRecord
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from synergai.domain import EngineName, WorkerId
     from synergai.scheduling.events import Worker
     from synergai.scheduling.settings import SchedulingSettings
+
+_MAX_ABSENT: Final = 256
+"""Absent workers whose observed times are kept, in case they return."""
 
 
 class Fleet:
@@ -40,6 +44,8 @@ class Fleet:
         self._available: dict[int, WorkerRecord] = {}
         self._upcoming: list[tuple[float, int, WorkerRecord]] = []
         self._next_index = 0
+        # In the order in which the workers left.
+        self._absent: dict[WorkerId, Observed] = {}
 
     def serving(self, engine: EngineName) -> Sequence[WorkerRecord]:
         """Return the workers that have `engine`."""
@@ -64,6 +70,7 @@ class Fleet:
             dict(worker.file_variants),
             dict(worker.query_s),
             power_mode=worker.power_mode or None,
+            observed=self._absent.pop(worker.id, Observed()),
             prefetch_s=self._settings.prefetch_s,
             idle_since=now,
         )
@@ -74,14 +81,22 @@ class Fleet:
         return record
 
     def remove(self, worker: WorkerRecord) -> None:
-        """Remove a worker."""
+        """Remove a worker; if it returns soon, its paces are still known."""
         del self.workers[worker.id]
+        self._absent[worker.id] = worker.observed
+        if len(self._absent) > _MAX_ABSENT:
+            del self._absent[next(iter(self._absent))]
         for engine in worker.engines:
             self._remove_engine(worker, engine)
         self._available.pop(worker.index, None)
         self.interruptible.pop(worker.index, None)
         self.shared.pop(worker.index, None)
         worker.available_at = math.inf
+
+    def void_absent_paces(self, engine: EngineName) -> None:
+        """Forget the paces of an engine on absent workers, as a profile of it is replaced."""
+        for observed in self._absent.values():
+            observed.void_pace(engine)
 
     def set_engines(self, worker: WorkerRecord, engines: Iterable[EngineName]) -> None:
         """Replace the set of engines of `worker`, without those that it can run in no way."""

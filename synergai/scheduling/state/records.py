@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Session
 from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit
+from synergai.scheduling.state.observation import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -304,6 +305,7 @@ class WorkerRecord:
         query_s: seconds of a query of an engine with one thread, as far as they are known.
         paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.
+        observed: what its reports have shown, also before it left and returned.
         prefetch_s: see `SchedulingSettings`.
         draining: it accepts no new assignments.
         leases: its assignments in execution order, without the concurrent ones.
@@ -334,6 +336,7 @@ class WorkerRecord:
     query_s: dict[EngineName, float] = field(default_factory=dict)
     paused: dict[Session, float] = field(default_factory=dict)
     power_mode: str | None = None
+    observed: Observed = field(default_factory=Observed)
     prefetch_s: float = 0.0
     draining: bool = False
     leases: dict[AssignmentId, Lease] = field(default_factory=dict)

@@ -150,10 +150,7 @@ async def test_worker_has_its_load_and_the_error_of_its_estimates(
     worker.record_run(estimate_s=0.0, run_s=9.0)
     harness.begin_request()
     assert len(worker.in_flight) == 1
-    paces = {
-        (WorkerId("w1"), EngineName("echo")): 1.25,
-        (WorkerId("gone"), EngineName("echo")): 9.0,
-    }
+    paces = {(WorkerId("w1"), EngineName("echo")): 1.25}
     families = collected(worker_families(lambda: [worker], lambda: paces))
     values = {
         (sample.name.removeprefix("synergai_worker_"), *sample.labels.values()): sample.value

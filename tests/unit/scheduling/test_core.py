@@ -644,6 +644,40 @@ def run_request(core: SchedulerCore, number: int, now: float, compute_s: float) 
     )
 
 
+def test_only_the_last_workers_to_leave_keep_their_paces() -> None:
+    core = empty_core()
+    workers = [
+        new_worker(f"agent-{number}", FAST, [DIGITS], (ONE,), loaded=True) for number in range(300)
+    ]
+    for number, worker in enumerate(workers):
+        core.handle(WorkerJoined(worker), number)
+        run_request(core, number, number, 0.02)
+        assert core.paces
+        core.handle(WorkerLeft(worker.id), number + 0.5)
+    assert not core.paces
+    core.handle(WorkerJoined(workers[0]), 300.0)
+    assert not core.paces
+    core.handle(WorkerJoined(workers[-1]), 300.0)
+    assert core.paces.keys() == {(workers[-1].id, DIGITS)}
+
+
+def test_worker_that_returns_has_its_pace_unless_the_profile_was_replaced() -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    joined = make_worker(FAST)
+    core.handle(joined, 0.0)
+    for number in range(20):
+        run_request(core, number, number, 0.02)
+    pace = core.paces[FAST_1, DIGITS]
+    assert pace > 1.01
+    core.handle(WorkerLeft(FAST_1), 30.0)
+    core.handle(joined, 31.0)
+    assert core.paces == {(FAST_1, DIGITS): pace}
+    core.handle(WorkerLeft(FAST_1), 32.0)
+    core.handle(ProfilesAdded((make_entry(FAST, 50.0),)), 33.0)
+    core.handle(joined, 34.0)
+    assert not core.paces
+
+
 def test_pace_is_the_mean_also_if_some_queries_take_much_longer() -> None:
     core = empty_core(make_entry(FAST, 1000.0))
     core.handle(make_worker(FAST), 0.0)
