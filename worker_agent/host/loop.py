@@ -192,8 +192,10 @@ class HostLoop:
 
     def _run_together(self, queries: Sequence[RunQuery], model: LoadedModel) -> list[RunEnded]:
         if len(queries) == 1:
-            model.batch_limit.succeeded()
-            return [self._run(queries[0])]
+            only = self._run(queries[0])
+            if only.outcome is Outcome.COMPLETED:
+                model.batch_limit.succeeded()
+            return [only]
         batch = [self._decoded[query.run_id] for query in queries]
         try:
             outputs, compute_s = self._compute_batch(batch, model)
