@@ -113,7 +113,7 @@ def stamp_hosts(stamps_file: Path) -> None:
         command = (program, "-m", __spec__.name, "host", str(stamps_file), *rest)
         return dataclasses.replace(launch, command=command)
 
-    Launch.prepare = prepare_with_stamps  # type: ignore[method-assign]
+    Launch.prepare = prepare_with_stamps  # type: ignore[method-assign]  # its callers are measured as they are
 
 
 async def serve_requests(folder: Path, server: GrpcServer) -> None:
