@@ -31,6 +31,8 @@ SHORT_S = 0.01
 ABORT_S = 0.01
 CLASS = WorkerClass("box")
 LONG_QUERIES_S = (0.1, 1.0, 3.0, 10.0)
+LONG_REQUESTS = 32
+"""So many keep the worker busy during a trial, even the shortest of them."""
 
 
 class Box:
@@ -67,7 +69,7 @@ class Box:
     def run_long(self, *, as_requests: bool) -> None:
         """Keep long queries running: an endless job, or many requests."""
         if as_requests:
-            for _ in range(200):
+            for _ in range(LONG_REQUESTS):
                 self._submit(LONG, math.inf)
         else:
             self._handle(new_job("job", LONG, 10**6, self.now))
