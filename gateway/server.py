@@ -81,6 +81,7 @@ class Gateway:
         self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
         self._failure: InternalError | None = None
+        self._client_server: ResilientServer
         self.address = self.hub_address = self.http_address = ""
 
     async def __aenter__(self) -> Self:
@@ -129,7 +130,7 @@ class Gateway:
         hub_server = self._make_server(
             app.agent_passage, config.max_message_bytes, connections.agents
         )
-        client_server = self._make_server(
+        self._client_server = client_server = self._make_server(
             app.passage,
             config.max_client_bytes,
             connections.clients,
@@ -305,6 +306,7 @@ class Gateway:
                 _log.info("stopping: draining %d requests", admission.requests)
             admission.close()
             self.app.held.close()
+            self._client_server.retire()
             if admission.requests:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._config.drain_s):

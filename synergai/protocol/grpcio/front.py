@@ -21,8 +21,9 @@ from urllib.parse import unquote
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.grpcio.call_turns import CallTurns
 from synergai.protocol.grpcio.http2_limits import Http2Limits
+from synergai.protocol.grpcio.open_calls import GOAWAY, OpenCalls
 from synergai.protocol.native import calls as native_calls
-from synergai.protocol.native.calls import GOAWAY, NativeCalls
+from synergai.protocol.native.calls import NativeCalls
 from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _REFUSED_S: Final = 1.0
 """Time for which the connection of a client beyond a limit stays open without being read, so that
 it does not come back at once."""
 _DRAIN_S: Final = 2.0
-"""Time that clients get to read the last responses of a server that has stopped."""
+"""Time that clients which are behind get to read the last responses of a server that stops."""
 _IDLE_S: Final = 60.0
 """Time after which a connection without calls to a native server is closed. Clients reconnect with
 their next call."""
@@ -131,10 +132,30 @@ class Front:
         for listener in self._listeners:
             listener.close()
 
-    async def drain(self) -> None:
-        """Wait until clients have read what the server sent before it stopped."""
+    def retire(self) -> None:
+        """Accept no more connections, and close each one once the calls on it have ended.
+
+        Clients learn that they shall begin no further calls. Idempotent.
+        """
+        self.stop_listening()
+        for client in tuple(self._clients):
+            client.retire()
+
+    async def drain(self, grace: float = 0.0) -> None:
+        """Wait until the connections that were retired are closed.
+
+        Calls that take longer than `grace` seconds end with their connections. Clients that are
+        behind get some more time to read.
+        """
+        await self._wait_empty(grace)
+        for client in tuple(self._clients):
+            if not client.is_behind:
+                client.end()
+        await self._wait_empty(_DRAIN_S)
+
+    async def _wait_empty(self, within_s: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_S):
+            async with asyncio.timeout(within_s):
                 await self._empty.wait()
 
     def close(self) -> None:
@@ -214,8 +235,8 @@ class Client(asyncio.Protocol):
         self._address = address
         self._limits = Http2Limits()
         self._name = f"{secrets.token_hex(8)}/{address}"
-        self._calls: NativeCalls | None = None
-        self._retiring = False
+        self._calls = OpenCalls()
+        self._idle = self._retiring = self._retired = False
         self._server: _Server | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unread = b""
@@ -224,6 +245,11 @@ class Client(asyncio.Protocol):
         self._reading = True
         self._full = False
         self._ended = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client has not read all that was sent."""
+        return self.opening.done() and self._transport.get_write_buffer_size() > 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
@@ -249,8 +275,7 @@ class Client(asyncio.Protocol):
         try:
             size = self._limits.receive(self._unread, calls)
             data, self._unread = self._unread[:size], self._unread[size:]
-            if self._calls is not None:
-                data = self._calls.receive(data)
+            data = self._calls.receive(data)
         except InvalidInput as fault:
             self._refuse(fault)
             return 0, False
@@ -262,14 +287,16 @@ class Client(asyncio.Protocol):
                 self._stop_timer()
                 self._connecting = asyncio.create_task(self._connect())
         self._read_if_wanted()
+        self._retire_further()
         return self._limits.begun, self._limits.held and not self._full
 
     def respond(self, data: bytes) -> None:
         """Send bytes of the server."""
+        if self._ended:
+            return
         self._limits.respond(len(data))
-        if self._calls is not None:
-            data = self._calls.respond(data)
-        self._transport.write(data)
+        self._transport.write(self._calls.respond(data))
+        self._retire_further()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Close the server's connection."""
@@ -277,8 +304,7 @@ class Client(asyncio.Protocol):
         self._stop_timer()
         self._front.leave(self)
         _peers.pop(self._name, None)
-        if self._calls is not None:
-            self._calls.close()
+        self._calls.close()
         if self._connecting is not None:
             self._connecting.cancel()
         if self._server is not None:
@@ -303,19 +329,41 @@ class Client(asyncio.Protocol):
 
     def close_idle(self, idle_since: float) -> None:
         """Ask the client to leave if it has had no calls since then; the next time, close."""
-        since = None if self._calls is None else self._calls.idle_since
+        since = self._calls.idle_since
         if since is None or since > idle_since:
-            self._retiring = False
-        elif self._retiring:
-            self.abort()
+            self._idle = False
+        elif self._idle:
+            self.end()
         else:
-            self._retiring = True
+            self._idle = True
             self._transport.write(GOAWAY)
+
+    def retire(self) -> None:
+        """Ask the client to begin no further calls, and close the connection after its last one."""
+        self._retiring = True
+        if self._connecting is None:
+            self.end()
+        else:
+            self._retire_further()
 
     def end(self) -> None:
         """Pass on nothing more, and close the connection once the client has read what was sent."""
+        if self._ended:
+            return
+        if not self.opening.done():
+            self.opening.cancel()
+            return
         self._ended = True
-        self._transport.close()
+        self._stop_timer()
+        if self._server is not None:
+            self._server.transport.close()
+        if self._transport.can_write_eof():
+            # Closed while the client sends something, it would lose what it has not read yet.
+            self._transport.resume_reading()
+            self._transport.write_eof()
+            self._timer = asyncio.get_running_loop().call_later(_UNREAD_S, self.abort)
+        else:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -323,6 +371,15 @@ class Client(asyncio.Protocol):
             self._transport.abort()
         else:
             self.opening.cancel()
+
+    def _retire_further(self) -> None:
+        if not self._retiring or self._ended or not self._calls.between_frames:
+            return
+        if not self._retired:
+            self._retired = True
+            self._transport.write(self._calls.end_soon())
+        elif self._calls.ended:
+            self.end()
 
     def _read_if_wanted(self) -> None:
         wanted = self._server is not None and not (self._limits.held or self._full)

@@ -129,19 +129,26 @@ class ResilientServer:
         _notified.add(self._check.set)
         self._replacing = asyncio.create_task(self._replace_ended(self._front))
 
-    async def stop(self, grace: float) -> None:
-        """Stop accepting calls; cancel those that are open after `grace` seconds."""
+    def retire(self) -> None:
+        """Ask clients to begin no further calls, and close connections without any. Idempotent."""
         if self._front is not None:
-            self._front.stop_listening()
+            self._front.retire()
+
+    async def stop(self, grace: float) -> None:
+        """Stop once all calls have been answered; end those that take longer than `grace` seconds.
+
+        Clients see calls that were ended as UNAVAILABLE.
+        """
+        if self._front is not None:
+            self._front.retire()
+            await self._front.drain(grace)
         _notified.discard(self._check.set)
         if self._replacing is not None:
             self._replacing.cancel()
             await asyncio.wait([self._replacing])
-        await asyncio.gather(*(_stop(each, grace) for each in (self._server, *self._ended)))
+        await asyncio.gather(*(_stop(each, 0.0) for each in (self._server, *self._ended)))
         if self._ended:
             await asyncio.wait(self._ended.values())
-        if self._front is not None:
-            await self._front.drain()
         self.release()
 
     async def _replace_ended(self, front: Front) -> None:

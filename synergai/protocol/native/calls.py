@@ -11,29 +11,33 @@ Remove it once the native server does all this itself.
 
 from __future__ import annotations
 
-import time
 import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 from synergai.errors import InvalidInput
-from synergai.protocol.grpcio.http2_limits import PREFACE
+from synergai.protocol.grpcio.open_calls import (
+    END_HEADERS,
+    HEADER_BYTES,
+    HEADERS,
+    MAX_FRAME,
+    PING,
+    RST_STREAM,
+    OpenCalls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import grpc
 
-GOAWAY: Final = b"\0\0\x08\x07\0\0\0\0\0" + b"\x7f\xff\xff\xff" + bytes(4)
-"""The frame that asks a client to begin no further calls on its connection."""
 _KEY: Final = b"synergai-peer"
 """Key of the metadata with name and stream. Clients may send it as well; the last one is ours."""
-_HEADER: Final = 9
 _PREFIX: Final = 5
 """Bytes before a message of gRPC: whether it is compressed, and its length."""
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_FORMAT: Final = 16 + zlib.MAX_WBITS
-_DATA, _HEADERS, _RST_STREAM = 0x0, 0x1, 0x3
-_END_STREAM, _PADDED = 0x1, 0x8
+_DATA, _CONTINUATION = 0x0, 0x9
+_PADDED = 0x8
 
 _connections: Final[dict[str, NativeCalls]] = {}
 """The connections by the names of their clients."""
@@ -92,7 +96,7 @@ def _decompressed(data: bytes, max_bytes: int) -> bytes:
     return decompressed if decompressor.eof else data
 
 
-class NativeCalls:
+class NativeCalls(OpenCalls):
     """The calls of one connection, which pass in frames.
 
     Args:
@@ -101,29 +105,19 @@ class NativeCalls:
     """
 
     def __init__(self, name: str, max_bytes: int) -> None:
+        super().__init__()
         self._name = name
         self._max_bytes = max_bytes
-        self._idle_since: float | None = time.monotonic()
-        self._open: dict[int, Callable[[], None] | None] = {}
         self._trailers: dict[int, bytes] = {}
-        self._last = 0
         self._messages: dict[int, tuple[int, bytes]] = {}
-        # What was received of a frame: the stream of its data, and how many bytes are to come.
-        self._stream, self._to_come = 0, len(PREFACE)
-        # What was received of a frame of the server.
-        self._held, self._to_send = b"", 0
+        # The stream of the data that is to come.
+        self._stream = 0
         _connections[name] = self
-
-    @property
-    def idle_since(self) -> float | None:
-        """When the last call ended, by the monotonic clock; None during a call or a frame."""
-        return None if self._held or self._to_send else self._idle_since
 
     def close(self) -> None:
         """End all calls: the client has left."""
         del _connections[self._name]
-        for stream in tuple(self._open):
-            self._end(stream)
+        super().close()
 
     def on_ended(self, stream: int, callback: Callable[[], None]) -> None:
         """Call back once a call has ended."""
@@ -156,65 +150,42 @@ class NativeCalls:
         end = self._to_come
         while at < size:
             length, kind, flags = int.from_bytes(data[at : at + 3]), data[at + 3], data[at + 4]
-            stream = int.from_bytes(data[at + 5 : at + _HEADER]) & 0x7FFFFFFF
-            start, end = at + _HEADER, at + _HEADER + length
+            stream = int.from_bytes(data[at + 5 : at + HEADER_BYTES]) & 0x7FFFFFFF
+            start, end = at + HEADER_BYTES, at + HEADER_BYTES + length
             self._stream = 0
             if kind == _DATA:
                 if flags & _PADDED:
                     raise InvalidInput("padded data")
                 self._stream = stream
                 data = self._read(stream, data, start, min(end, size))
-            elif kind == _HEADERS:
+            elif kind == HEADERS:
                 self._begin(stream)
                 field = _field(_KEY, f"{self._name};{stream}".encode())
-                block_end = end - (data[start] if flags & _PADDED else 0)
-                passed += data[copied:at], (length + len(field)).to_bytes(3)
-                passed += data[at + 3 : block_end], field
-                copied = block_end
-            elif kind == _RST_STREAM:
+                if length + len(field) <= MAX_FRAME:
+                    block_end = end - (data[start] if flags & _PADDED else 0)
+                    passed += data[copied:at], (length + len(field)).to_bytes(3)
+                    passed += data[at + 3 : block_end], field
+                    copied = block_end
+                else:
+                    passed += data[copied : at + 4], bytes([flags & ~END_HEADERS])
+                    passed += data[at + 5 : end], len(field).to_bytes(3)
+                    passed += bytes([_CONTINUATION, END_HEADERS]), stream.to_bytes(4), field
+                    copied = end
+            elif kind == RST_STREAM:
                 self._end(stream)
+            elif kind == PING:
+                self._count_ping(flags)
             at = end
         self._to_come = max(0, end - size)
         return b"".join((*passed, data[copied:])) if passed else data
 
-    def respond(self, data: bytes) -> bytes:
-        """Return what to pass on of bytes from the server."""
-        data = self._held + data
-        at, size = self._to_send, len(data)
-        passed: list[bytes] = []
-        copied = 0
-        while at + _HEADER <= size:
-            length, kind = int.from_bytes(data[at : at + 3]), data[at + 3]
-            end = at + _HEADER + length
-            if kind == _HEADERS and end > size:
-                break
-            if kind == _RST_STREAM or (kind <= _HEADERS and data[at + 4] & _END_STREAM):
-                stream = int.from_bytes(data[at + 5 : at + _HEADER])
-                field = self._trailers.get(stream)
-                if kind == _HEADERS and field is not None:
-                    passed += data[copied:at], (length + len(field)).to_bytes(3)
-                    passed += data[at + 3 : end], field
-                    copied = end
-                self._end(stream)
-            at = end
-        self._held, self._to_send = data[at:], max(0, at - size)
-        return b"".join((*passed, data[copied:at]))
-
-    def _begin(self, stream: int) -> None:
-        if stream > self._last:  # these are not trailers
-            self._last = stream
-            self._open[stream] = None
-            self._idle_since = None
+    def _trailer(self, stream: int) -> bytes:
+        return self._trailers.get(stream, b"")
 
     def _end(self, stream: int) -> None:
-        if stream in self._open:
-            callback = self._open.pop(stream)
-            self._messages.pop(stream, None)
-            self._trailers.pop(stream, None)
-            if not self._open:
-                self._idle_since = time.monotonic()
-            if callback is not None:
-                callback()
+        self._messages.pop(stream, None)
+        self._trailers.pop(stream, None)
+        super()._end(stream)
 
     def _read(self, stream: int, data: bytes, at: int, end: int) -> bytes:
         """Check the messages in bytes of a call; return the data with none marked as compressed."""

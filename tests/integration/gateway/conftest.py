@@ -332,8 +332,9 @@ class Caller:
 
     async def refused(self) -> None:
         """Wait until the gateway refuses new requests."""
-        while (await self.oip.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110 - polls the gateway's state
-            await asyncio.sleep(0.005)
+        with contextlib.suppress(grpc.aio.AioRpcError):  # it has closed the connection
+            while (await self.oip.ServerReady(oip.ServerReadyRequest())).ready:  # noqa: ASYNC110 - polls the gateway's state
+                await asyncio.sleep(0.005)
 
     async def recorded(self, job_id: str, queries: int) -> None:
         """Wait until a number of a job's queries is recorded."""

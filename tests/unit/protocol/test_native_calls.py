@@ -148,3 +148,32 @@ def test_trailers_get_metadata_that_the_server_would_refuse() -> None:
     assert connection.respond(LAST[9:]) == frame(
         HEADERS, END_HEADERS | END_STREAM, 1, b"\x88" + field
     )
+
+
+def test_name_that_does_not_fit_into_the_frame_follows_it() -> None:
+    value = "v" * 120
+    long = http2.headers(1, "/a/B", block=(b"\0\x01k\x78" + value.encode()) * 131)
+    assert 16384 - 60 < len(long) - 9 <= 16384
+    passed = Connection().receive(long)
+    assert passed[: len(long)] == long[:4] + b"\0" + long[5:]  # does not end the block
+    field = b"\0\x0dsynergai-peer" + bytes([len(NAME) + 2]) + f"{NAME};1".encode()
+    assert passed[len(long) :] == frame(0x9, END_HEADERS, 1, field)
+
+
+def test_trailers_without_room_stay_as_they_are() -> None:
+    connection = Connection(CALL)
+    add_trailer(connection.context(), "grpc-retry-pushback-ms", "5")
+    full = frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x88" * 16384)
+    assert connection.respond(full) == full
+
+
+def test_client_has_left_its_calls_once_it_has_acknowledged_the_ping() -> None:
+    connection = Connection(CALL)
+    connection.respond(frame(0x4, 0, 0) + frame(http2.PING, 0, 0, bytes(8)))
+    connection.end_soon()
+    acknowledged = frame(http2.PING, 0x1, 0, bytes(8))
+    connection.receive(acknowledged)
+    connection.respond(LAST)
+    assert not connection.ended
+    connection.receive(acknowledged)
+    assert connection.ended

@@ -1,0 +1,94 @@
+"""SIGTERM while clients send requests as fast as they can."""
+
+import asyncio
+import collections
+import signal
+from pathlib import Path
+
+import grpc
+import pytest
+
+from synergai.domain import EngineName
+from synergai.oip import inference_pb2 as oip
+from synergai.testing import LocalFleet
+from tests.calls import raw_unary
+from tests.emulated_engines import write_emulated_engines
+
+ENGINE = EngineName("slow")
+QUERY_S = 0.005
+CLIENTS = 4
+IN_FLIGHT = 64
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+REFUSALS = (
+    "the gateway is stopping",
+    "failed to connect to all addresses",
+    f"no worker that serves engine '{ENGINE}' is connected",
+)
+"""Beginnings of the messages to calls that the gateway has not accepted."""
+
+
+class Load:
+    """Clients that send their next request as soon as one has ended.
+
+    Attributes:
+        answered: number of requests that were answered.
+        failures: number of failed requests by code and message.
+    """
+
+    def __init__(self, address: str) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self._channels = [grpc.aio.insecure_channel(address, options) for _ in range(CLIENTS)]
+        request = oip.ModelInferRequest(model_name=ENGINE, raw_input_contents=[bytes(4)])
+        request.inputs.add(name="x", datatype="FP32", shape=[1])
+        self._request = request.SerializeToString()
+        self.answered = 0
+        self.failures = collections.Counter[tuple[grpc.StatusCode, str]]()
+
+    async def run(self) -> None:
+        """Send requests until the gateway can no longer be reached."""
+        channels = self._channels * (IN_FLIGHT // CLIENTS)
+        await asyncio.gather(*(self._send(each) for each in channels))
+        for channel in self._channels:
+            await channel.close()
+
+    async def _send(self, channel: grpc.aio.Channel) -> None:
+        call = raw_unary(channel, INFER)
+        message = ""
+        while "failed to connect" not in message:
+            try:
+                await call(self._request, timeout=30)
+                self.answered += 1
+            except grpc.aio.AioRpcError as error:
+                message = error.details() or ""
+                self.failures[error.code(), message] += 1
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("command", ["gateway", "serve"])
+@pytest.mark.parametrize("server", ["grpcio", "native"])
+async def test_calls_in_flight_are_answered_and_later_ones_can_be_retried(
+    tmp_path: Path, server: str, command: str
+) -> None:
+    models, _ = write_emulated_engines(tmp_path, {ENGINE: QUERY_S})
+    with LocalFleet(tmp_path / "fleet") as fleet:
+        if command == "serve":
+            fleet.start_gateway(["--grpc-server", server], models=models)
+        else:
+            fleet.start_gateway(["--grpc-server", server])
+            fleet.start_agent("local", models=models)
+        fleet.wait_for_workers(1)
+        load = Load(fleet.address)
+        running = asyncio.create_task(load.run())
+        await asyncio.sleep(1.0)
+        before = load.answered
+        assert fleet.gateway is not None
+        fleet.gateway.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(running, 30)
+        assert fleet.gateway.wait(10) == 0
+    assert load.answered >= before + IN_FLIGHT - CLIENTS
+    unexpected = [
+        failure
+        for failure in load.failures
+        if failure[0] is not grpc.StatusCode.UNAVAILABLE or not failure[1].startswith(REFUSALS)
+    ]
+    assert not unexpected, load.failures
