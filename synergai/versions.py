@@ -18,6 +18,8 @@ FIRST_VERSION: Final = "1"
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 """Versions are positive 64-bit integers in the Open Inference Protocol's implementations."""
 _MAX_STORED_VERSION: Final = (1 << 31) - 1
+_STAGE: Final = re.compile(r"(?P<engine>.+)\.s[0-9]+-[0-9]+", re.ASCII)
+"""A stage is the part of an engine between two of its cuts, by their numbers."""
 
 
 def validate_version(text: str) -> str:
@@ -55,6 +57,29 @@ def split_version(engine: str) -> tuple[str, str]:
     """Return name and version of an engine."""
     name, separator, version = engine.partition("/")
     return name, version if separator else FIRST_VERSION
+
+
+def stage_name(engine: str, first: int, last: int) -> EngineName:
+    """Return the name of a stage of an engine, or of a version of it: ``NAME.s0-12``.
+
+    Args:
+        first: number of the cut at which it begins; 0 for the inputs of the engine.
+        last: number of the cut at which it ends; one more than there are for the outputs.
+    """
+    name, version = split_version(engine)
+    return versioned(f"{name}.s{first}-{last}", version)
+
+
+def is_stage(engine: str) -> bool:
+    """Return whether an engine is a stage by its name."""
+    return _STAGE.fullmatch(split_version(engine)[0]) is not None
+
+
+def engine_of_stage(stage: str) -> EngineName:
+    """Return the engine that a stage is a part of, in the same version."""
+    name, version = split_version(stage)
+    found = _STAGE.fullmatch(name)
+    return versioned(found["engine"] if found else name, version)
 
 
 def versioned_variant(version: str, variant: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.roles import Role
+from synergai.versions import is_stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,5 +23,5 @@ def is_visible(caller: Caller, engine: str) -> bool:
 
 
 def visible_engines(caller: Caller, engines: Iterable[EngineName]) -> list[EngineName]:
-    """Return those of some engines that a caller may see."""
-    return [engine for engine in engines if is_visible(caller, engine)]
+    """Return those of some engines that a caller may see, without stages, which are parts."""
+    return [each for each in engines if not is_stage(each) and is_visible(caller, each)]

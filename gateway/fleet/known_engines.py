@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import insort
 from difflib import get_close_matches
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import EngineNotFound
-from synergai.versions import by_version, split_version
+from synergai.versions import by_version, is_stage, split_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,5 +64,5 @@ class KnownEngines:
         """Return the error for an engine that is not known, which suggests similar names."""
         # Bounded: any client may ask for any name.
         candidates = sorted(self._versions) if len(name) <= _MAX_COMPARED_LENGTH else ()
-        compared = filter(self._suggests, islice(candidates, _MAX_COMPARED))
+        compared = filter(self._suggests, islice(filterfalse(is_stage, candidates), _MAX_COMPARED))
         return EngineNotFound(name, get_close_matches(name, compared))

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from synergai.cli import engine_store, served_engines, variant_fronts, variants
+from synergai.cli import engine_store, served_engines, stages, variant_fronts, variants
 from synergai.cli.options import AsJson
 from synergai.cli.output import (
     cut_text,
@@ -316,6 +316,7 @@ served_engines.register(app)
 engine_store.register(app)
 variants.register(app)
 variant_fronts.register(app)
+stages.register(app)
 
 
 def _split_names(text: str) -> list[str]:

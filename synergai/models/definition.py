@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from synergai.models.warmup import WarmUpInput
 
 MAX_DEFINITION_BYTES: Final = 64 << 10
-_STRING_KEYS: Final = ("name", "version", "backend", "file", "sha256", "title", "source")
+_STRING_KEYS: Final = (
+    *("name", "version", "backend", "file", "sha256", "title", "source", "stage_of"),
+)
 _CHOICE_KEYS: Final = {
     "preprocess": ("resnet50", "mobilenet", "ssd"),
     "postprocess": ("classes", "boxes"),
@@ -32,7 +34,7 @@ _KEYS: Final = (
     *(*_STRING_KEYS, *_CHOICE_KEYS, *_LIST_KEYS),
 )
 _MODEL_KEYS: Final = (
-    *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants"),
+    *("name", "version", "backend", "file", "sha256", "source", "accuracy", "variants", "stage_of"),
 )
 """Keys that are about one model, which other versions of its engine do not have."""
 
@@ -51,6 +53,7 @@ class DefinitionFile:
     sha256: str = ""
     title: str = ""
     source: str = ""
+    stage_of: str = ""
     preprocess: str = ""
     postprocess: str = ""
     accuracy: float | None = None
@@ -77,8 +80,9 @@ def read_definition(path: Path) -> DefinitionFile:
         for key, choices in _CHOICE_KEYS.items()
         if key in table
     }
-    if "sha256" in strings:
-        strings["sha256"] = sha256_digest(strings["sha256"])
+    for key in ("sha256", "stage_of"):
+        if key in strings:
+            strings[key] = sha256_digest(strings[key])
     keys = DefinitionFile(
         **strings,
         accuracy=fraction("accuracy", table["accuracy"]) if "accuracy" in table else None,

@@ -15,6 +15,7 @@ may be one of them. An ``engine.toml`` in the model's folder is optional; all of
     preprocess = "mobilenet"    # accept encoded images, prepared like in MLPerf's reference
     postprocess = "classes"     # offer an additional output of this name
     max_batch = 8               # largest dynamic batch; default: 1, no batching
+    stage_of = "9f86d0…"        # of a stage: digest of the whole model
 
     [warmup]                    # what to try the model with, see `synergai.models.warmup`
     tokens = { shape = [1, 16] }
@@ -61,6 +62,8 @@ from synergai.names import validate_name
 from synergai.versions import (
     FIRST_VERSION,
     by_version,
+    engine_of_stage,
+    is_stage,
     split_version,
     validate_engine,
     validate_version,
@@ -93,6 +96,7 @@ class EngineDefinition:
         title: A description, for display.
         accuracy: Share of correct answers, 0 to 1; None if unknown.
         source: The model's origin, for display.
+        stage_of: Of a stage, the digest of the whole model, hexadecimal; otherwise empty.
         preprocess: How encoded images become its input, see `synergai.models.preprocess`; empty
             if it accepts tensors only.
         postprocess: The output derived on request, see `synergai.models.postprocess`; empty for
@@ -117,6 +121,7 @@ class EngineDefinition:
     title: str = ""
     accuracy: float | None = None
     source: str = ""
+    stage_of: str = ""
     preprocess: str = ""
     postprocess: str = ""
     max_batch: int = 1
@@ -318,6 +323,7 @@ class ModelDirectory:
                 f"{DEFINITION_FILE}: inputs and outputs are for frozen graphs only; "
                 f"{file.name} declares its own"
             )
+        self._check_stage(name, keys.stage_of)
         samples = self._own_or_shared(folder, engine, SAMPLES_FILE)
         return EngineDefinition(
             name=name,
@@ -331,6 +337,7 @@ class ModelDirectory:
             title=keys.title,
             accuracy=keys.accuracy,
             source=keys.source,
+            stage_of=keys.stage_of,
             preprocess=keys.preprocess,
             postprocess=keys.postprocess,
             max_batch=keys.max_batch,
@@ -340,6 +347,35 @@ class ModelDirectory:
                 sorted({each.name for each in keys.variants} - {each.name for each in variants})
             ),
         )
+
+    def _check_stage(self, name: EngineName, stage_of: str) -> None:
+        """Check that a stage, and nothing else, is called so, and that it is of the present model.
+
+        A directory without the whole engine may have stages of it.
+        """
+        if is_stage(name) != bool(stage_of):
+            raise InvalidInput(
+                f"{DEFINITION_FILE} has stage_of, but {split_version(name)[0]!r} is not the name "
+                "of a stage"
+                if stage_of
+                else "its name is that of a stage: rename the folder, or make stages with "
+                "'synergai engines split'"
+            )
+        if not stage_of:
+            return
+        engine = engine_of_stage(name)
+        whole = self.path / split_version(engine)[0]
+        if not whole.is_dir():
+            return
+        for definition in self._load_entry(whole):
+            if definition.name != engine or definition.fault:
+                continue
+            model = definition.of_variant("")
+            if (model.sha256 or model.verified_digest()) != stage_of:
+                raise InvalidInput(
+                    f"it is a stage of another model than engine {engine!r} has now; make it again "
+                    f"with 'synergai engines split {engine} --at TENSOR… --replace'"
+                )
 
     def _present_variants(
         self, folder: Path, keys: DefinitionFile

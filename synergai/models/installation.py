@@ -101,10 +101,15 @@ def _link_shared_files(engine: Path, staged: Path) -> None:
     models = find_models(engine)
     for file in engine.iterdir():
         if file.is_file() and file not in models and file.name != DEFINITION_FILE:
-            try:
-                os.link(file, staged / file.name)
-            except OSError:  # a file system without links
-                shutil.copyfile(file, staged / file.name)
+            link_file(file, staged / file.name)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Give a file another path, as a copy if the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_definition(folder: Path, keys: Mapping[str, Value]) -> None:

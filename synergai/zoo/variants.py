@@ -7,8 +7,6 @@ engine can be loaded at every instant, and an interruption leaves it as it was.
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -17,7 +15,7 @@ from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.definition import read_definition, read_other_keys
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
-from synergai.models.installation import write_definition
+from synergai.models.installation import link_file, write_definition
 from synergai.models.int8 import quantise
 from synergai.models.samples import load_samples
 from synergai.models.staging import staging_folder
@@ -167,7 +165,9 @@ class _Workshop:
                 files[given.file] = given.file.name
         for file, name in files.items():
             if file.is_file():
-                _link(file, self.folder / name)
+                target = self.folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                link_file(file, target)
         self._write()
 
     def _measure(self, name: str) -> CheckedVariant:
@@ -287,11 +287,3 @@ def _check_alike(name: str, checked: CheckedVariant, like: CheckedVariant) -> No
             raise InvalidInput(f"variant {name!r} was made with other {what} than its engine's")
     if checked.unverified and not like.unverified:
         raise InvalidInput(f"variant {name!r} does not work: {checked.unverified}")
-
-
-def _link(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copyfile(source, target)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-_DATATYPES: Final[dict[int, str]] = {
+DATATYPES: Final[dict[int, str]] = {
     TensorProto.BOOL: "BOOL",
     TensorProto.UINT8: "UINT8",
     TensorProto.UINT16: "UINT16",
@@ -73,7 +73,7 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
         for size in tensor.shape.dim
     )
     # Sequences and maps are not tensors: they can be listed, but not served.
-    return TensorSpec(value.name, _DATATYPES.get(tensor.elem_type, "unknown"), shape)
+    return TensorSpec(value.name, DATATYPES.get(tensor.elem_type, "unknown"), shape)
 
 
 def _stored_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:

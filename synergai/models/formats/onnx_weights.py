@@ -95,10 +95,10 @@ def _locations(model: Path, *_state: int) -> tuple[str, ...]:
 
 def _entries(data: memoryview, kind: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield keys and values of the ``external_data`` entries of all tensors."""
-    if depth > _MAX_DEPTH:
-        raise DecodeError("nested too deeply")
     # Release each view when done: the mapped file cannot be closed while views exist.
     with data:
+        if depth > _MAX_DEPTH:
+            raise DecodeError("nested too deeply")
         for number, wire_type, _, content, end in iter_fields(data):
             child = _CHILDREN[kind].get(number)
             if child is None or wire_type != LENGTH_DELIMITED:

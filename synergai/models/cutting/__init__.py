@@ -1,0 +1,1 @@
+"""Cutting of ONNX models into stages, at tensors through which all data flows."""

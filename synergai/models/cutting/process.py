@@ -1,0 +1,139 @@
+"""Cutting in a child process with limits: a graph is not trusted, and ``onnx`` is native code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from synergai.errors import InvalidInput, NotFound
+from synergai.models.cutting.cuts import Cut  # noqa: TC001 - msgspec reads the annotations
+from synergai.models.formats.model_files import list_files, size_bytes
+from synergai.runtime.processes import die_with_parent, limit_data
+from synergai.runtime.text import pip_install
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TIMEOUT_S: Final = 120.0
+_BYTES: Final = 1 << 30
+_BYTES_PER_MODEL_BYTE: Final = 8
+"""Memory of the process: the model is parsed, inferred and copied."""
+
+
+class StageFile(Struct, frozen=True):
+    """A stage to write.
+
+    Attributes:
+        first: number of the cut at which it begins; 0 for the inputs of the model.
+        last: that at which it ends; 0 for the outputs of the model.
+    """
+
+    first: int
+    last: int
+    path: str
+
+
+class _Order(Struct, frozen=True):
+    model: str
+    parent: int
+    data_bytes: int
+    digest: str = ""
+    stages: tuple[StageFile, ...] = ()
+
+
+class _Answer(Struct, frozen=True):
+    cuts: tuple[Cut, ...] = ()
+    refusal: str = ""
+
+
+def find_cuts(model: Path) -> tuple[Cut, ...]:
+    """Return all cuts of the model in a file, in the order of the data flow.
+
+    Raises:
+        InvalidInput: the model cannot be cut, and why.
+    """
+    return _run(model)
+
+
+def write_stages(model: Path, digest: str, stages: Sequence[StageFile]) -> None:
+    """Write stages of the model in a file, each checked.
+
+    Args:
+        digest: SHA-256 of the model.
+    """
+    _run(model, digest, tuple(stages))
+
+
+def _run(model: Path, digest: str = "", stages: tuple[StageFile, ...] = ()) -> tuple[Cut, ...]:
+    if model.suffix != ".onnx":
+        raise InvalidInput(f"{model.name} cannot be cut: only ONNX models can")
+    if len(list_files(model)) > 1:
+        raise InvalidInput(
+            f"{model.name} cannot be cut: it has weights in other files; save it as one file"
+        )
+    if find_spec("onnx") is None:
+        raise NotFound(f"cutting needs the package 'onnx'; {pip_install('engines')}")
+    limit = _BYTES + _BYTES_PER_MODEL_BYTE * size_bytes(model)
+    order = _Order(str(model), os.getpid(), limit, digest, stages)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", __name__],
+            input=msgspec.json.encode(order),
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(f"{model.name} cannot be cut within {_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        raise InvalidInput(
+            f"{model.name} cannot be cut: the process that reads it ended with exit code "
+            f"{done.returncode}"
+        )
+    answer = msgspec.json.decode(done.stdout, type=_Answer)
+    if answer.refusal:
+        raise InvalidInput(f"{model.name} cannot be cut: {answer.refusal}")
+    return answer.cuts
+
+
+def _cut(order: _Order) -> _Answer:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from synergai.models.cutting import extraction, graph
+
+    try:
+        model = onnx.load_model(order.model, load_external_data=False)
+        cuts = graph.find_cuts(model)
+        for stage in order.stages:
+            first = cuts[stage.first - 1] if stage.first else None
+            last = cuts[stage.last - 1] if stage.last else None
+            part = extraction.extract_stage(model, order.digest, first, last)
+            Path(stage.path).write_bytes(part.SerializeToString(deterministic=True))
+    except InvalidInput as error:
+        return _Answer(refusal=str(error))
+    except DecodeError:
+        return _Answer(refusal="it is corrupt or not an ONNX file")
+    except MemoryError:
+        return _Answer(refusal=f"it needs more than {order.data_bytes >> 20:,} MiB of memory")
+    return _Answer(cuts)
+
+
+def main() -> int:
+    """Read an order from standard input, and write the answer to standard output."""
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=_Order)
+    die_with_parent(order.parent)
+    limit_data(order.data_bytes)
+    sys.stdout.buffer.write(msgspec.json.encode(_cut(order)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Cuts and stages of an engine, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from synergai.cli.engines import app
+from synergai.models.directory import ModelDirectory
+from synergai.zoo import build as zoo
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    zoo.build("onnx_digits", tmp_path / "models", lambda _: None)
+    return tmp_path / "models"
+
+
+def test_cuts_are_listed_plotted_and_made_into_stages(models: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "cuts.png"
+    table = run("cuts", "onnx_digits", "--models", models, "--plot", plot)
+    assert "conv2/pool" in table
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    seams = json.loads(run("cuts", "onnx_digits", "--models", models, "--seams", "--json"))
+    assert all(each["seam"] for each in seams)
+    assert "conv2/pool" in [each["tensor"] for each in seams]
+    said = run("split", "onnx_digits", "--at", "conv2/pool", "--models", models)
+    stages = [each for each in ModelDirectory(models).engines() if each.stage_of]
+    assert len(stages) == 2
+    for stage in stages:
+        assert f"{stage.name}: {stage.file}\nchecked" in said
