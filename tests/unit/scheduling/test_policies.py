@@ -31,6 +31,7 @@ from synergai.scheduling.events import (
     Worker,
     WorkerJoined,
 )
+from synergai.scheduling.policies.malleable.policy import MAX_JOBS
 from synergai.scheduling.settings import SchedulingSettings
 from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
 
@@ -275,3 +276,16 @@ def test_worker_that_joins_a_large_fleet_may_find_nothing_that_waits() -> None:
     core = make_core([new_entry(DIGITS, "board", 10.0)], workers[:7])
     assert len(dispatched(core.handle(new_job("job", DIGITS, 10_000), 0.0))) == 4
     assert core.handle(WorkerJoined(workers[7]), 1.0) == []
+
+
+def test_malleable_runs_a_job_behind_single_queries_that_only_busy_workers_can_take() -> None:
+    core = make_core(
+        [new_entry("rare", "fast", 1.0), new_entry("common", "slow", 10.0)],
+        [new_worker("fast-1", "fast", ["rare"]), new_worker("slow-1", "slow", ["common"])],
+        policy="malleable",
+    )
+    core.handle(new_job("long", "rare", 100, deadline=1.0), 0.0)
+    for number in range(MAX_JOBS + 1):
+        core.handle(new_job(f"single-{number}", "rare", deadline=2.0), 0.0)
+    [assignment] = dispatched(core.handle(new_job("behind", "common", 50, deadline=1e3), 0.0))
+    assert (assignment.job_id, assignment.worker_id) == ("behind", "slow-1")

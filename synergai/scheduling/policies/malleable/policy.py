@@ -88,7 +88,11 @@ class Malleable:
         if not waiting and all(not worker.leases for worker in view.workers.values()):
             return []  # fast path: the fleet is idle
         if available and waiting and waiting[0].pending.total == 1:
-            return self._assign_singles(view, available)
+            decisions = self._assign_singles(view, available)
+            if decisions is not None:
+                return decisions
+            if not (waiting := _longer_jobs(view)):
+                return []
         workers = _relevant_workers(view, waiting, available)
         preemptible: set[Lease] = set()
         if arrived or idle:
@@ -101,26 +105,31 @@ class Malleable:
             return []
         return self._decide(view, waiting, available, workers, preemptible)
 
-    def _assign_singles(self, view: View, available: list[WorkerRecord]) -> list[Decision]:
+    def _assign_singles(self, view: View, available: list[WorkerRecord]) -> list[Decision] | None:
         """Assign leading jobs of one query, each to the worker that completes it soonest.
 
         Jobs that are in time there come first, as many of them as possible. A late one that another
-        worker could complete in time waits for it, until its latest start.
+        worker could complete in time waits for it, until its latest start. None if no available
+        worker can take any of them.
         """
         in_time: list[tuple[JobRecord, Candidate]] = []
         late: list[tuple[JobRecord, Candidate]] = []
         level = None
+        taken = False
         for job in islice(view.queue.in_order(now=view.now), MAX_SINGLES):
             if job.pending.total > 1 or (in_time and job.level != level):
                 break
             candidates = view.takers(job, available)
             if not candidates:
-                continue  # it waits for a load, which holds up no other
+                continue  # it waits for a load or another worker, which holds up no other
+            taken = True
             if candidates[0].completes_at <= job.job.deadline:
                 level = job.level
                 in_time.append((job, candidates[0]))
             elif job.latest_start < view.now:
                 late.append((job, candidates[0]))
+        if not taken:
+            return None
         decisions: list[Decision] = []
         for job, candidate in _most_in_time(in_time, view) if in_time else late:
             if candidate.worker in available:
@@ -205,6 +214,12 @@ def _by_deadline(option: tuple[JobRecord, Candidate]) -> float:
 def _are_singles(waiting: Sequence[JobRecord]) -> bool:
     """Return whether a plan would only tell when jobs of one query complete; most are requests."""
     return all(job.pending.total == 1 for job in waiting)
+
+
+def _longer_jobs(view: View) -> list[JobRecord]:
+    """Return the first jobs of more than one query, which need not wait for leading single ones."""
+    leading = islice(view.queue.in_order(now=view.now), MAX_SINGLES)
+    return list(islice((job for job in leading if job.pending.total > 1), MAX_JOBS))
 
 
 def _relevant_workers(
