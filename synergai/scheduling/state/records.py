@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Session
 from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit
-from synergai.scheduling.state.observation import Observed
+from synergai.scheduling.state.observed import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
