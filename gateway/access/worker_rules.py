@@ -16,6 +16,7 @@ from msgspec import Struct
 from gateway.access.enrolments import EnrolmentStore
 from gateway.access.roles import matches_any
 from synergai.errors import PermissionDenied, SynergaiError, Unauthenticated
+from synergai.runtime.state_file import without_path
 from synergai.versions import split_version
 
 if TYPE_CHECKING:
@@ -104,15 +105,16 @@ class WorkerRules:
         Returns:
             Whether it has been enrolled now.
         """
-        if self.active:
-            await self.load()
-        refusal = self.refusal(joining)
-        if refusal is None:
-            return False
-        enrols = any(row.certificate is None for row in self._covering(joining))
-        if not (token and joining.secret_sha256 and enrols):
-            raise refusal
-        await self._in_thread(lambda store: self._enrol(store, joining, token))
+        with without_path(f"worker {joining.id} cannot join now"):
+            if self.active:
+                await self.load()
+            refusal = self.refusal(joining)
+            if refusal is None:
+                return False
+            enrols = any(row.certificate is None for row in self._covering(joining))
+            if not (token and joining.secret_sha256 and enrols):
+                raise refusal
+            await self._in_thread(lambda store: self._enrol(store, joining, token))
         _log.info("worker %s of class %s is enrolled", joining.id, joining.worker_class)
         return True
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.fleet.version_policy import LATEST, VersionPolicy
 from synergai.errors import Conflict, EngineUnusable, InvalidInput, SynergaiError
+from synergai.runtime.state_file import without_path
 from synergai.runtime.tasks import TaskBag
 from synergai.versions import split_version, validate_version, versioned
 
@@ -162,7 +163,8 @@ class Rollouts:
         The lock is held: a change that is being recorded is not among the policies yet.
         """
         policies = self._versions.policies | {name: policy}
-        await self._write_policies({each: p for each, p in policies.items() if p != LATEST})
+        with without_path(f"the version policy of engine {name!r} cannot be recorded"):
+            await self._write_policies({each: p for each, p in policies.items() if p != LATEST})
         self._versions.set_policy(name, policy)
 
     def _fall_back(self, name: str, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PRIVATE = 0o600
 
+_log = logging.getLogger(__name__)
 
-class StateDamaged(Unavailable):
+
+class StateUnusable(Unavailable):
+    """A state file cannot be used; the message names its path."""
+
+
+class StateDamaged(StateUnusable):
     """A state file is damaged."""
 
     def __init__(self, path: Path, fault: str, remedy: str) -> None:
@@ -63,7 +70,7 @@ class StateFile(Generic[T]):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
+            raise StateUnusable(f"{self.path} cannot be read: {error.strerror}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StateDamaged(self.path, str(error), self._remedy) from error
 
@@ -77,14 +84,14 @@ class StateFile(Generic[T]):
             own_like(self.path.parent, self.path)
             self._stamp = self._stat()
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be written: {error.strerror}") from error
+            raise StateUnusable(f"{self.path} cannot be written: {error.strerror}") from error
 
     def changed(self) -> bool:
         """Return whether the file was replaced since it was last read or written here."""
         try:
             return self._stat() != self._stamp
         except OSError as error:
-            raise Unavailable(f"{self.path} cannot be read: {error.strerror}") from error
+            raise StateUnusable(f"{self.path} cannot be read: {error.strerror}") from error
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -93,7 +100,7 @@ class StateFile(Generic[T]):
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
         except OSError as error:
-            raise Unavailable(f"{lock} cannot be opened: {error.strerror}") from error
+            raise StateUnusable(f"{lock} cannot be opened: {error.strerror}") from error
         try:
             own_like(self.path.parent, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -107,3 +114,13 @@ class StateFile(Generic[T]):
         except FileNotFoundError:
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+@contextmanager
+def without_path(fault: str) -> Iterator[None]:
+    """Log an error of a state file, and tell a remote client only of its `fault`."""
+    try:
+        yield
+    except StateUnusable as error:
+        _log.error("%s: %s", fault, error)
+        raise Unavailable(f"{fault}; the gateway's log says why") from None

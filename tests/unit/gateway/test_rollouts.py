@@ -105,6 +105,19 @@ async def fleet() -> AsyncIterator[Fleet]:
 # --- records ------------------------------------------------------------------------------------
 
 
+async def test_client_is_not_told_where_the_policies_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = Fleet()
+    rollouts = Rollouts(fleet.versions, fleet.loader.load, PolicyFile(tmp_path / "gone").write)
+    fleet.serve("1", "2")
+    with pytest.raises(Unavailable, match="policy of engine 'echo' cannot be recorded") as raised:
+        await rollouts.pin(ECHO, "1")
+    assert str(tmp_path) not in str(raised.value)
+    assert str(tmp_path) in caplog.text
+    await rollouts.close()
+
+
 async def test_changes_at_the_same_time_are_all_recorded(fleet: Fleet) -> None:
     fleet.serve("2")
     other = EngineName("other")

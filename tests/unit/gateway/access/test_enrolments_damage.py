@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.access.enrolments import FILE, EnrolmentStore, sha256
-from gateway.access.worker_rules import WorkerRules
+from gateway.access.table import Worker
+from gateway.access.worker_rules import JoiningWorker, WorkerRules
 from gateway.cli import app
 from gateway.fleet.version_policy import POLICY_FILE, PolicyFile, VersionPolicy
 from synergai.errors import Unavailable
@@ -67,6 +68,21 @@ async def test_gateway_does_not_start_on_damaged_enrolments(state: Path) -> None
     flip(state / FILE, 200)
     with pytest.raises(StateDamaged):
         await WorkerRules(state).load()
+
+
+async def test_worker_that_cannot_join_is_not_told_where_the_enrolments_are(
+    state: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = WorkerRules(state)
+    rules.set_rows((Worker(id="*", worker_class="nx"),))
+    token = EnrolmentStore(state).issue("", "", 1e12, 0.0)
+    flip(state / FILE, 200)
+    joining = JoiningWorker(id="new", worker_class="nx", secret_sha256=sha256("new"))
+    with pytest.raises(Unavailable, match="worker new cannot join now") as raised:
+        await rules.admit(joining, token)
+    assert str(state) not in str(raised.value)
+    assert str(state) in caplog.text
+    await rules.close()
 
 
 async def test_check_reports_each_file_of_the_state_directory(state: Path) -> None:
