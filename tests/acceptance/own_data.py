@@ -4,19 +4,10 @@
 
 The images are uploaded, with interruptions, and a job runs over them on three workers. At the end,
 every image must have exactly one result, equal to that of a direct request.
-
-    python tests/acceptance/own_data.py --images 3000 --kills 0
-
-Without kills, the script prints the rate of a job over uploaded images next to that of a job over
-samples of the same engine, MobileNet; the images are sent as tensors then, as samples are. It also
-prints the rate of the upload next to that at which the disk takes the same bytes. With
-``--own-core``, a single worker has the last core to itself, like a worker on its own machine: three
-workers and the gateway on few cores wait for each other.
 """
 
 import argparse
 import contextlib
-import os
 import random
 import sys
 import tempfile
@@ -35,13 +26,11 @@ from synergai.oip import inference_pb2 as oip
 from synergai.oip import inference_pb2_grpc as oip_grpc
 from synergai.protocol.arrays import build_request
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
-from synergai.zoo.build import build
 from tests.acceptance.fleets import HOST, KilledFleet
 from tests.acceptance.scripts import verdict
 from tests.tiny_images import picture, save_image_engines
 
 ENGINE: Final = "colours"
-MOBILENET: Final = "onnx_mobilenet_op11"
 INPUT: Final = "input:0"
 AGENTS: Final = ("left", "middle", "right")
 VICTIMS: Final = ("gateway", *AGENTS, HOST)
@@ -86,12 +75,6 @@ def image_requests() -> list[bytes]:
         build_request(ENGINE, {INPUT: np.array([each], object)}).SerializeToString()
         for each in pictures
     ]
-
-
-def tensor_requests() -> list[bytes]:
-    """Return requests to MobileNet with images of noise as tensors."""
-    images = np.random.default_rng(1).random((32, 1, 3, 224, 224), np.float32)
-    return [build_request(MOBILENET, {INPUT: each}).SerializeToString() for each in images]
 
 
 def messages(
@@ -215,21 +198,6 @@ def find_errors(
     return errors, died
 
 
-def disk_rate(directory: Path, size: int) -> float:
-    """Return the bytes per second at which the disk takes a file in pieces, synced at the end."""
-    piece = os.urandom(MESSAGE_BYTES)
-    path = directory / "written"
-    begin = time.perf_counter()
-    with path.open("wb") as file:
-        for _ in range(max(1, size // len(piece))):
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    seconds = time.perf_counter() - begin
-    path.unlink()
-    return max(1, size // len(piece)) * len(piece) / seconds
-
-
 def run(images: int, kills: int, seed: int, directory: Path) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng, outcome = random.Random(seed), Outcome()
@@ -263,60 +231,17 @@ def run(images: int, kills: int, seed: int, directory: Path) -> list[str]:
     return errors
 
 
-def measure(images: int, directory: Path, *, own_core: bool) -> list[str]:
-    """Print the rates of an upload and of jobs over inputs and samples; return the errors.
-
-    Args:
-        images: number of inputs, and of samples.
-        directory: state and logs.
-        own_core: have a single worker, whose engine is alone on the last core.
-    """
-    outcome = Outcome()
-    models = directory / "zoo"
-    build(MOBILENET, models)
-    fleet = KilledFleet(directory / "rates", models, AGENTS)
-    if own_core:
-        *others, last = sorted(os.sched_getaffinity(0))
-        options = ["--cores", str(last)]
-        fleet = KilledFleet(directory / "rates", models, AGENTS[:1], options=options)
-        os.sched_setaffinity(0, others)  # of this process and those that it starts
-    requests = tensor_requests()
-    size = sum(len(requests[index % len(requests)]) for index in range(images))
-    with fleet.local:
-        fleet.start()
-        client = Client(fleet.local.address, MOBILENET, outcome)
-        client.seconds(client.submit(queries=images // 4))  # the engine's pace is known then
-        begin = time.perf_counter()
-        upload_id = client.upload(requests, images)
-        rate = size / (time.perf_counter() - begin)
-        disk = disk_rate(directory, size)
-        print(f"upload: {rate / 1e6:,.0f} MB/s; the disk alone: {disk / 1e6:,.0f} MB/s")
-        before_s = client.seconds(client.submit(queries=images))
-        own_s = client.seconds(client.submit(upload_id=upload_id))
-        after_s = client.seconds(client.submit(queries=images))
-    samples_s = (before_s + after_s) / 2  # a drift of the machine's speed cancels out
-    print(
-        f"job: {images / own_s:,.1f} inputs/s; over samples {images / before_s:,.1f} before and "
-        f"{images / after_s:,.1f} queries/s after ({samples_s / own_s:.1%})"
-    )
-    return outcome.errors
-
-
 def main() -> int:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--own-core", action="store_true", help="measure one worker on a core")
     parser.add_argument("--directory", type=Path, help="keep state and logs here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
-        if options.kills:
-            errors = run(options.images, options.kills, options.seed, directory)
-        else:
-            errors = measure(options.images, directory, own_core=options.own_core)
+        errors = run(options.images, options.kills, options.seed, directory)
     return verdict(errors)
 
 
