@@ -22,7 +22,7 @@ def parser_for(module: str, documentation: str | None) -> argparse.ArgumentParse
 
     Args:
         module: the module to run with ``python -m``.
-        documentation: its docstring, of which the first line is the description.
+        documentation: its docstring, whose first line is the description.
     """
     description = (documentation or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)

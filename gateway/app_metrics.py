@@ -88,12 +88,12 @@ def register_metrics(app: App) -> None:
     )
     metrics.add_gauge(
         "preload_unused_seconds",
-        "Time of those of these loads that no query has used so far.",
+        "Time of the preloads that no query has used so far.",
         lambda: preloads.unused.seconds,
     )
     metrics.add_gauge(
         "preload_unused_joules",
-        "Energy of those of these loads that no query has used so far.",
+        "Energy of the preloads that no query has used so far.",
         lambda: preloads.unused.joules,
     )
     metrics.add(

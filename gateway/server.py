@@ -269,7 +269,7 @@ class Gateway:
         )
 
     def _client_handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """Return the handlers of the clients' port beside the Open Inference Protocol."""
+        """Return the handlers of the clients' port other than the Open Inference Protocol."""
         app = self.app
         return (
             JobsServicer(

@@ -262,7 +262,7 @@ class Agent:
             self._watch.look_at(engine)
 
     async def _track_engines(self, inventory: Inventory, watch: ModelDirectoryWatch) -> None:
-        """Describe the discovered engines, and watch the directory for changes meanwhile."""
+        """Describe the discovered engines, and watch the directory for changes."""
         pending = [engine.name for engine in self._engines.values() if engine.pending]
         async with asyncio.TaskGroup() as group:
             group.create_task(watch.run())

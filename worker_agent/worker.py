@@ -149,7 +149,7 @@ class Worker:
         """Return the request for the input of an engine at a URL; called from other threads."""
         found = self.engines.get(engine)
         if found is None:
-            raise InvalidInput(f"this worker has no engine {engine!r} any more")
+            raise InvalidInput(f"this worker no longer has engine {engine!r}")
         return self._inputs.read(url, found)
 
     def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
@@ -197,7 +197,7 @@ class Worker:
         task.add_done_callback(partial(self._on_load_ended, again))
 
     def _on_load_ended(self, again: Callable[[], None], load: asyncio.Task[HostProcess]) -> None:
-        """Load again if the engine's files were replaced meanwhile."""
+        """Load again if the engine's files were replaced since."""
         if not load.cancelled():
             load.exception()  # which the pool has logged and reported
         elif not self.hosts.is_closing:

@@ -76,7 +76,7 @@ def taut_string(first: float, lower: Sequence[float], upper: Sequence[float]) ->
     """
     lows = [first, *lower[:-1], upper[-1]]
     highs = [first, *upper]
-    # The funnel: two chains of corners from the apex, of which each turns towards the other.
+    # The funnel: two chains of corners from the apex, each turning towards the other.
     path: list[tuple[int, float]] = [(0, first)]
     below: deque[tuple[int, float]] = deque([(0, first)])
     above: deque[tuple[int, float]] = deque([(0, first)])

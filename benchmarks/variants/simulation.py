@@ -275,7 +275,7 @@ class _Simulation:
                 case Stop(assignment_id, worker_id):
                     self._stop(worker_id, assignment_id, now)
                 case LoadSession(worker_id, session):
-                    # Beside the queries of the variants that are in use.
+                    # In parallel with the queries of the variants in use.
                     ends_at = now + self._load_s(self._workers[worker_id], session)
                     self._call_at(ends_at, worker_id, session)
 

@@ -57,7 +57,7 @@ class Clients:
 
 
 class Tokens:
-    """Authenticates bearer tokens, of which the table has only the hash."""
+    """Authenticates bearer tokens. The table has only their hashes."""
 
     def __init__(self) -> None:
         self._clients = Clients("token", lambda client: client.token_sha256)

@@ -197,7 +197,7 @@ class TenantUsage:
 
 
 def _bucket(bucket: TokenBucket | None, rate: float | None, now: float) -> TokenBucket | None:
-    """Return a bucket for a rate, which goes on from an earlier one."""
+    """Return a bucket for a rate that continues an earlier one."""
     if rate is None:
         return None
     if bucket is None:

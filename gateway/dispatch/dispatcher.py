@@ -140,14 +140,14 @@ class Dispatcher:
     def suspend(self, job_id: JobId) -> None:
         """Withdraw a job before its next query, without telling its handler.
 
-        Submit it again to continue, once it is not in flight any more.
+        Submit it again to continue, once it is no longer in flight.
         """
         self.flush()
         if self._handlers.pop(job_id, None) is not None:
             self._handle(JobCancelled(job_id))
 
     def jobs_in_flight(self) -> set[JobId]:
-        """Return the jobs of which a worker has an assignment."""
+        """Return the jobs that have an assignment on a worker."""
         return {
             progress.assignment.job_id
             for worker in self._workers.values()

@@ -77,7 +77,7 @@ class ServedProfiles:
             yield ProfilesAdded(tuple(returned))
 
     def _is_replaced(self, entry: ProfileEntry, engine: Engine) -> bool:
-        """Return whether an entry is not used any more, now that a worker serves `engine`."""
+        """Return whether an entry is no longer used, now that a worker serves `engine`."""
         known = self._profiles.completed(entry)
         return not _may_be_of(known, engine) and self._is_of_other_file(known)
 

@@ -4,7 +4,7 @@ Clients name an engine, and maybe a version of it. Everything behind this module
 version at a time, an `EngineName`.
 
 A version that requests would switch to is *prepared* first: loaded by a worker while another
-version, if one is in service, goes on answering.
+version, if one is in service, keeps answering.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Versions:
         if not self.catalogue.serves(highest):
             return highest
         others = [each for each in counting if each in self._prepared]
-        if not others:  # no other version could answer meanwhile
+        if not others:  # no other version could answer until then
             self._prepared.add(highest)
             return highest
         if self._make_ready(highest):

@@ -140,7 +140,7 @@ class ConnectedWorker:
         session_budget_bytes: memory for its sessions; 0 if its agent does not report it.
         session_bytes: memory of sessions that it had loaded when it registered.
         pinned: sessions that it always keeps.
-        engine_cores: CPU cores for its engines; 0 if it runs nothing beside anything else.
+        engine_cores: CPU cores for its engines; 0 if it runs one thing at a time.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         forgotten: engines that an operator removed from both, until its agent describes them again.

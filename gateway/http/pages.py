@@ -52,7 +52,7 @@ def _read(name: str) -> str:
 
 
 def engine_rows(models: Iterable[RepositoryIndexResponse.ModelIndex]) -> str:
-    """Return the rows of the table of engines, each of which links to its description."""
+    """Return the rows of the table of engines. Each links to its description."""
     rows = [
         f'<tr><td><a href="{_path(model)}">{escape(model.name)}</a></td>'
         f"<td>{escape(model.version) or '-'}</td>"

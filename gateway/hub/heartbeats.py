@@ -30,7 +30,7 @@ class HeartbeatMonitor:
     def lost(
         self, registered: Iterable[tuple[AgentConnection, ConnectedWorker]], now: float
     ) -> list[tuple[AgentConnection, ConnectedWorker]]:
-        """Return those of the `registered` workers that have timed out.
+        """Return the `registered` workers that have timed out.
 
         None have if this check is late: the gateway itself was stalled, and must read what agents
         sent meanwhile first.

@@ -223,7 +223,7 @@ class Hub:
                 self._check_vacant(worker)
             enrolled = await self._rules.admit(joining, message.enrolment_token)
             if (refusal := self._rules.refusal(joining)) is not None:
-                raise refusal  # the rules have changed meanwhile
+                raise refusal  # the rules have changed since
         self._check_vacant(worker)
         if (other := self._connections.of_worker(worker.id)) is not None:
             _log.warning("worker %s registered again: closing its old connection", worker.id)

@@ -122,7 +122,9 @@ class ModelControl:
         """Take an engine out of service, durably; idempotent."""
         engine = self._catalogue.unload(name)
         if engine in self._loads:
-            self._finish_load(engine, EngineUnusable(f"engine {name!r} was unloaded meanwhile"))
+            self._finish_load(
+                engine, EngineUnusable(f"engine {name!r} was unloaded during its load")
+            )
         for worker in self._dispatcher.workers():
             self.enforce_unloads(worker)
         await self._journal.set_unloaded(engine, unloaded=True)

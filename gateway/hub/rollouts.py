@@ -68,7 +68,7 @@ class Rollouts:
     async def start(self, name: str, version: str, share: float) -> None:
         """Give a version a share of the requests, or change its share.
 
-        Returns once a worker has loaded it. If the call is cancelled, the rollout goes on.
+        Returns once a worker has loaded it. If the call is cancelled, the rollout continues.
 
         Args:
             share: share of the requests, 0 to 1.
@@ -133,7 +133,7 @@ class Rollouts:
         return target
 
     def _old_version(self, name: str, version: str) -> str:
-        """Return the version beside a new one: that of requests now, or else the highest other."""
+        """Return the version next to a new one: that of requests now, or else the highest other."""
         _, current = split_version(self._versions.resolve(name))
         others = [each for each in self._versions.in_service(name) if each != version]
         if current != version and current in others:

@@ -133,7 +133,7 @@ class StreamedJob:
         return self._sending.pop() if self._sending else None
 
     def close(self) -> None:
-        """Count no unread results any more."""
+        """Stop counting unread results."""
         self._unread.close()
 
     def _disconnect(self, error: SynergaiError) -> None:

@@ -138,7 +138,7 @@ class InputUploads:
 
         Args:
             messages: serialised ``UploadRequest`` messages.
-            check_caller: raises if the caller may not upload any more.
+            check_caller: raises if the caller may no longer upload.
         """
         opening = await self._first(messages)
         if opening is None:
@@ -252,7 +252,7 @@ class InputUploads:
             raise self._failure(error) from error
         finally:
             await asyncio.wait([writing])
-            writing.exception()  # retrieved, though nothing awaits it any more after a cancellation
+            writing.exception()  # retrieved, though nothing awaits it after a cancellation
             self._store.update(opened)
             self.stored_bytes += max(0, opened.log.bytes - before)
             self._quotas.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))

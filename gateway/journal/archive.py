@@ -221,7 +221,7 @@ def _copy(connection: apsw.Connection, path: Path, copy: Path) -> Content:
 
 @contextmanager
 def _temporary(target: Path) -> Iterator[Path]:
-    """Yield a new private file to write beside `target`; removes it unless it was renamed."""
+    """Yield a new private file in the folder of `target`; removes it unless it was renamed."""
     descriptor, name = mkstemp(prefix=f".{target.name}-", dir=target.parent)
     os.close(descriptor)
     path = Path(name)

@@ -79,7 +79,7 @@ class Journal:
         directory: state directory, created if missing; locked by one gateway at a time.
 
     Attributes:
-        broken: done once the journal cannot be written any more, with the cause.
+        broken: done once the journal can no longer be written, with the cause.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Journal:
         return self._enqueue_write(partial(operations.forget_engines, engines=tuple(engines)))
 
     def recall_engines(self, engines: Iterable[EngineName]) -> asyncio.Future[None]:
-        """Record that engines are not forgotten any more."""
+        """Record that engines are no longer forgotten."""
         return self._enqueue_write(partial(operations.recall_engines, engines=tuple(engines)))
 
     def set_unloaded(self, engine: EngineName, *, unloaded: bool) -> asyncio.Future[None]:
@@ -360,7 +360,7 @@ class Journal:
     def _run_next(self, space: Space) -> tuple[Space, bool]:
         """Wait for operations and execute them; return the space left, and whether to stop.
 
-        The thread may wait for long, and keeps no results meanwhile: many jobs take megabytes.
+        The thread may wait for long, and keeps no results while it does: many jobs take megabytes.
         """
         batch: list[_QueuedOperation] = []
         closing = False

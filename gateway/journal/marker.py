@@ -1,4 +1,4 @@
-"""Marker beside the database: how many commits the database contains, at least.
+"""Marker next to the database: how many commits the database contains, at least.
 
 SQLite takes a missing file for an empty database, and a missing or damaged write-ahead log for the
 end of the log. The marker tells such a loss from an earlier state.

@@ -50,7 +50,7 @@ _MAX_PARTS: Final = 512
 
 
 class DamagedLog(InternalError):
-    """A durable record cannot be read any more."""
+    """A durable record can no longer be read."""
 
 
 class Record(NamedTuple):

@@ -56,7 +56,7 @@ class ResultLog:
         return len(self.log)
 
     def append(self, results: Sequence[InputResult]) -> None:
-        """Write results; those of an input that already has one are left out."""
+        """Write results, except for inputs that already have one."""
         new = {result.index: result for result in results if not self._outcomes[result.index]}
         self.log.append(_records(new.values()))
         for index, result in new.items():

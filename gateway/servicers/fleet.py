@@ -79,7 +79,7 @@ class FleetServicer:
     ) -> fleet_pb2.ListWorkersResponse:
         """Return the connected workers, with the engines that the caller may observe.
 
-        A worker of which it may observe no engine is left out.
+        Workers without an engine that it may observe are left out.
         """
         caller = current_caller()
         return fleet_pb2.ListWorkersResponse(

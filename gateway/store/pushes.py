@@ -206,7 +206,7 @@ class Pushes:
         free = received.free_bytes()
         if needed and free - needed < self._keep_free_bytes:
             raise Overloaded(
-                f"the gateway's disk has {free:,} bytes free, of which uploads leave "
+                f"the gateway's disk has {free:,} bytes free, and uploads leave "
                 f"{self._keep_free_bytes:,}, and has no room for {needed:,} more: remove versions "
                 "with 'synergai engines remove', or free space in its state directory"
             )

@@ -274,7 +274,7 @@ class EngineStore:
             stored = self._versions.get(key)
             if stored is not None and stored.digest != digest:
                 raise Conflict(
-                    f"version {version} of {engine!r} was stored meanwhile with another digest"
+                    f"version {version} of {engine!r} was stored concurrently with another digest"
                 )
             pushed = PushKey(caller.name, engine, version, digest)
             push = self._pushes.get(pushed)

@@ -129,7 +129,7 @@ def _with_batch(array: Array, spec: TensorSpec) -> Array:
 
 
 def _example(value: ArrayLike, array: Array) -> str:
-    """Return the first element that is not a number; NumPy makes texts of those beside a text."""
+    """Return the first element that is not a number; NumPy turns all into texts if one is."""
     for element in np.asarray(value, object).flat:
         if not isinstance(element, int | float | np.number | np.bool_):
             return repr(element)

@@ -251,7 +251,7 @@ class FleetOperations(Connection):
             engine: name of the engine.
             version: the new version.
             share: share of the requests, 0 to 1.
-            deadline: seconds to wait for the first worker; the rollout goes on afterwards. None
+            deadline: seconds to wait for the first worker; the rollout continues. None
                 means the gateway's default.
 
         Raises:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 256 << 10
 """Bytes of a message, which the gateway writes without delaying requests."""
 _ATTEMPTS: Final = 8
-"""Attempts in a row, of which none has sent anything, after which a push fails."""
+"""Attempts in a row without anything sent, after which a push fails."""
 _OPEN_TIMEOUT_S: Final = 600.0
 """Time for the gateway to verify what it has of an upload that was interrupted."""
 _PUBLISH_TIMEOUT_S: Final = 6 * 3600.0

@@ -75,7 +75,7 @@ class UploadMessage:
         first: position of the first one.
         count: number of inputs.
         data: the serialised ``UploadRequest``.
-        unusable: those of them that are unusable; the gateway gets the reason in their place.
+        unusable: the inputs that are unusable; the gateway gets the reason in their place.
     """
 
     first: int

@@ -123,7 +123,7 @@ def safe_deserializer(
 def raw_deserializer(
     read: Callable[[bytes], ReadT], cls: type[Message]
 ) -> Callable[[bytes], RawRequest[ReadT] | Malformed]:
-    """Return a `safe_deserializer` that keeps the serialised message beside the parsed one."""
+    """Return a `safe_deserializer` that keeps the serialised message with the parsed one."""
     return safe_deserializer(lambda data: RawRequest(data, read(data)), cls)
 
 

@@ -174,7 +174,7 @@ class UnreadOfClient:
             self._all.count(self, -size, 0)
 
     def close(self) -> None:
-        """Count nothing any more: the client has read everything, or is gone. Idempotent."""
+        """Stop counting: the client has read everything, or is gone. Idempotent."""
         if self._disconnect is not None:
             self._disconnect = None
             self._all.count(self, -self.bytes, -self.expected)

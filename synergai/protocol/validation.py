@@ -137,7 +137,7 @@ def check_request(
         if raw:
             if tensor.HasField("contents"):
                 raise InvalidInput(
-                    f"input {tensor.name!r} has typed contents beside raw_input_contents; "
+                    f"input {tensor.name!r} has typed contents as well as raw_input_contents; "
                     "use one of them for the whole request"
                 )
             _check_raw(tensor.name, raw[index], tensor.datatype, count)

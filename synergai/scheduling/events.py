@@ -221,7 +221,7 @@ class JobCancelled(Struct, frozen=True):
 
 
 class AssignmentsRevoked(Struct, frozen=True):
-    """Reports of the worker are not trusted any more: its assignments must run elsewhere."""
+    """Reports of the worker are no longer trusted: its assignments must run elsewhere."""
 
     worker_id: WorkerId
 

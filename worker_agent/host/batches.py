@@ -174,7 +174,7 @@ class BatchMemory:
 
 
 def split_rows(outputs: Sequence[Array], rows: Sequence[int]) -> list[list[Array]]:
-    """Split the outputs of a batch into those of its queries, as views.
+    """Split the outputs of a batch by query, as views.
 
     Args:
         rows: number of rows of each query.

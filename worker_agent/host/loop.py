@@ -2,7 +2,7 @@
 
 The loop is blocking, and computes in one thread. Between two queries it polls the socket for stop
 requests. Consecutive waiting queries that come with batch times are computed as a batch. Further
-variants of the engine are loaded in a thread of their own, so that queries go on meanwhile.
+variants of the engine are loaded in a thread of their own, so that queries continue.
 """
 
 from __future__ import annotations

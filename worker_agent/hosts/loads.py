@@ -59,7 +59,7 @@ class Loads:
             async with asyncio.timeout(timeout_s):
                 message = await self._first
         except TimeoutError:
-            # Without the engine's name: faults are shown beside it.
+            # Without the engine's name: faults are shown next to it.
             raise LoadHung(f"it was not loaded within {timeout_s:g} s") from None
         match message:
             case Ready():

@@ -113,7 +113,7 @@ class HostPool:
         # Ordered by last use, least recently used first.
         self._hosts: dict[Session, HostProcess] = {}
         self._loads: dict[Session, asyncio.Task[HostProcess]] = {}
-        # Those of them that nothing needs yet.
+        # Sessions that nothing needs yet.
         self._preloads = Preloads(self._is_busy)
         # Loads of files that were replaced, until they have ended.
         self._cancelled: set[asyncio.Task[HostProcess]] = set()
@@ -346,7 +346,7 @@ class HostPool:
                 host = await self._start(session, preload)
                 ready = host.ready
             else:
-                # Only without queries beside it is it certain what a crash is due to.
+                # Only without concurrent queries is the cause of a crash certain.
                 alone = self._unusable.is_suspected(session)
                 host = shared
                 ready = await shared.load_variant(session.configuration.variant, alone=alone)

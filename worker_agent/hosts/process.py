@@ -146,7 +146,7 @@ class HostProcess:
         If it kills the process, the variants that were loaded are lost.
 
         Args:
-            alone: compute no queries meanwhile, to know what to blame if the process dies.
+            alone: compute no queries during the load, to know what to blame if the process dies.
         """
         self._require_open()
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)

@@ -54,7 +54,7 @@ class InputQueue(InputFeed):
         self._closed = False
 
     def receive(self, inputs: Sequence[Buffer], suspects: Collection[int]) -> None:
-        """Add the next serialised inputs, of which the suspects run alone."""
+        """Add the next serialised inputs. Suspects run alone."""
         for data in inputs[: self._count - self._received]:
             alone = self._received in suspects
             self._received += 1

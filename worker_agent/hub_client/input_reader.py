@@ -69,7 +69,7 @@ class InputReader:
                 f"{url!r} is not below a directory that this worker may read (--input-roots)"
             )
         try:
-            # The resolved path has no links. One that takes its place meanwhile is seen below.
+            # The resolved path has no links. One that takes its place later is seen below.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         except OSError as error:
             raise InvalidInput(f"{url!r} cannot be read: {error.strerror}") from None

@@ -37,7 +37,7 @@ def pending_engine(definition: EngineDefinition) -> Engine:
 
 def faulty_engine(definition: EngineDefinition, fault: str) -> Engine:
     """Return an engine that cannot be used, and log the reason."""
-    fault = fault.removeprefix(f"engine {definition.name!r}: ")  # it is shown beside the name
+    fault = fault.removeprefix(f"engine {definition.name!r}: ")  # it is shown next to the name
     fault = printable(fault)  # file names in it may not be valid UTF-8
     _log.warning("engine %s is unusable: %s", definition.name, fault)
     return _undescribed(definition, fault)

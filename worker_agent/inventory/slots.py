@@ -1,4 +1,4 @@
-"""Limit for work that runs beside other work, or alone."""
+"""Limit for work that runs concurrently with other work, or alone."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ModelDirectoryWatch:
                 for name in changes.removed:
                     self._on_change(name, None)
                 if changes.changed:
-                    # Beside further looks, as it takes a minute if a load hangs.
+                    # Concurrently with further looks: it takes a minute if a load hangs.
                     inspections.create_task(self._inventory.describe(changes.changed, self._report))
 
     def _report(self, engine: Engine) -> None:

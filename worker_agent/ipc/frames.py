@@ -117,7 +117,7 @@ class LoadVariant(_Message, frozen=True, tag=4):
     """Load another variant of the engine; `LoadStarted` and then `Ready` or `LoadFailed` answer it.
 
     Attributes:
-        alone: load it before the next query, instead of beside those that follow.
+        alone: load it before the next query instead of concurrently.
     """
 
     variant: str

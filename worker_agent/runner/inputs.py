@@ -21,7 +21,7 @@ class NextInput(NamedTuple):
 
     Attributes:
         content: its serialised ``ModelInferRequest``, or why there is none.
-        alone: whether it must run without others beside it in the engine host.
+        alone: whether it must run without others in the engine host.
     """
 
     content: Content

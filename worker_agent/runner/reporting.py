@@ -104,7 +104,7 @@ class ItemReporter:
         """Report the results so far, because further inputs arrive only after them.
 
         Args:
-            idle: whether nothing runs any more; otherwise the report waits for a few others.
+            idle: whether nothing runs; otherwise the report waits for a few others.
         """
         if self._responses and (
             idle or self._clock() - self._reported_at >= STARVED_REPORT_INTERVAL_S

@@ -276,7 +276,7 @@ class Runner:
             self._end(item)
 
     def _note_fed(self, item: WorkItem) -> None:
-        """Update the state of an item of which something was fed."""
+        """Update the state of an item after something was fed."""
         if item.state is QUEUED:
             item.state = FEEDING
             if not item.concurrent:
@@ -412,6 +412,6 @@ def _settle(item: WorkItem, ended: RunEnded, *, alone: bool) -> RunEnded:
 
 
 def _report_failed_inputs(item: WorkItem) -> None:
-    """Report the failed inputs that no query precedes any more."""
+    """Report the failed inputs that no query still precedes."""
     while item.failed_inputs and item.failed_inputs[0][0] == item.reporter.tally.done:
         item.reporter.add_failure(item.failed_inputs.popleft()[1])

@@ -409,7 +409,7 @@ def draw_fronts(fronts: list[EfficiencyFront]) -> Figure:
 
 
 def draw_set_aside(space: FleetProfile) -> Figure:
-    """Return the best measured QPS beside the best of the entries that nothing is computed from."""
+    """Return the best measured QPS next to the best of the entries without computed ones."""
     panels: list[Chart] = []
     for name in dict.fromkeys(e.worker_class for e in (*space.predicted, *space.stale)):
         measured = [space.best(engine, name) for engine in space.engines]

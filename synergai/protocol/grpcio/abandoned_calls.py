@@ -61,7 +61,7 @@ def freeing(original: StartBatch) -> Start:
 class _Batch:
     """Operations in flight; stands for the event loop and the future of `original`.
 
-    gRPC completes the future on the event loop's thread. Only then, `original` goes on and frees
+    gRPC completes the future on the event loop's thread. Only then, `original` resumes and frees
     the operations, as if they had succeeded; a failure is passed to who awaits them.
     """
 

@@ -259,7 +259,7 @@ class Client(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(_SILENT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on to the server, those of calls in turn."""
+        """Pass bytes on to the server, calls taking turns."""
         if not self._ended:
             self._unread += data
             self._front.turns.serve(self.begin_calls)

@@ -1,4 +1,4 @@
-"""Writing of the requests of a call, and its status if the server ends it meanwhile.
+"""Writing of the requests of a call, and its status if the server ends it early.
 
 If a write fails, grpc.aio gives the call the status INTERNAL, "Internal error from Core". The
 status that the server sent, which arrives a moment later, is then ignored: a client would not learn

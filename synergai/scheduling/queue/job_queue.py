@@ -209,7 +209,7 @@ class JobQueue:
     ) -> Iterator[JobRecord]:
         """Yield the waiting jobs by priority, share, rank, then arrival.
 
-        The queue must not change meanwhile.
+        The queue must not change during the iteration.
 
         Args:
             engines: jobs of other engines are skipped; None for all.

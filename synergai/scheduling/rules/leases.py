@@ -298,7 +298,7 @@ class Leases:
         """End the lease; its unfinished queries are pending again unless the job was removed.
 
         Args:
-            stopped: it was stopped or taken back; its worker goes on with a load that has begun.
+            stopped: it was stopped or taken back; its worker continues a load that has begun.
         """
         now = self._state.now
         assignment = lease.assignment
@@ -330,7 +330,7 @@ class Leases:
             self._state.waiting.enqueue(job)
 
     def _leave_load(self, lease: Lease, worker: WorkerRecord) -> None:
-        """Record that a worker goes on with the load that a stopped lease has begun."""
+        """Record that a worker continues the load that a stopped lease has begun."""
         if lease.head_at is None or lease.estimate is None or not worker.worker.cores:
             return
         begun_s = 0.0  # of a load that it took over

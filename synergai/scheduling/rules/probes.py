@@ -48,7 +48,7 @@ class Probes:
         self._queries = state.settings.probe_queries
         self._unprofiled: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._unprofiled_counts: Counter[EngineName] = Counter()
-        # Engines of which some variants are profiled, and others are not.
+        # Engines with both profiled and unprofiled variants.
         self._partly: dict[WorkerId, tuple[WorkerRecord, set[EngineName]]] = {}
         self._in_flight: dict[AssignmentId, tuple[EngineName, WorkerClass]] = {}
         self._changed: set[WorkerId] = set()

@@ -225,7 +225,7 @@ class Residency:
     def _missing_engines(
         self, worker: WorkerRecord, weights: Mapping[EngineName, float]
     ) -> list[EngineName]:
-        """Return the engines of which a worker may lack a session, the likeliest ones."""
+        """Return the engines without a session on some worker, the likeliest ones."""
         with_variants = self._state.variants.engines
         found = {each for each in worker.engines if each in with_variants and each in weights}
         if self._preloads_all and not worker.leases:

@@ -29,7 +29,7 @@ RERANKED_PER_S: Final = 20_000.0
 RERANKED_IN_A_ROW: Final = 200.0
 """Jobs of longer queues that a single event reranks, after a pause."""
 RERANK_INTERVAL_S: Final = 0.01
-"""Pause until reranking goes on, if there are no events."""
+"""Pause until reranking continues, if there are no events."""
 
 
 class WaitQueue:

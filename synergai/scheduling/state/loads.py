@@ -1,6 +1,6 @@
 """Sessions that are being loaded: at most one of an engine with variants at a time in the fleet.
 
-A load that takes clearly longer than estimated is overdue: it holds back no other worker any more,
+A load that takes clearly longer than estimated is overdue: it no longer holds back other workers,
 but still its own.
 """
 
@@ -21,7 +21,7 @@ MARGIN_S: Final = 1.0
 LIMIT_MARGIN_S: Final = 10.0
 """Workers end a preload after the same multiple of its estimate, and this margin."""
 UNKNOWN_S: Final = 10.0
-"""Assumed duration of a load of which nothing is known."""
+"""Assumed duration of an unknown load."""
 FIRST_RETRY_S: Final = 5.0
 """Time until a session that its worker did not load is preloaded again, which then doubles."""
 MEMORY_RETRY_S: Final = 60.0
@@ -62,7 +62,7 @@ class Loads:
         # By engine, worker and session: when it is overdue.
         self._by_engine: dict[EngineName, dict[tuple[WorkerId, Session], float]] = {}
         self.engines: Set[EngineName] = self._by_engine.keys()
-        # By worker and session: since when a load goes on without an assignment, and whether also
+        # By worker and session: since when a load continues without an assignment, and whether also
         # while the worker has others.
         self._apart: dict[tuple[WorkerId, Session], tuple[float, bool]] = {}
         # By worker and session: when it may be preloaded again, and how long that was.
@@ -111,13 +111,13 @@ class Loads:
             self._apart[worker_id, session] = since, concurrent
 
     def is_apart(self, worker_id: WorkerId, session: Session) -> bool:
-        """Return whether a load goes on without an assignment."""
+        """Return whether a load continues without an assignment."""
         return (worker_id, session) in self._apart
 
     def left_s(self, worker: WorkerRecord, session: Session, seconds: float, now: float) -> float:
         """Return what is left of a load when a worker turns to the next assignment.
 
-        All of it, unless it goes on already and is not overdue.
+        All of it, unless it is in progress and not overdue.
         """
         known = self._apart.get((worker.id, session))
         if known is None or now > overdue_at(known[0], seconds):

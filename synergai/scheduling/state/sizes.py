@@ -37,7 +37,7 @@ class SessionSizes:
             self._record(worker, each.session, each.bytes)
 
     def remove_worker(self, worker: Worker) -> None:
-        """Forget the sizes on a worker, and those of a class without workers."""
+        """Forget the sizes on a worker, and of a class without workers."""
         del self._by_worker[worker.id]
         self._workers[worker.worker_class] -= 1
         if not self._workers[worker.worker_class]:

@@ -40,7 +40,7 @@ class Variants:
     Attributes:
         is_on: the objective is ``accuracy``.
         engines: engines with variants that the fleet has; empty with other objectives.
-        sharing: those of them that share a worker with others of them.
+        sharing: the variants that share a worker with other variants.
         margins: limits on the variant of a single request.
         rule: returns the number of the variant of a query's front that is used.
     """

@@ -129,7 +129,7 @@ def test_bytes_elements_are_checked_in_every_request() -> None:
         (request(tensor(), raw=(bytes(8), bytes(8))), "2 entries for 1 inputs"),
         (
             request(tensor(contents=InferTensorContents(fp32_contents=[1, 2])), raw=(bytes(8),)),
-            "typed contents beside raw",
+            "typed contents as well as raw",
         ),
         (
             request(tensor(contents=InferTensorContents(fp32_contents=[1]))),

@@ -140,7 +140,7 @@ class Malleable:
     def _preemptible(
         self, workers: Sequence[WorkerRecord], view: View, assigned_by: float
     ) -> set[Lease]:
-        """Return the leases that may be stopped: all those of workers with enough work left."""
+        """Return the leases that may be stopped: all leases of workers with enough work left."""
         now = view.now
         preemptible: set[Lease] = set()
         for worker in workers:
