@@ -194,15 +194,12 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .db file.")],
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
-    salvage: Annotated[
-        bool, typer.Option("--salvage", help="Write what can be read of a damaged dictionary.")
-    ] = False,
 ) -> None:
     """Write the whole dictionary to a new file."""
     from synergai.errors import InvalidInput
-    from synergai.profiles.files import add_to_dictionary, load_dictionary, salvage_dictionary
+    from synergai.profiles.files import add_to_dictionary, load_dictionary
 
-    entries = list((salvage_dictionary if salvage else load_dictionary)(dictionary))
+    entries = list(load_dictionary(dictionary))
     if target.exists():
         if not replace:
             raise InvalidInput(f"{target} already exists; use --replace to replace it")

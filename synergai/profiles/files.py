@@ -70,17 +70,6 @@ def check_dictionary(path: Path) -> DictionaryReport:
         return DictionaryReport(path, fault=str(error))
 
 
-def salvage_dictionary(path: Path) -> ConfigurationDictionary:
-    """Return what can be read of a damaged database."""
-    if not path.is_file():
-        raise NotFound(f"there is no dictionary file {path}")
-    if _suffix(path) not in DATABASE_SUFFIXES:
-        raise InvalidInput(f"{path} is a text file: correct it with an editor")
-    from synergai.profiles.salvage import salvage
-
-    return salvage(path)
-
-
 def add_to_dictionary(
     path: Path,
     entries: Iterable[ProfileEntry],

@@ -97,9 +97,8 @@ class DictionaryDamaged(InvalidInput):
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(
-            f"the dictionary {path} is damaged: {fault}. Replace it by a copy; or write what can "
-            "be read to a new file with 'synergai dictionary export FILE.csv --salvage', move the "
-            "damaged one away and import that file; or move it away and profile again"
+            f"the dictionary {path} is damaged: {fault}. Move it away, and import a copy or "
+            "profile again"
         )
         self.fault = fault
 

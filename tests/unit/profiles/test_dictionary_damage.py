@@ -62,7 +62,7 @@ def test_damage_names_the_file_the_fault_and_the_ways_out(path: Path) -> None:
         with pytest.raises(DictionaryDamaged, match="the checksum of a page is wrong") as raised:
             use(path)
         assert str(path) in str(raised.value)
-        assert "export FILE.csv --salvage" in str(raised.value)
+        assert "import a copy" in str(raised.value)
 
 
 def test_writer_waits_for_another_one_before_it_reads(path: Path) -> None:
@@ -79,24 +79,6 @@ def test_writer_waits_for_another_one_before_it_reads(path: Path) -> None:
         store.put_all([an_entry("waiting")])
         assert waited == [0]
     assert an_entry("waiting") in content(load_dictionary(path))
-
-
-def test_what_can_be_read_is_exported(path: Path, tmp_path: Path) -> None:
-    flip(path, (path.stat().st_size // PAGE // 2) * PAGE + 200)
-    target = tmp_path / "rest.csv"
-    arguments = ["export", str(target), "--dictionary", str(path)]
-    assert isinstance(CliRunner().invoke(app, arguments).exception, DictionaryDamaged)
-    assert CliRunner().invoke(app, [*arguments, "--salvage"]).exit_code == 0
-    rest = content(load_dictionary(target))
-    assert len(ENTRIES) / 2 < len(rest) < len(ENTRIES)
-    assert rest < set(ENTRIES)
-
-
-def test_nothing_to_export_is_said(path: Path, tmp_path: Path) -> None:
-    flip(path, 50)
-    arguments = ["export", str(tmp_path / "rest.csv"), "--dictionary", str(path), "--salvage"]
-    assert "nothing of" in str(CliRunner().invoke(app, arguments).exception)
-    assert not (tmp_path / "rest.csv").exists()
 
 
 def test_check_reports_the_state(path: Path) -> None:
