@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import resource
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +14,8 @@ import psutil
 import pytest
 
 import synergai
+from gateway.admission.connections import connection_limits
+from synergai.runtime.descriptors import MAX_DESCRIPTORS
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.acceptance.frame_flood import KINDS
@@ -28,6 +32,10 @@ INTERVAL_S = 0.01
 P99_S = 0.25
 MEMORY_GROWTH = 1.2
 SETTLE_S = 15.0
+IDLE_CONNECTIONS = 10_000
+IDLE_S = 20.0
+IDLE_BYTES = 40_000
+"""Memory of the gateway for each idle connection."""
 
 
 @contextlib.contextmanager
@@ -147,6 +155,39 @@ async def test_flood_of_frames_delays_no_other_client(
         )
     assert p99 <= FLOOD_P99_S
     assert peak <= PEAK_BYTES
+
+
+@pytest.mark.parametrize("server", ["grpcio", "native"])
+async def test_ten_thousand_idle_connections_delay_no_other_client(
+    tmp_path: Path, server: str
+) -> None:
+    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the gateway's limit
+    room = connection_limits(min(descriptors, MAX_DESCRIPTORS), native=server == "native").clients
+    with running_fleet(tmp_path, server) as fleet:
+        gateway = gateway_process(fleet)
+        async with bystander(fleet) as other:
+            rss = gateway.memory_info().rss
+            command = ("-m", "tests.acceptance.idle_connections", fleet.address)
+            idle = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *(*command, str(IDLE_CONNECTIONS), str(IDLE_S)),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            output, _ = await idle.communicate()
+            opening = sorted(other.latencies)
+        peak = peak_bytes(gateway)
+    found = json.loads(output)
+    expected = min(IDLE_CONNECTIONS, room - 1)
+    each = (peak - rss) / expected
+    p99 = opening[int(0.99 * len(opening))]
+    print(
+        f"{server}: {found['open']:,} connections open, opened in {found['open_s']} s, "
+        f"{each / 1e3:.1f} kB each, {len(opening)} other requests, p99 {p99 * 1e3:.0f} ms, "
+        f"at most {opening[-1] * 1e3:.0f} ms"
+    )
+    assert expected - 2 <= found["open"] <= expected
+    assert p99 <= P99_S
+    assert each <= IDLE_BYTES
 
 
 async def test_ten_thousand_concurrent_requests_get_correct_results(tmp_path: Path) -> None:

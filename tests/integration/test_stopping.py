@@ -1,8 +1,10 @@
-"""SIGTERM while clients send requests as fast as they can."""
+"""Signals to the gateway while clients send requests as fast as they can."""
 
 import asyncio
 import collections
+import contextlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -13,6 +15,7 @@ from synergai.oip import inference_pb2 as oip
 from synergai.testing import LocalFleet
 from tests.calls import raw_unary
 from tests.emulated_engines import write_emulated_engines
+from tests.integration.gateway.conftest import both_servers
 
 ENGINE = EngineName("slow")
 QUERY_S = 0.005
@@ -54,7 +57,7 @@ class Load:
     async def _send(self, channel: grpc.aio.Channel) -> None:
         call = raw_unary(channel, INFER)
         message = ""
-        while "failed to connect" not in message:
+        while "Connection refused" not in message:
             try:
                 await call(self._request, timeout=30)
                 self.answered += 1
@@ -64,19 +67,25 @@ class Load:
                 await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("command", ["gateway", "serve"])
-@pytest.mark.parametrize("server", ["grpcio", "native"])
-async def test_calls_in_flight_are_answered_and_later_ones_can_be_retried(
-    tmp_path: Path, server: str, command: str
-) -> None:
-    models, _ = write_emulated_engines(tmp_path, {ENGINE: QUERY_S})
-    with LocalFleet(tmp_path / "fleet") as fleet:
+@contextlib.contextmanager
+def running_fleet(folder: Path, server: str, command: str) -> Iterator[LocalFleet]:
+    models, _ = write_emulated_engines(folder, {ENGINE: QUERY_S})
+    with LocalFleet(folder / "fleet") as fleet:
         if command == "serve":
             fleet.start_gateway(["--grpc-server", server], models=models)
         else:
             fleet.start_gateway(["--grpc-server", server])
             fleet.start_agent("local", models=models)
         fleet.wait_for_workers(1)
+        yield fleet
+
+
+@pytest.mark.parametrize("command", ["gateway", "serve"])
+@both_servers
+async def test_calls_in_flight_are_answered_and_later_ones_can_be_retried(
+    tmp_path: Path, grpc_server: str, command: str
+) -> None:
+    with running_fleet(tmp_path, grpc_server, command) as fleet:
         load = Load(fleet.address)
         running = asyncio.create_task(load.run())
         await asyncio.sleep(1.0)
@@ -92,3 +101,15 @@ async def test_calls_in_flight_are_answered_and_later_ones_can_be_retried(
         if failure[0] is not grpc.StatusCode.UNAVAILABLE or not failure[1].startswith(REFUSALS)
     ]
     assert not unexpected, load.failures
+
+
+@both_servers
+async def test_calls_to_a_killed_gateway_can_be_retried(tmp_path: Path, grpc_server: str) -> None:
+    with running_fleet(tmp_path, grpc_server, "gateway") as fleet:
+        load = Load(fleet.address)
+        running = asyncio.create_task(load.run())
+        await asyncio.sleep(1.0)
+        fleet.kill("gateway")
+        await asyncio.wait_for(running, 30)
+    assert load.answered
+    assert {code for code, _ in load.failures} == {grpc.StatusCode.UNAVAILABLE}
