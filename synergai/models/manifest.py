@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from synergai.errors import InvalidInput
+from synergai.models.formats.engine_paths import RULE, is_engine_path
 from synergai.models.formats.model_files import (
     DEFINITION_FILE,
     MAX_MODEL_BYTES,
@@ -29,10 +30,8 @@ from synergai.names import validate_name
 MAX_MANIFEST_BYTES: Final = 8 << 20
 MAX_ENGINE_BYTES: Final = 2 * MAX_MODEL_BYTES
 """Limit of the files of a version: the model, its samples and other files of its folder."""
-_MAX_PATH: Final = 1024
-_MAX_DEPTH: Final = 16
-_MAX_NAME_BYTES: Final = 255
-"""Limit of most file systems."""
+_SHOWN: Final = 1024
+"""Characters of a path that an error shows."""
 _FORMAT: Final = 1
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -152,23 +151,11 @@ def check_manifest(manifest: Manifest) -> None:
 
 def _check_path(path: str, paths: set[str]) -> None:
     """Check one path of a manifest with all its paths."""
-    parts = path.split("/")
-    if (
-        len(path) > _MAX_PATH
-        or len(parts) > _MAX_DEPTH
-        or not path.isprintable()
-        or "\\" in path
-        or any(part in ("", ".", "..") or _too_long(part) for part in parts)
-        or parts[0].startswith(".")
-    ):
+    if not is_engine_path(path):
         raise InvalidInput(
-            f"{path[:_MAX_PATH]!r} is not a path of an engine's file: it must be relative and "
-            f"printable, with at most {_MAX_DEPTH} parts, and not hidden"
+            f"{path[:_SHOWN]!r} is not a path of an engine's file: it must be {RULE}"
         )
+    parts = path.split("/")
     for count in range(1, len(parts)):
         if "/".join(parts[:count]) in paths:
             raise InvalidInput(f"the manifest has {path!r} in a folder that is a file")
-
-
-def _too_long(part: str) -> bool:
-    return len(part.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES

@@ -99,9 +99,15 @@ def list_files(model: Path) -> list[Path]:
         if model.suffix != ".onnx":
             return [model]
         try:
-            return [model, *weight_files(model)]
+            weights = weight_files(model)
         except Damaged:  # which is reported where it is loaded
             return [model]
+        if taken := {model.parent / DEFINITION_FILE, model.parent / SAMPLES_FILE} & set(weights):
+            raise InvalidInput(
+                f"{model.name} refers to weights in {min(taken).name!r}, which names another file "
+                "of an engine; export the model with another file for its weights"
+            )
+        return [model, *weights]
     if not is_saved_model(model):
         raise InvalidInput(
             f"the folder {model.name!r} is not a SavedModel: it has no {SAVED_MODEL_FILE}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from google.protobuf.message import DecodeError
 
 from synergai.errors import InvalidInput
+from synergai.models.formats.engine_paths import RULE, is_engine_path
 from synergai.protocol.request_codec import LENGTH_DELIMITED, iter_fields
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _CHILDREN: Final[dict[str, dict[int, str]]] = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
+MAX_WEIGHT_FILES: Final = 9_000
+"""Limit per model: an engine has at most 10,000 files, with its samples and others."""
 _MAX_DEPTH: Final = 100
 """Nesting limit of protobuf parsers."""
 
@@ -52,31 +55,30 @@ def weight_files(model: Path) -> list[Path]:
     """
     stat = model.stat()
     locations = _locations(model, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    if len(locations) > MAX_WEIGHT_FILES:
+        raise InvalidInput(
+            f"{model.name} has its weights in {len(locations):,} files; at most "
+            f"{MAX_WEIGHT_FILES:,} are possible: export it with all of them in one file"
+        )
     folder = model.parent.resolve()
     for location in locations:
         path = PurePosixPath(location)
-        try:
-            exists = (folder / location).is_file()
-            inside = _is_inside(folder / location, folder)
-        except (OSError, ValueError):  # it is too long, or contains a null byte
+        refers = f"{model.name} refers to weights in {location!r}, which"
+        if path.is_absolute() or ".." in path.parts:
+            raise InvalidInput(f"{refers} is outside of its folder")
+        if not is_engine_path(path.as_posix()):
             raise InvalidInput(
-                f"{model.name} refers to weights in {location!r}, which cannot be the name of a "
-                "file; export the model again"
-            ) from None
-        if path.is_absolute() or ".." in path.parts or not inside:
-            raise InvalidInput(
-                f"{model.name} refers to weights in {location!r}, which is outside of its folder"
+                f"{refers} cannot be the name of a file of an engine: it must be {RULE}; export "
+                "the model again"
             )
-        if not exists:
-            raise InvalidInput(
-                f"{model.name} refers to weights in {location!r}, which does not exist; copy that "
-                "file to the model's folder"
-            )
+        file = folder / path
+        if not file.resolve().is_relative_to(folder):
+            raise InvalidInput(f"{refers} is outside of its folder")
+        if not file.exists():
+            raise InvalidInput(f"{refers} does not exist; copy that file to the model's folder")
+        if not file.is_file():  # reading a named pipe would block
+            raise InvalidInput(f"{refers} is not a regular file")
     return [model.parent / location for location in locations]
-
-
-def _is_inside(path: Path, folder: Path) -> bool:
-    return path.resolve().is_relative_to(folder)
 
 
 @lru_cache(maxsize=1024)

@@ -1,7 +1,9 @@
 """Installation of engines, and the commands that add, list and inspect them."""
 
 import errno
+import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +16,9 @@ from synergai.cli.engines import app
 from synergai.domain import TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import ModelDirectory
+from synergai.models.formats import onnx_weights
 from synergai.models.formats.inspect import ModelDescription, describe
-from synergai.models.formats.model_files import digest
+from synergai.models.formats.model_files import DEFINITION_FILE, SAMPLES_FILE, digest
 from synergai.models.installation import add_model, stage_engine, write_definition
 from synergai.models.package import pack
 from synergai.zoo import build as zoo
@@ -220,15 +223,40 @@ def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Pat
         ("missing.bin", "does not exist"),
         ("weights.bin\0", "cannot be the name of a file"),
         (256 * "w", "cannot be the name of a file"),
+        ("weights\n.bin", "cannot be the name of a file"),
+        (".weights.bin", "cannot be the name of a file"),
+        (".", "cannot be the name of a file"),
+        ("engine.toml", "names another file of an engine"),
+        ("samples.npz", "names another file of an engine"),
+        ("pipe", "is not a regular file"),
     ],
 )
 def test_weights_that_are_not_in_the_models_folder_are_rejected(
     tmp_path: Path, model: Path, location: str, reason: str
 ) -> None:
     move_weights(model, location)
-    with pytest.raises(InvalidInput, match=reason):
-        add_model(tmp_path / "models", model)
+    for name in (DEFINITION_FILE, SAMPLES_FILE):
+        (model.parent / name).touch()
+    os.mkfifo(model.parent / "pipe")
+    for use in (partial(add_model, tmp_path / "models", model), partial(pack, model, "plus", 1)):
+        with pytest.raises(InvalidInput, match=reason):
+            use()
     assert left_in(tmp_path / "models") == []
+
+
+def test_model_in_too_many_files_is_rejected(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_weights, "MAX_WEIGHT_FILES", 1)
+    proto = onnx.load_model(model)
+    tensor = proto.graph.initializer[0]
+    tensor.data_location = TensorProto.EXTERNAL
+    for name in ("a.bin", "b.bin"):
+        (model.parent / name).write_bytes(bytes(64))
+        tensor.external_data.add(key="location", value=name)
+    model.write_bytes(proto.SerializeToString())
+    with pytest.raises(InvalidInput, match="weights in 2 files; at most 1 "):
+        add_model(tmp_path / "models", model)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a b", ".hidden"])
