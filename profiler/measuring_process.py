@@ -39,6 +39,8 @@ REPORT_INTERVAL_S: Final = 0.1
 PROBE_QUERIES: Final = 5
 SERVICE_ROUND_S: Final = 0.25
 MIN_SERVICE_S: Final = 1.0
+FALLEN: Final = 0.9
+"""Share of the highest rate below which a larger batch is slower, not only measured so."""
 ACCURACY_CHUNK: Final = 100
 """Samples that run as one range."""
 ACCURACY_S: Final = 60.0
@@ -142,6 +144,11 @@ class SampleRanges(NamedTuple):
     seconds: float
     error: float
 
+    @property
+    def qps(self) -> float:
+        """Queries per second."""
+        return self.queries / self.seconds
+
 
 class Answers(NamedTuple):
     """Answers to labelled samples.
@@ -211,7 +218,6 @@ def _measure(
     plan = MeasurementPlan.probe(
         host, options.queries, options.min_duration, max_batch, accuracy=options.accuracy
     )
-    batch_qps: list[float] = []
     files = MachineFiles(options.root)
     with (
         BackgroundLoad([os.getpid(), host.pid, options.parent]) as background,
@@ -220,9 +226,7 @@ def _measure(
         reporter.send(run_single_stream(host, plan, options.timer, options.output, reporter))
         with MeanPower(files) as power:
             ranges = measure_ranges(host, plan, reporter)
-        for size in batch_sizes(plan.max_batch):
-            in_batches = measure_ranges(host, plan, reporter, batch=size)
-            batch_qps.append(in_batches.queries / in_batches.seconds)
+        batch_qps = measure_batches(host, plan, reporter, ranges.qps)
     right = measure_accuracy(host, plan, reporter, ranges.seconds / ranges.queries)
     return Measured(
         **asdict(monitor.conditions),
@@ -292,6 +296,27 @@ def run_single_stream(
 def batch_sizes(max_batch: int) -> list[int]:
     """Return the batch sizes to measure, beyond single queries."""
     return [1 << power for power in range(1, max_batch.bit_length())]
+
+
+def measure_batches(
+    host: HostClient,
+    plan: MeasurementPlan,
+    reporter: Reporter,
+    single_qps: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[float]:
+    """Return the rates in batches of 2, 4, 8, … queries, up to the first at which they fall.
+
+    Larger batches take longer and gain nothing; they could lack memory, too.
+    """
+    rates: list[float] = []
+    best = single_qps
+    for size in batch_sizes(plan.max_batch):
+        rates.append(measure_ranges(host, plan, reporter, size, clock).qps)
+        if rates[-1] < FALLEN * best:
+            break
+        best = max(best, rates[-1])
+    return rates
 
 
 def measure_ranges(

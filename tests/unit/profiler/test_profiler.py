@@ -16,6 +16,7 @@ from profiler.measuring_process import (
     Reporter,
     batch_sizes,
     measure_accuracy,
+    measure_batches,
     measure_ranges,
 )
 from profiler.messages import MESSAGE_CODEC, Measured, MeasurementFailed, Message, Progress
@@ -184,6 +185,45 @@ class SteadyHost:
         assert count % batch == 0
         self.ranges.append((first, count))
         self.now += count * self._per_query_s
+
+
+class BatchingHost(SteadyHost):
+    """Fake host whose time per query in a batch is given by the batch's size."""
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        super().__init__(0.0)
+        self.sizes: list[int] = []
+        self._seconds = seconds
+
+    def run_samples(self, first: int, count: int = 1, batch: int = 1) -> None:
+        super().run_samples(first, count, batch)
+        self.now += count * self._seconds[batch]
+        if batch not in self.sizes:
+            self.sizes.append(batch)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "measured"),
+    [
+        ({2: 0.008, 4: 0.005, 8: 0.004, 16: 0.003}, [2, 4, 8, 16]),
+        ({2: 0.008, 4: 0.0085, 8: 0.004, 16: 0.004}, [2, 4, 8, 16]),
+        ({2: 0.008, 4: 0.005, 8: 0.006}, [2, 4, 8]),
+        ({2: 0.02}, [2]),
+    ],
+)
+def test_batches_are_measured_until_the_rate_falls(
+    seconds: dict[int, float], measured: list[int]
+) -> None:
+    host = BatchingHost(seconds)
+    reporter = create_autospec(Reporter, instance=True)
+    plan = MeasurementPlan(
+        queries=10, min_duration_s=4.0, per_query_s=0.01, fastest_s=0.01, max_batch=16
+    )
+
+    rates = measure_batches(cast("HostClient", host), plan, reporter, 100.0, lambda: host.now)
+
+    assert host.sizes == measured
+    assert rates == pytest.approx([1 / seconds[size] for size in measured])
 
 
 @pytest.mark.parametrize("batch", [1, 8])
