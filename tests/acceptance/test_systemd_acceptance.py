@@ -51,14 +51,6 @@ def test_installed_unit_of_the_gateway_is_valid(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_an_invalid_unit_is_detected(units: Path) -> None:
-    """Check the method of the test above."""
-    unit = units / "synergai-gateway.service"
-    unit.write_text(unit.read_text().replace("Type=notify", "Type=telepathy"))
-    done = analyze("verify", str(unit))
-    assert "telepathy" in done.stderr
-
-
 @pytest.mark.parametrize("name", [*EXPOSURE, "synergai-power@.service"])
 def test_exposure_of_a_service_is_limited(units: Path, name: str) -> None:
     done = analyze("security", "--offline=true", "--no-pager", str(units / name))
