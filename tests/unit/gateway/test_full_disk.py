@@ -85,8 +85,9 @@ async def until_space(journal: Journal, space: Space) -> None:
 
 
 async def test_full_disk_fails_writes_and_answers_reads_until_there_is_space(
-    journal: Journal, disk: Disk
+    journal: Journal, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     await journal.accept(a_record("a"))
     disk.full = True
     with pytest.raises(StoreFull):
@@ -102,6 +103,9 @@ async def test_full_disk_fails_writes_and_answers_reads_until_there_is_space(
     await until_space(journal, Space.AMPLE)
     await journal.accept(a_record("b"))
     assert not journal.broken.done()
+    full, ample = (record.getMessage() for record in caplog.records if "disk" in record.msg)
+    assert "is full: jobs are refused, accepted ones paused" in full
+    assert "has room again: accepting jobs" in ample
 
 
 async def test_reserve_records_the_progress_of_accepted_jobs(journal: Journal, disk: Disk) -> None:
