@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
+from synergai.simulator.pipelines.accordion_settings import AccordionSettings
 from synergai.simulator.simulator_settings import SimulatorSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from synergai.simulator.results import SimulationResult
     from synergai.simulator.workload import Profile
+
+Result = TypeVar("Result")
 
 
 def simulate(settings: SimulatorSettings) -> None:
@@ -36,27 +39,71 @@ def simulate(settings: SimulatorSettings) -> None:
         _print_tables(settings, results)
 
 
+def accordion(settings: AccordionSettings) -> None:
+    """Compare Accordion and its baselines with the malleable policy.
+
+    Queries with batches arrive at eight execution places, in six streams, each under strict,
+    moderate and relaxed SLOs. Accordion and its baselines run pipelines over places; the malleable
+    policy spreads a batch over places that hold whole engines.
+    """
+    require("numpy")
+    if settings.bounds:
+        require("highspy")
+    from synergai.simulator.pipelines.comparison import compare, run_count
+    from synergai.simulator.pipelines.comparison_table import (
+        FIGURES,
+        bound_rows,
+        rows,
+        schedulers_of,
+    )
+    from synergai.simulator.simulator_settings import parse_seeds
+
+    seeds = parse_seeds(settings.seeds)
+    results = _progress(compare(seeds, bounds=settings.bounds), run_count(seeds))
+    if settings.as_json:
+        print_json(results)
+        return
+    for figure in FIGURES:
+        print_table((figure.title, "stream", *schedulers_of(results)), rows(results, figure))
+    if bounds := bound_rows(results):
+        print_table(("lower bound", "violations (%)"), bounds)
+
+
 app: Final = typer.Typer(rich_markup_mode="rich")
-app.command(
+app.callback(
+    invoke_without_command=True,
     epilog="Example: [bold]synergai simulate --policies synergai,malleable --seeds 0-9 "
     "--sessions warm[/bold]",
 )(settings_command(SimulatorSettings, simulate))
+_pipelines: Final = typer.Typer(
+    help="Compare schedulers of pipelines in virtual time.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+_pipelines.command(
+    epilog="Example: [bold]synergai simulate pipelines accordion --seeds 0-4[/bold]",
+)(settings_command(AccordionSettings, accordion))
+app.add_typer(_pipelines, name="pipelines")
+
+
+@_pipelines.callback()
+def _pipelines_group() -> None:
+    """Compare schedulers of pipelines in virtual time."""
 
 
 def _simulate_all(settings: SimulatorSettings, profile: Profile) -> list[SimulationResult]:
+    from synergai.simulator.sweep import run_count, sweep
+
+    return _progress(sweep(settings, profile), run_count(settings))
+
+
+def _progress(results: Iterator[Result], total: int) -> list[Result]:
+    """Return all results, with a progress bar until the last."""
     from rich.console import Console
     from rich.progress import track
 
-    from synergai.simulator.sweep import run_count, sweep
-
-    results = track(
-        sweep(settings, profile),
-        "simulating",
-        total=run_count(settings),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    return list(results)
+    console = Console(stderr=True)
+    return list(track(results, "simulating", total=total, console=console, transient=True))
 
 
 def _print_tables(settings: SimulatorSettings, results: Sequence[SimulationResult]) -> None:

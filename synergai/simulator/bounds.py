@@ -4,12 +4,14 @@ Time is cut at every arrival and deadline. In each interval a worker divides its
 that have arrived and are not yet due, at their actual rates; a job in time needs all of its
 queries. Jobs may be split and moved freely at no cost, but a worker pays the actual setup once
 per job it runs (cold) or once per engine (warm). No schedule can have fewer violations, even
-with perfect knowledge.
+with perfect knowledge. Workers of one class count as one that is as many times as fast, of which a
+job uses at most as many as it has queries; several of them need resident sessions.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +76,7 @@ def violations_at_least(workload: Workload) -> int:
     intervals = list(pairwise(instants))
     load: dict[tuple[WorkerClass, int], dict[int, float]] = {}
     sessions: dict[tuple[EngineName, WorkerClass], int] = {}
+    workers = Counter(workload.workers.values())
     for job in workload.jobs:
         needs = {in_time[job.id]: float(job.queries)}
         for name in workload.profile.classes:
@@ -81,7 +84,7 @@ def violations_at_least(workload: Workload) -> int:
             parts = {}
             for number, (begins, ends) in enumerate(intervals):
                 if job.arrival <= begins and ends <= job.deadline:
-                    part = program.column(0.0, ends - begins)
+                    part = program.column(0.0, (ends - begins) * min(workers[name], job.queries))
                     parts[part] = 1.0
                     load.setdefault((name, number), {})[part] = 1.0
                     needs[part] = -rate
@@ -90,9 +93,9 @@ def violations_at_least(workload: Workload) -> int:
                     program, workload, job, name, parts, setup_s, load, intervals, sessions
                 )
         program.at_most(0.0, needs)
-    for (_, number), terms in load.items():
+    for (name, number), terms in load.items():
         begins, ends = intervals[number]
-        program.at_most(ends - begins, terms)
+        program.at_most((ends - begins) * workers[name], terms)
     return len(workload.jobs) - math.floor(program.bound() + _TOLERANCE)
 
 
