@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.access.enrolments import EnrolmentStore, sha256
 from gateway.access.table import Worker
 from gateway.access.worker_rules import JoiningWorker, WorkerRules
-from synergai.domain import Engine, EngineName
+from synergai.domain import Engine, EngineName, Variant
 from synergai.errors import PermissionDenied, Unauthenticated
 
 NOW = 1_000_000.0
@@ -144,6 +144,8 @@ async def test_engines_and_digests_are_limited_by_the_row(
     listed, unlisted = replace(engine, digest=DIGEST), replace(engine, digest=OTHER)
     assert rules.engine_fault(worker, listed) == ""
     assert "its file, of SHA-256 bbbb" in rules.engine_fault(worker, unlisted)
+    variants = (Variant(name="full", digest=DIGEST), Variant(name="half", digest=OTHER))
+    assert "of SHA-256 bbbb" in rules.engine_fault(worker, replace(listed, variants=variants))
     other = replace(engine, name="resnet", digest=OTHER)
     assert "does not allow this worker" in rules.engine_fault(worker, other)
     pending = replace(engine, fault="it is being inspected", pending=True)
