@@ -1,5 +1,7 @@
 """Accordion, its baselines, and the execution places that they run on."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from synergai.domain import EngineName
 from synergai.simulator.bounds import violations_at_least
 from synergai.simulator.pipelines.accordion import SCHEDULERS, Accordion
 from synergai.simulator.pipelines.comparison import compare
-from synergai.simulator.pipelines.places import Places
+from synergai.simulator.pipelines.places import Places, WidthScheduler
 from synergai.simulator.pipelines.streams import SLOS, STREAMS, BatchQuery, draw_stream
 from synergai.simulator.pipelines.whole_engines import as_workload, run_whole_engines
 from synergai.simulator.pipelines.widths import PLACES, Widths, measured_widths, widths_of
@@ -30,6 +32,18 @@ def run_accordion(*queries: BatchQuery) -> Places:
     places = Places(TABLES)
     places.run(queries, Accordion())
     return places
+
+
+@dataclass
+class Watched:
+    """Checks after every decision that each place is free or taken by one pipeline."""
+
+    scheduler: WidthScheduler
+
+    def schedule(self, places: Places) -> None:
+        self.scheduler.schedule(places)
+        assert places.free >= 0
+        assert places.free + sum(each.width for each in places.running) == PLACES
 
 
 # --- widths -----------------------------------------------------------------------------
@@ -62,7 +76,7 @@ def test_every_query_ends_once_and_every_place_is_free_afterwards(
     tables = measured_widths()
     queries = draw_stream(stream, slo, seed, tables)
     places = Places(tables)
-    places.run(queries, SCHEDULERS[scheduler]())
+    places.run(queries, Watched(SCHEDULERS[scheduler]()))
     assert sorted(places.ended) == [query.number for query in queries]
     assert places.free == PLACES
     assert not places.waiting
