@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import grpc
+import psutil
 import pytest
 import uvloop
 
@@ -201,6 +202,21 @@ async def test_connections_of_clients_that_read_nothing_are_closed(
         async with echo.channel() as channel:
             call = raw_unary(channel, "/echo/Call")
             assert await call(b"x", timeout=30, wait_for_ready=True) == b"x"
+
+
+async def test_requests_of_a_client_that_ignores_flow_control_are_not_kept(echo: Echo) -> None:
+    # The handler waits for the client to read its responses, and reads no further requests.
+    before = psutil.Process().memory_info().rss
+    requests = http2.message(1, bytes(10_000), last=False) * 10
+    with http2.Http2Connection(echo.address) as connection:
+        connection.send([http2.headers(1, "/echo/Stream")])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for _ in range(1000):
+                await asyncio.to_thread(connection.send, [requests])
+    async with echo.channel() as channel:
+        assert await raw_unary(channel, "/echo/Call")(b"x", timeout=30) == b"x"
+    assert len(echo.callers) < 100
+    assert psutil.Process().memory_info().rss - before < SIZE
 
 
 async def test_silent_connection_is_closed(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
