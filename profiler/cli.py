@@ -38,6 +38,9 @@ def profile(settings: ProfilerSettings) -> None:
     With --search, only those configurations are measured that are needed to find the fastest one
     of each engine and the most efficient ones; the others are predicted.
 
+    With --stages, both sides of every third seam of ONNX engines are measured in turns with the
+    whole engine, which predicts all of their stages.
+
     MLPerf LoadGen issues and times the queries one at a time; where it is not installed, as on
     boards, the built-in timer does.
 
@@ -48,7 +51,7 @@ def profile(settings: ProfilerSettings) -> None:
     import asyncio
     import tempfile
 
-    from profiler.commands import ListedCommand, SearchCommand
+    from profiler.commands import ListedCommand, SearchCommand, StagesCommand
     from profiler.conditions import top_mhz
     from profiler.exclusive import check_not_serving, only_profiler
     from profiler.generators.generator import Machine
@@ -91,7 +94,8 @@ def profile(settings: ProfilerSettings) -> None:
                 _say,
             )
             machine = Machine(modes.modes, offers, settings.cores, top_mhz(files), modes.refused)
-            kind = SearchCommand if settings.search else ListedCommand
+            listed = StagesCommand if settings.stages else ListedCommand
+            kind = SearchCommand if settings.search else listed
             command = kind(settings, machine, origins, measurer)
             measurements = command.run()
     if settings.dry_run:
@@ -99,7 +103,8 @@ def profile(settings: ProfilerSettings) -> None:
     if settings.as_json:
         print_json([measurement_record(measurement) for measurement in measurements])
         return
-    print_measurements(measurements)
+    if measurements:
+        print_measurements(measurements)
     typer.echo(f"dictionary: {settings.dictionary}")
     if command.summary:
         typer.echo(command.summary)

@@ -20,9 +20,11 @@ from profiler.repetition import measure_with_repeats
 from profiler.search_run import SearchRun, make_plan
 from profiler.searched_space import make_space
 from profiler.sessions import configurations, find_engines, sessions_to_measure
+from profiler.stages import StageSetting, measure_stages, measured_cuts
 from synergai.cli.output import format_seconds
 from synergai.domain import EngineName, Session, WorkerClass
-from synergai.errors import EngineUnusable, NotFound
+from synergai.errors import EngineUnusable, InvalidInput, NotFound
+from synergai.models.cutting.stages import cut_engine
 from synergai.profiles.dictionary import (
     DISTURBED,
     MEASURED,
@@ -35,6 +37,7 @@ from synergai.profiles.files import (
     load_dictionary,
 )
 from synergai.runtime.text import counted
+from synergai.versions import is_stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from profiler.measurement import Measurement
     from profiler.measurer import Measurer
     from profiler.profiler_settings import ProfilerSettings
+    from synergai.models.cutting.stages import CutEngine
     from synergai.models.directory import EngineDefinition
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.dictionary import ProfileEntry
@@ -241,6 +245,70 @@ class ListedCommand(_Command):
             return offer_to_repeat(self._settings, disturbed)
         finally:
             self._progress.start()
+
+
+class StagesCommand(ListedCommand):
+    """Measures the parts of engines on both sides of some cuts."""
+
+    def run(self) -> list[Measurement]:
+        """Measure, and add entries of stages to the dictionary."""
+        settings = self._settings
+        sessions = self._sessions()
+        engines = dict.fromkeys(each.engine for each in sessions if not is_stage(each.engine))
+        cut: dict[EngineName, CutEngine] = {}
+        for name in engines:
+            try:
+                cut[name] = cut_engine(settings.models, name)
+            except InvalidInput as error:
+                if settings.engines:
+                    raise
+                self._say(f"left out: {error}")
+        chosen = [
+            each
+            for each in sessions
+            if each.engine in cut
+            and each.configuration.variant in ("", cut[each.engine].definition.variant)
+        ]
+        self._say(
+            ", ".join(
+                f"{name}: {counted(len(measured_cuts(each.cuts)), 'cut')}"
+                for name, each in cut.items()
+            )
+        )
+        if settings.dry_run:
+            return []
+        added = 0
+        with self._progress:
+            for session in chosen:
+                added += self._measure_stages(cut[session.engine], session)
+        self.summary = f"{counted(added, 'entry')} of stages and their engines"
+        return []
+
+    def _measure_stages(self, engine: CutEngine, session: Session) -> int:
+        """Measure in one configuration; return the number of entries added."""
+        configuration = session.configuration
+        known = self._known_entry(session)
+        provider = configuration.execution_provider
+        setting = StageSetting(
+            models=self._settings.models,
+            worker_class=self._worker_class,
+            configuration=configuration,
+            cores=self._settings.cores,
+            provider=self._measurer.provider(provider),
+        )
+        self._measurer.activate(configuration.power_mode)
+        total, added = len(measured_cuts(engine.cuts)), 0
+        with self._following(session) as report:
+            fresh = known if known is not None and self._is_fresh(known) else None
+            for done, entries in enumerate(measure_stages(engine, setting, fresh), 1):
+                add_to_dictionary(
+                    self._settings.dictionary,
+                    entries,
+                    keep_undisturbed=not self._settings.accept_disturbed,
+                )
+                added += len(entries)
+                report(done / total)
+        return added
 
 
 class SearchCommand(_Command):

@@ -80,7 +80,7 @@ class Measurer:
         )
         name = f"{session.engine} with {session.configuration}"
         try:
-            self._activate(mode)
+            self.activate(mode)
             measurement = measure(
                 self._settings.models,
                 session,
@@ -113,7 +113,12 @@ class Measurer:
         self._accuracies[answering] = entry.accuracy, entry.accuracy_samples
         return measurement
 
-    def _activate(self, mode: str) -> None:
+    def provider(self, name: str) -> ProviderChoice | None:
+        """Return the execution provider of a configuration; None for the CPU."""
+        return self._providers.get(name)
+
+    def activate(self, mode: str) -> None:
+        """Switch to a power mode, if it is not in force; empty for a machine without modes."""
         if mode == self._mode:
             return
         if mode:

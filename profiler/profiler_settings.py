@@ -62,6 +62,9 @@ class ProfilerSettings(Settings, frozen=True, kw_only=True):
     search: Annotated[
         bool, "Measure only what is needed to find the best configurations, and predict the others."
     ] = False
+    stages: Annotated[
+        bool, "Measure both sides of every third seam of ONNX engines, to predict their stages."
+    ] = False
     strategy: Annotated[
         str, Checked(STRATEGIES.check), "Strategy of the search: gp, exhaustive, or a plug-in."
     ] = "gp"

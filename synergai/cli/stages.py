@@ -80,7 +80,7 @@ def split(
     of them are added.
     """
     from synergai.cli.self_check import StagedCheck
-    from synergai.models.cutting.stages import split_engine
+    from synergai.models.cutting.stages import cut_engine, split_engine
 
     checks: dict[str, StagedCheck] = {}
 
@@ -88,7 +88,7 @@ def split(
         checks[stage] = StagedCheck(enabled=True)
         checks[stage](directory, stage, description)
 
-    for definition in split_engine(models, name, at, check, replace=replace):
+    for definition in split_engine(cut_engine(models, name), models, at, check, replace=replace):
         checks[definition.name].remember(definition)
         typer.echo(f"{definition.name}: {definition.file}")
         typer.echo(checks[definition.name].result)

@@ -122,6 +122,7 @@ ORDER = {
         "search_run",
         "repetition",
         "measurement_output",
+        "stages",
         "commands",
         "cli",
         "reports",

@@ -64,12 +64,17 @@ def cut_engine(models: Path, name: str) -> CutEngine:
 
 
 def split_engine(
-    models: Path, name: str, tensors: Sequence[str], check: Check, *, replace: bool = False
+    engine: CutEngine,
+    models: Path,
+    tensors: Sequence[str],
+    check: Check,
+    *,
+    replace: bool = False,
 ) -> list[EngineDefinition]:
     """Make the stages of an engine between cuts, and return them; all of them, or none.
 
     Args:
-        name: the engine, or a version of it.
+        models: the model directory that the stages become part of.
         tensors: where to cut, in the order of the data flow; at least one.
         check: called with the directory, the name and the model of each stage; none is installed
             if it raises an error.
@@ -77,7 +82,6 @@ def split_engine(
     """
     if not tensors:
         raise InvalidInput("name at least one tensor to cut the engine at")
-    engine = cut_engine(models, name)
     chosen = select_cuts(engine.cuts, tensors)
     end = len(engine.cuts) + 1
     places = [0, *(cut.position for cut in chosen), end]

@@ -56,7 +56,7 @@ def test_stages_are_engines_with_the_settings_of_their_part(models: Path) -> Non
         assert definition.verified_digest() == model.digest
         checked.append(name)
 
-    stages = split_engine(models, "net", ["t1", "t3"], check)
+    stages = split_engine(cut_engine(models, "net"), models, ["t1", "t3"], check)
     assert [stage.name for stage in stages] == NAMES == checked
     assert not any(stage.fault for stage in stages)
     first, middle, last = stages
@@ -74,8 +74,11 @@ def test_stages_are_engines_with_the_settings_of_their_part(models: Path) -> Non
 
 
 def test_stages_of_the_same_model_have_the_same_digests(models: Path) -> None:
-    first = [s.sha256 for s in split_engine(models, "net", ["t1"], unchecked)]
-    assert first == [s.sha256 for s in split_engine(models, "net", ["t1"], unchecked, replace=True)]
+    first = [s.sha256 for s in split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)]
+    assert first == [
+        s.sha256
+        for s in split_engine(cut_engine(models, "net"), models, ["t1"], unchecked, replace=True)
+    ]
 
 
 def test_no_stage_is_installed_if_one_fails_its_check(models: Path) -> None:
@@ -84,21 +87,21 @@ def test_no_stage_is_installed_if_one_fails_its_check(models: Path) -> None:
             raise InvalidInput("it does not load")
 
     with pytest.raises(InvalidInput, match="it does not load"):
-        split_engine(models, "net", ["t1", "t3"], check)
+        split_engine(cut_engine(models, "net"), models, ["t1", "t3"], check)
     assert [each.name for each in ModelDirectory(models).engines()] == ["net"]
 
 
 def test_an_existing_stage_is_replaced_on_request_only(models: Path) -> None:
-    split_engine(models, "net", ["t1"], unchecked)
+    split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)
     with pytest.raises(InvalidInput, match="with --replace"):
-        split_engine(models, "net", ["t1"], unchecked)
+        split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)
 
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_stages_of_a_former_model_are_faulty(
     models: Path, tmp_path: Path, *, declared: bool
 ) -> None:
-    split_engine(models, "net", ["t1"], unchecked)
+    split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)
     save_model(tmp_path / "other.onnx", "Tanh")
     if declared:
         add_model(models, tmp_path / "other.onnx", name="net", replace=True)
@@ -112,7 +115,7 @@ def test_stages_of_a_former_model_are_faulty(
 
 
 def test_a_directory_needs_no_whole_engine_for_its_stages(models: Path) -> None:
-    split_engine(models, "net", ["t1"], unchecked)
+    split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)
     (models / "net").rename(models.parent / "elsewhere")
     assert not any(each.fault for each in ModelDirectory(models).engines())
 
@@ -131,8 +134,8 @@ def test_versions_have_stages_of_their_own(models: Path, tmp_path: Path) -> None
     save_model(tmp_path / "other.onnx", "Tanh")
     add_model(models, tmp_path / "other.onnx", name="net", version="2")
     stages = [
-        *split_engine(models, "net", ["t1"], unchecked),
-        *split_engine(models, "net/2", ["t1"], unchecked),
+        *split_engine(cut_engine(models, "net"), models, ["t1"], unchecked),
+        *split_engine(cut_engine(models, "net/2"), models, ["t1"], unchecked),
     ]
     assert [each.name for each in stages] == [
         *("net.s0-1", "net.s1-4"),
@@ -142,7 +145,7 @@ def test_versions_have_stages_of_their_own(models: Path, tmp_path: Path) -> None
 
 
 def test_a_stage_and_an_engine_of_another_format_cannot_be_cut(models: Path) -> None:
-    split_engine(models, "net", ["t1"], unchecked)
+    split_engine(cut_engine(models, "net"), models, ["t1"], unchecked)
     with pytest.raises(InvalidInput, match="is a stage"):
         cut_engine(models, "net.s0-1")
     (models / "lite").mkdir()

@@ -1,0 +1,121 @@
+"""Times of stages: the parts of an engine between two of its cuts.
+
+For some cuts, the dictionary has the part before it, the head, and the part behind it, the tail,
+as entries of stages. Together, the two take longer than the whole engine, since runtimes convert
+the layout of a tensor that leaves or enters. This cost of a cut and the times of heads follow for
+the other cuts by interpolation over the estimated work, and those of all stages from both.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+from synergai.errors import NotFound
+from synergai.versions import stage_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.domain import Configuration, EngineName, WorkerClass
+    from synergai.profiles.dictionary import ConfigurationDictionary
+
+
+class StageTime(NamedTuple):
+    """Time of a query of a stage.
+
+    Attributes:
+        measured: whether the dictionary has it; otherwise, it is a prediction.
+    """
+
+    seconds: float
+    measured: bool
+
+
+class StageTimes:
+    """Times of all stages of an engine on a worker class in a configuration.
+
+    Args:
+        works: estimated share of the engine's work before each of its cuts, ascending, 0 to 1.
+
+    Attributes:
+        heads: seconds from the inputs to each cut; the first is 0, the last is the whole engine's.
+        costs: seconds that the parts on both sides of each cut take more than the whole; 0 at the
+            inputs and the outputs.
+
+    Raises:
+        NotFound: the dictionary lacks the engine, or both parts at every cut.
+    """
+
+    def __init__(
+        self,
+        dictionary: ConfigurationDictionary,
+        engine: EngineName,
+        works: Sequence[float],
+        worker_class: WorkerClass,
+        configuration: Configuration,
+    ) -> None:
+        self._dictionary = dictionary
+        self._engine = engine
+        self._worker_class = worker_class
+        self._configuration = configuration
+        self._end = len(works) + 1
+        whole_s = self._seconds(engine)
+        known = {
+            place: (head_s, tail_s)
+            for place in range(1, self._end)
+            if (head_s := self._seconds(stage_name(engine, 0, place))) is not None
+            and (tail_s := self._seconds(stage_name(engine, place, self._end))) is not None
+        }
+        if whole_s is None or not known:
+            raise NotFound(
+                f"the dictionary has no {'entry' if whole_s is None else 'stages'} of {engine!r} "
+                f"on {worker_class} with {configuration}; measure them with 'synergai profile "
+                f"--stages --engines {engine}'"
+            )
+        shares = [0.0, *works, 1.0]
+        places = sorted(known)
+        self.heads = _interpolate(
+            shares,
+            [0, *places, self._end],
+            [0.0, *(known[place][0] for place in places), whole_s],
+        )
+        costs = [sum(known[place]) - whole_s for place in places]
+        # Near the ends, the nearest known cut stands for the others.
+        self.costs = _interpolate(shares, [0, *places, self._end], [costs[0], *costs, costs[-1]])
+        self.costs[0] = self.costs[-1] = 0.0
+
+    def of(self, first: int, last: int) -> StageTime:
+        """Return the time of the stage between two cuts; an entry of it beats a prediction.
+
+        Args:
+            first: number of a cut; 0 for the inputs of the engine.
+            last: number of a later cut; one more than there are for the outputs.
+        """
+        whole = (first, last) == (0, self._end)
+        name = self._engine if whole else stage_name(self._engine, first, last)
+        known = self._seconds(name)
+        if known is not None:
+            return StageTime(known, measured=True)
+        predicted = self.heads[last] - self.heads[first] + self.costs[first]
+        return StageTime(max(0.0, predicted), measured=False)
+
+    def _seconds(self, engine: EngineName) -> float | None:
+        entry = self._dictionary.row(engine, self._worker_class).get(self._configuration)
+        return None if entry is None else 1 / entry.qps
+
+
+def _interpolate(
+    shares: Sequence[float], places: Sequence[int], values: Sequence[float]
+) -> list[float]:
+    """Return a value for each share, given those at some places, the first and last included."""
+    found = []
+    for place, share in enumerate(shares):
+        right = bisect_left(places, place)
+        if places[right] == place:
+            found.append(values[right])
+            continue
+        low, high = shares[places[right - 1]], shares[places[right]]
+        part = (share - low) / (high - low) if high > low else 0.5
+        found.append(values[right - 1] + part * (values[right] - values[right - 1]))
+    return found

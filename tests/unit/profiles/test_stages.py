@@ -1,0 +1,66 @@
+"""Times of stages, from heads and tails in the dictionary."""
+
+import pytest
+
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import NotFound
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.profiles.stages import StageTimes
+
+ENGINE = EngineName("net")
+HERE = WorkerClass("here")
+ONE = Configuration(1)
+WORKS = (0.2, 0.4, 0.6, 0.8)
+
+
+def dictionary(**milliseconds: float) -> ConfigurationDictionary:
+    return ConfigurationDictionary(
+        ProfileEntry(
+            engine=EngineName(name.replace("_", ".", 1).replace("_", "-")),
+            worker_class=HERE,
+            configuration=ONE,
+            qps=1000 / each,
+        )
+        for name, each in milliseconds.items()
+    )
+
+
+def times(**milliseconds: float) -> StageTimes:
+    return StageTimes(dictionary(**milliseconds), ENGINE, WORKS, HERE, ONE)
+
+
+def milliseconds(found: StageTimes, first: int, last: int) -> float:
+    return found.of(first, last).seconds * 1000
+
+
+def test_a_stage_is_the_difference_of_heads_and_the_cost_of_its_first_cut() -> None:
+    found = times(net=100, net_s0_2=40, net_s2_5=62, net_s0_4=82, net_s4_5=21)
+    assert found.costs == pytest.approx([0, 0.002, 0.002, 0.0025, 0.003, 0])
+    assert milliseconds(found, 2, 4) == pytest.approx(82 - 40 + 2)
+    assert not found.of(2, 4).measured
+
+
+def test_heads_that_were_not_measured_follow_from_the_work() -> None:
+    found = times(net=100, net_s0_2=50, net_s2_5=50)
+    assert [each * 1000 for each in found.heads] == pytest.approx(
+        [0, 25, 50, 50 + 50 / 3, 50 + 100 / 3, 100]
+    )
+
+
+def test_a_tail_is_predicted_as_what_the_head_leaves_and_the_cost() -> None:
+    found = times(net=100, net_s0_2=40, net_s2_5=62)
+    assert milliseconds(found, 2, 5) == pytest.approx(62)
+    assert milliseconds(found, 0, 5) == pytest.approx(100)
+    assert found.of(0, 5).measured
+
+
+def test_an_entry_of_the_stage_itself_beats_the_prediction() -> None:
+    found = times(net=100, net_s0_2=40, net_s2_5=62, net_s1_3=7)
+    assert milliseconds(found, 1, 3) == pytest.approx(7)
+    assert found.of(1, 3).measured
+
+
+@pytest.mark.parametrize("known", [{"net_s0_2": 40, "net_s2_5": 62}, {"net": 1, "net_s0_2": 1}])
+def test_without_the_whole_or_any_pair_it_says_what_to_measure(known: dict[str, float]) -> None:
+    with pytest.raises(NotFound, match="synergai profile --stages --engines net"):
+        times(**known)
