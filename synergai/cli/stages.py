@@ -38,8 +38,8 @@ def cuts(
 
     These are the tensors through which all data flows. The work before a cut is an estimate from
     the shapes of the operators. Behind an activation or a pool, a cut is a seam: no runtime
-    computes the operators on both sides as one. At an exact seam, the stages are expected to
-    compute the same bits as the whole engine.
+    computes the operators on both sides as one. At an exact seam, which one operator reads, the
+    stages are expected to compute the same bits as the whole engine.
     """
     from synergai.models.cutting.stages import cut_engine
 

@@ -26,8 +26,9 @@ class Cut(Struct, frozen=True, kw_only=True):
         work: estimated share of the model's computation before it, 0 to 1.
         seam: whether it is behind an activation or a pool, so that no runtime computes the
             operators on both sides as one.
-        exact: whether the two parts are expected to compute the same bits as the whole. At other
-            cuts, runtimes may fuse operators in another way, which changes the last bits.
+        exact: whether the two parts are expected to compute the same bits as the whole: at a seam
+            that one operator reads. Where branches begin, a runtime may fuse their sum with another
+            branch than in the whole, which changes the last bits.
     """
 
     position: int

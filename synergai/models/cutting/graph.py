@@ -31,8 +31,6 @@ _SEAMS: Final = frozenset(
     )
 )
 """Operators that end what a runtime computes as one."""
-_JOINED: Final = frozenset(("Add", "Sum"))
-"""Operators that are fused with the convolution before, on one of their sides."""
 _PER_ELEMENT: Final = 8.0
 """Work to write an element of a result, in products."""
 
@@ -148,7 +146,7 @@ def find_cuts(model: onnx.ModelProto) -> tuple[Cut, ...]:
                 weights_after=before[place].tail,
                 work=round(work[place] / work[-1], 6),
                 seam=seam,
-                exact=seam and not kinds & _JOINED,
+                exact=seam and len(kinds) == 1,
             )
         )
     if not cuts:
@@ -267,12 +265,12 @@ def _work_by_place(
     return found
 
 
-def _readers(model: onnx.ModelProto, graph: Graph, flow: list[int]) -> dict[str, set[str]]:
-    """Return the kinds of operators that read each tensor."""
-    found: dict[str, set[str]] = {}
+def _readers(model: onnx.ModelProto, graph: Graph, flow: list[int]) -> dict[str, list[str]]:
+    """Return the operators that read each tensor, by kind."""
+    found: dict[str, list[str]] = {}
     for number in flow:
         for name in graph.reads[number]:
-            found.setdefault(name, set()).add(model.graph.node[number].op_type)
+            found.setdefault(name, []).append(model.graph.node[number].op_type)
     return found
 
 
