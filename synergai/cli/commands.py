@@ -62,6 +62,10 @@ def settings_command(
 
     def command(ctx: typer.Context, config: Path | None = None, **options: object) -> None:
         if ctx.invoked_subcommand is not None:
+            if config or any(value not in (None, False) for value in options.values()):
+                raise InvalidSettings(
+                    f"options before {ctx.invoked_subcommand!r} have no effect: write them after it"
+                )
             return
         values = {each.name: value for each in shown if (value := options[each.name]) is not None}
         values |= {flag.name: False for flag in flags if options[_negated_name(flag)]}

@@ -87,6 +87,15 @@ def invoke(
     return (seen[0] if seen else Shop()), result.output
 
 
+def test_options_before_a_subcommand_are_refused() -> None:
+    app = typer.Typer()
+    app.callback(invoke_without_command=True)(settings_command(Shop, lambda _shop: None))
+    app.command("close")(lambda: None)
+    assert CliRunner().invoke(app, ["close"]).exit_code == 0
+    refused = CliRunner().invoke(app, ["--listen", "c:3", "close"])
+    assert "options before 'close' have no effect" in str(refused.exception)
+
+
 def test_command_line_wins_over_environment_over_file_over_default(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text('listen = "a:1"\nqueue-bound = 1\ninfeasible = "reject"\n')
