@@ -1,4 +1,4 @@
-"""``synergai experiment``: one of the thesis's experiments, simulated and optionally live."""
+"""``synergai experiment``: one of the thesis's experiments, live and simulated."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _METRICS: Final = (
 def experiment(settings: ExperimentSettings) -> None:
     """Run one of the thesis's experiments and compare a live run with the simulation.
 
-    With --live, the same jobs run through a real gateway and agent processes whose emulated
-    engines take the profile's times divided by --time-scale; the gateway's event log is then
-    replayed. All figures are in the profile's time.
+    The jobs run through a real gateway and agent processes whose emulated engines take the
+    profile's times divided by --time-scale; the gateway's event log is then replayed. All figures
+    are in the profile's time.
     """
     require("numpy")
     from synergai.profiles.files import load_dictionary
@@ -58,13 +58,10 @@ def experiment(settings: ExperimentSettings) -> None:
         sessions=settings.sessions,
         estimate_error=settings.estimate_error,
     )
-    run = simulate(workload, scheduling_settings(settings.policy, options))
-    audit(run)
-    results = {"simulated": summarize(run)}
-    recording = _run_live(settings, workload, options) if settings.live else None
-    if recording is not None:
-        run = recording.run
-        results["live"] = summarize(run)
+    simulated = simulate(workload, scheduling_settings(settings.policy, options))
+    audit(simulated)
+    recording = _run_live(settings, workload, options)
+    results = {"simulated": summarize(simulated), "live": summarize(recording.run)}
     records = {name: result.record() for name, result in results.items()}
     if settings.as_json:
         print_json(records)
@@ -74,16 +71,15 @@ def experiment(settings: ExperimentSettings) -> None:
         require("matplotlib")
         from synergai.simulator.timeline import plot_timeline
 
-        plot_timeline(run, settings.plot)
-    if recording is not None:
-        _check_replay(recording)
-        if not settings.as_json:
-            typer.echo(f"replay: all {recording.events} events reproduce the recorded commands")
+        plot_timeline(recording.run, settings.plot)
+    _check_replay(recording)
+    if not settings.as_json:
+        typer.echo(f"replay: all {recording.events} events reproduce the recorded commands")
 
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 app.command(
-    epilog="Example: [bold]synergai experiment --live --policy malleable --experiment DH-FH "
+    epilog="Example: [bold]synergai experiment --policy malleable --experiment DH-FH "
     "--seed 3 --time-scale 60[/bold]"
 )(settings_command(ExperimentSettings, experiment))
 

@@ -141,7 +141,7 @@ APPLICATIONS: Final = {
     ),
     "experiment": Application(
         "synergai.cli.experiment:app",
-        "Run one of the thesis's experiments, simulated or live.",
+        "Run one of the thesis's experiments, live and simulated.",
         _PREPARE,
         "all",
     ),
