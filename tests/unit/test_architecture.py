@@ -41,6 +41,7 @@ ORDER = {
         "jobs",
         "runtime",
         "profiles",
+        "routes",
         "protocol",
         "scheduling",
         "models",
@@ -140,7 +141,7 @@ APART = {
 }
 """Parts of the library that stand side by side, whatever their order."""
 
-PURE = {"errors", "names", "domain", "jobs", "profiles", "scheduling"}
+PURE = {"errors", "names", "domain", "jobs", "profiles", "routes", "scheduling"}
 IMPURE = {"asyncio", "datetime", "grpc", "random", "socket", "threading", "time", "uvloop"}
 
 

@@ -1,0 +1,137 @@
+"""What a planner of routes has to solve, and what a route is and takes."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+
+from synergai.errors import InvalidInput
+from synergai.routes.links import GATEWAY
+
+if TYPE_CHECKING:
+    from synergai.routes.chain import Chain
+    from synergai.routes.links import Hop, Links
+
+SESSION_PER_WEIGHT: Final = 2.6
+"""Memory of a session per byte of its weights, measured with ONNX Runtime."""
+HOST_BYTES: Final = 58_000_000
+"""Memory of an engine host without a session."""
+
+
+class Leg(NamedTuple):
+    """A stage on a worker: the part of a chain from one place to another."""
+
+    worker: str
+    first: int
+    last: int
+
+
+class Route(Struct, frozen=True):
+    """Legs in the order of the data flow, from the inputs to the outputs, each on its own worker.
+
+    A route of one leg runs the whole engine on one worker.
+    """
+
+    legs: tuple[Leg, ...]
+
+
+class RouteTimes(Struct, frozen=True):
+    """What a route takes, predicted or measured.
+
+    Attributes:
+        stages: seconds of one query in each leg.
+        hops: ways to the first leg, between the legs, and of the results.
+    """
+
+    stages: tuple[float, ...]
+    hops: tuple[Hop, ...]
+
+    @property
+    def latency_s(self) -> float:
+        """Time of one query alone."""
+        return sum(self.stages) + sum(hop.seconds for hop in self.hops)
+
+    @property
+    def interval_s(self) -> float:
+        """Time between two queries of a range, that of the slowest stage or hop."""
+        return max(*self.stages, *(hop.interval_s for hop in self.hops))
+
+    def seconds(self, queries: int) -> float:
+        """Return the time of a range of queries: the first fills the route, the others follow."""
+        return self.latency_s + (queries - 1) * self.interval_s
+
+
+class RouteWorker(Struct, frozen=True):
+    """A worker in the configuration that it would run stages in.
+
+    Attributes:
+        seconds: time of one query in the stage between two places, as ``seconds[first][last]``.
+        budget_bytes: memory that its leg may take.
+    """
+
+    name: str
+    seconds: tuple[tuple[float, ...], ...]
+    budget_bytes: float = math.inf
+
+
+class RouteProblem(Struct, frozen=True, kw_only=True):
+    """A chain, and the workers and links over which it may run.
+
+    Attributes:
+        source: host at which queries arise and to which results return.
+        queries: number of queries: with 1, the latency of a query matters, with more, their end.
+        current: the running route, from which online searches start.
+
+    Raises:
+        InvalidInput: two workers have the same name, or one that of the gateway.
+    """
+
+    chain: Chain
+    workers: tuple[RouteWorker, ...]
+    links: Links
+    source: str = GATEWAY
+    queries: int = 1
+    current: Route | None = None
+
+    def __post_init__(self) -> None:
+        names = [worker.name for worker in self.workers]
+        if len({GATEWAY, *names}) <= len(names):
+            raise InvalidInput(f"workers need names of their own, other than {GATEWAY!r}: {names}")
+
+    def fits(self, worker: RouteWorker, first: int, last: int) -> bool:
+        """Return whether a stage fits into the memory that a worker has for it."""
+        if worker.budget_bytes == math.inf:
+            return True
+        session = SESSION_PER_WEIGHT * self.chain.weights(first, last)
+        return HOST_BYTES + session <= worker.budget_bytes
+
+    def times(self, route: Route) -> RouteTimes:
+        """Return what a route takes by the times of its stages and its links.
+
+        Raises:
+            InvalidInput: the legs are not one row of stages on different workers that they fit.
+        """
+        workers = {worker.name: worker for worker in self.workers}
+        legs, chain = route.legs, self.chain
+        joined = all(before.last == behind.first for before, behind in pairwise(legs))
+        if not (legs and joined and legs[0].first == 0 and legs[-1].last == chain.end):
+            raise InvalidInput(f"a route of {chain.engine} must cover it in order: {legs}")
+        if len({leg.worker for leg in legs}) < len(legs):
+            raise InvalidInput(f"a route uses each worker once: {legs}")
+        for worker, first, last in legs:
+            if worker not in workers:
+                raise InvalidInput(f"a route uses the unknown worker {worker!r}")
+            if not (first < last and self.fits(workers[worker], first, last)):
+                raise InvalidInput(f"stage {first}-{last} does not fit on {worker}")
+        hosts = [self.source, *(leg.worker for leg in legs), self.source]
+        places = [0, *(leg.last for leg in legs)]
+        return RouteTimes(
+            tuple(workers[name].seconds[first][last] for name, first, last in legs),
+            tuple(
+                self.links.hop(source, target, chain.sizes[place])
+                for (source, target), place in zip(pairwise(hosts), places, strict=True)
+            ),
+        )
