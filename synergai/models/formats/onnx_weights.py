@@ -72,7 +72,8 @@ def weight_files(model: Path) -> list[Path]:
                 "the model again"
             )
         file = folder / path
-        if not file.resolve().is_relative_to(folder):
+        # Unlike Path.resolve, this does not fail for a loop of links.
+        if not Path(os.path.realpath(file)).is_relative_to(folder):
             raise InvalidInput(f"{refers} is outside of its folder")
         if not file.exists():
             raise InvalidInput(f"{refers} does not exist; copy that file to the model's folder")

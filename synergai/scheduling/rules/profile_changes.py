@@ -45,12 +45,9 @@ class ProfileChanges:
             )
         if entry is None or self._has_better(entry):
             return
-        engine = entry.engine
-        jobs = self._leases.paced_jobs(engine)
-        self._state.estimator.reset_paces(engine, self._state.fleet.serving(engine), jobs)
-        self._state.fleet.void_absent_paces(engine)
+        self._reset_paces(entry)
         self._state.dictionary.put(entry)
-        self._refresh([engine])
+        self._refresh([entry.engine])
         self._state.commands.append(Learned(entry))
 
     def add(self, event: ProfilesAdded) -> None:

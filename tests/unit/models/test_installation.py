@@ -229,6 +229,7 @@ def test_weights_in_a_second_file_belong_to_the_model(tmp_path: Path, model: Pat
         ("engine.toml", "names another file of an engine"),
         ("samples.npz", "names another file of an engine"),
         ("pipe", "is not a regular file"),
+        ("loop", "does not exist"),
     ],
 )
 def test_weights_that_are_not_in_the_models_folder_are_rejected(
@@ -238,6 +239,7 @@ def test_weights_that_are_not_in_the_models_folder_are_rejected(
     for name in (DEFINITION_FILE, SAMPLES_FILE):
         (model.parent / name).touch()
     os.mkfifo(model.parent / "pipe")
+    (model.parent / "loop").symlink_to("loop")
     for use in (partial(add_model, tmp_path / "models", model), partial(pack, model, "plus", 1)):
         with pytest.raises(InvalidInput, match=reason):
             use()

@@ -591,6 +591,22 @@ def test_new_profile_voids_the_pace_observed_against_the_old_one() -> None:
     assert (FAST_1, DIGITS) not in core.paces
 
 
+def test_profile_measured_on_one_class_leaves_the_paces_of_others() -> None:
+    core = empty_core(make_entry(FAST, 100.0))
+    core.handle(make_worker(FAST), 0.0)
+    [assignment] = dispatched(core.handle(make_job("a", 1000), 0.0))
+    core.handle(AssignmentStarted(assignment.id, 0.0), 0.0)
+    core.handle(QueriesDone(assignment.id, 500), 10.0)
+    core.handle(make_worker(SLOW), 10.0)
+    [probe] = dispatched(core.handle(make_job("b", 16), 10.0))
+    assert probe.probe
+    core.handle(AssignmentStarted(probe.id, 0.0), 10.0)
+    pace = core.paces[FAST_1, DIGITS]
+    commands = core.handle(AssignmentEnded(probe.id, 16, Outcome.COMPLETED), 12.0)
+    assert any(isinstance(command, Learned) for command in commands)
+    assert core.paces[FAST_1, DIGITS] == pace
+
+
 def test_assignment_dispatched_with_a_replaced_profile_teaches_no_pace() -> None:
     core = empty_core(make_entry(FAST, 10.0))
     core.handle(make_worker(FAST), 0.0)
