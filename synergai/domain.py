@@ -100,9 +100,6 @@ def largest_configuration(configurations: Iterable[Configuration]) -> Configurat
 
     That is the one with most threads, and of these the last one. Every engine runs on the CPU, so
     another execution provider is chosen only if there is no such configuration.
-
-    Args:
-        configurations: the available ones, by increasing speed of the power mode; not empty.
     """
     keys = (
         (not one.execution_provider, one.threads, place, one)
@@ -182,9 +179,6 @@ class Variant(Struct, frozen=True, kw_only=True):
         digest: sha256 of the model file, hexadecimal; empty if it is not known.
         accuracy: share of right answers, 0 to 1; 0 if it is not known.
         origin: where `accuracy` comes from.
-
-    Raises:
-        InvalidInput: on construction, if the name or the accuracy is invalid.
     """
 
     name: str
@@ -198,15 +192,7 @@ class Variant(Struct, frozen=True, kw_only=True):
 
 
 def validate_accuracy(accuracy: float, what: str) -> float:
-    """Return `accuracy` if it is a share of right answers.
-
-    Args:
-        accuracy: the share.
-        what: what it is the accuracy of, for the error message.
-
-    Raises:
-        InvalidInput: it is not from 0 to 1, or not a number.
-    """
+    """Return `accuracy` if it is a share from 0 to 1; `what` names it in the error."""
     if not 0 <= accuracy <= 1:
         raise InvalidInput(f"{what} must be from 0 to 1, not {accuracy}")
     return accuracy
@@ -217,9 +203,6 @@ class UnusedVariant(Struct, frozen=True):
 
     Attributes:
         variant: the variant; empty for changed files of the whole engine, whose former ones serve.
-
-    Raises:
-        InvalidInput: on construction, if the name is invalid.
     """
 
     variant: str
@@ -332,11 +315,7 @@ MAX_QUERIES: Final = 1_000_000_000
 
 
 def validate_priority(priority: int) -> None:
-    """Check that a priority is in range.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Check that a priority is in range."""
     if not 0 <= priority <= MAX_PRIORITY:
         raise InvalidInput(f"priority must be from 0 to {MAX_PRIORITY}, not {priority}")
 
@@ -355,9 +334,6 @@ class JobSpec(Struct, frozen=True, kw_only=True):
             has one.
         variant: variant of the engine that all queries use; empty leaves the choice to the gateway.
         min_accuracy: lowest accuracy, 0 to 1, of the variants that may be used.
-
-    Raises:
-        InvalidInput: on construction, if a field is out of range.
     """
 
     engine: EngineName

@@ -33,12 +33,7 @@ class NotFound(SynergaiError):
 
 
 class EngineNotFound(NotFound):
-    """No worker has an engine of this name.
-
-    Args:
-        engine: the name that was asked for.
-        similar: existing names that may have been meant.
-    """
+    """No worker has an engine of this name."""
 
     def __init__(self, engine: str, similar: Sequence[str] = ()) -> None:
         hint = f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
@@ -48,13 +43,7 @@ class EngineNotFound(NotFound):
 
 
 class VersionNotFound(NotFound):
-    """No worker has this version of an engine.
-
-    Args:
-        engine: name of the engine.
-        version: the version that was asked for.
-        versions: versions that there are.
-    """
+    """No worker has this version of an engine."""
 
     def __init__(self, engine: str, version: str, versions: Sequence[str]) -> None:
         super().__init__(
@@ -87,12 +76,7 @@ class WrongState(SynergaiError):
 
 
 class UploadUsed(WrongState):
-    """An upload can be used by one job, and has been.
-
-    Args:
-        upload_id: the upload.
-        job_id: the job that used it; empty if one is just being accepted.
-    """
+    """An upload can be used by one job, and has been; without an id, one is just being accepted."""
 
     def __init__(self, upload_id: str, job_id: str = "") -> None:
         super().__init__(
@@ -161,18 +145,9 @@ class QuotaExceeded(Overloaded):
     """A tenant has used up one of its quotas.
 
     Args:
-        tenant: the tenant; empty is the default one.
-        quota: name of the quota, as in the access table.
-        limit: its limit.
         retry_after_s: seconds after which there is room again; None if that is unknown.
         delay_s: seconds by which servers delay the refusal, since the tenant gets too many.
         asked: what the call asks for, if that alone exceeds the limit.
-
-    Attributes:
-        tenant: as given.
-        quota: name of the quota.
-        retry_after_s: as given.
-        delay_s: as given.
     """
 
     def __init__(

@@ -18,10 +18,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 def validate_name(text: str, kind: str) -> str:
     """Return `text` if it is a valid name, safe in paths and on terminals.
 
-    Args:
-        text: the name.
-        kind: the kind of object that it names, for the error message.
-
     Raises:
         InvalidInput: it is empty, too long, or has characters other than letters, digits, ``._-``.
     """

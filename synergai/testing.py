@@ -62,18 +62,7 @@ def wait_for_port(address: str, timeout_s: float = 20.0) -> None:
 
 
 class LocalFleet:
-    """A gateway and its agents as child processes on loopback ports reserved for them.
-
-    Args:
-        directory: folder of state, logs and ready files; created if it is missing.
-
-    Attributes:
-        gateway: the gateway's process; None before its start.
-        agents: the agents' processes by worker id.
-        address: ``host:port`` for clients.
-        hub_address: ``host:port`` for agents.
-        http_address: ``host:port`` of metrics and health checks.
-    """
+    """A gateway and its agents as child processes on loopback ports reserved for them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -101,7 +90,6 @@ class LocalFleet:
         """Start the gateway, or restart it with the same ports and state.
 
         Args:
-            options: further options of ``synergai gateway`` or ``serve``.
             prefix: command that runs the gateway's command, such as ``nice -n 19``.
             models: model directory of a worker in the gateway's process (``serve``); None for a
                 gateway alone.
@@ -142,10 +130,6 @@ class LocalFleet:
         """Start an agent, or restart it under the same name.
 
         Args:
-            name: the worker's id.
-            models: the model directory.
-            worker_class: the worker class of its dictionary entries.
-            options: further options of ``synergai agent``.
             prefix: command that runs the agent's command, such as ``nice -n 19``.
         """
         self.agents[name] = self._spawn(

@@ -23,11 +23,7 @@ _STAGE: Final = re.compile(r"(?P<engine>.+)\.s[0-9]+-[0-9]+", re.ASCII)
 
 
 def validate_version(text: str) -> str:
-    """Return `text` if it is the version of an engine.
-
-    Raises:
-        InvalidInput: it is not a positive number without leading zeros, of at most 18 digits.
-    """
+    """Return `text` if it is the version of an engine."""
     if not _VERSION.fullmatch(text):
         raise InvalidInput(
             f"{text[:_QUOTED]!r} is not a version: use a number from 1, without leading zeros"
@@ -36,11 +32,7 @@ def validate_version(text: str) -> str:
 
 
 def validate_stored_version(version: int) -> int:
-    """Return `version` if it is the number of an engine's version in the store.
-
-    Raises:
-        InvalidInput: it is not.
-    """
+    """Return `version` if it is the number of an engine's version in the store."""
     if not 1 <= version <= _MAX_STORED_VERSION:
         raise InvalidInput(
             f"a version must be a number from 1 to {_MAX_STORED_VERSION:,}, not {version}"
@@ -88,11 +80,7 @@ def versioned_variant(version: str, variant: str) -> str:
 
 
 def validate_variant(text: str) -> str:
-    """Return `text` if it is the name of a variant.
-
-    Raises:
-        InvalidInput: it is not a valid name, or has a dot, which separates a version from it.
-    """
+    """Return `text` if it is the name of a variant."""
     validate_name(text, "variant name")
     if "." in text:
         raise InvalidInput(f"{text!r} is not a valid variant name: it has a dot")
@@ -109,11 +97,7 @@ def split_variant(text: str) -> tuple[str, str]:
 
 
 def parse_version(text: str) -> tuple[str, str]:
-    """Return version and variant of a text that a client sent, such as ``2`` or ``2.int8``.
-
-    Raises:
-        InvalidInput: it has a dot and is not a version with the name of a variant.
-    """
+    """Return version and variant of a text that a client sent, such as ``2`` or ``2.int8``."""
     if "." not in text:
         return text, ""
     version, variant = split_variant(text)
@@ -140,11 +124,7 @@ def is_selected(engine: str, text: str) -> bool:
 
 
 def validate_engine(text: str) -> EngineName:
-    """Return the engine that `text` names, as ``NAME`` or ``NAME/N``.
-
-    Raises:
-        InvalidInput: the name or the version is invalid.
-    """
+    """Return the engine that `text` names, as ``NAME`` or ``NAME/N``."""
     name, version = split_version(text)
     validate_name(name, "engine name")
     if not _VERSION.fullmatch(version):

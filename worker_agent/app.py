@@ -49,11 +49,7 @@ _log = logging.getLogger(__name__)
 class Agent:
     """A machine's agent. Use it as an async context manager and await `wait_stopped`.
 
-    Args:
-        hub: the way to reach the gateway; by default, over the network.
-
-    Attributes:
-        address: address of its own Open Inference Protocol server; empty if there is none.
+    Its hub is a link within the process, or by default one over the network.
     """
 
     def __init__(self, config: AgentSettings, hub: HubLink | None = None) -> None:

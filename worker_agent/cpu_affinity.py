@@ -44,11 +44,7 @@ def restrict_to(cores: Collection[int]) -> None:
 
 
 def check_thread_counts(threads: Collection[int], cores: Collection[int]) -> None:
-    """Check that there are enough cores for every thread count.
-
-    Args:
-        cores: CPU cores that engines are restricted to; all if empty.
-    """
+    """Check that there are enough cores for every thread count; no `cores` stand for all."""
     most = max(threads, default=0)
     if cores and most > len(cores):
         raise InvalidInput(f"an engine with {most} threads needs {most} cores, not {len(cores)}")

@@ -47,10 +47,6 @@ class Installation:
     """Options of an installation.
 
     Attributes:
-        gateway: the gateway's hub, ``HOST`` or ``HOST:PORT``.
-        worker_id: this worker's name; empty means the host name.
-        power: power mode controller; see ``worker_agent.power.selection``.
-        programs: directory of ``synergai`` and ``synergai-power``.
         keep_settings: whether the settings of an earlier installation, if there is one, take the
             place of the others here.
     """
@@ -146,11 +142,7 @@ def _allowed_modes(power: str, files: MachineFiles) -> Iterator[Step]:
 
 
 def removal_steps(*, purge: bool = False) -> Iterator[Step]:
-    """Yield the steps that remove the agent.
-
-    Args:
-        purge: also remove its settings, state and models.
-    """
+    """Yield the steps that remove the agent; `purge` includes its settings, state and models."""
     yield RunCommand(("systemctl", "disable", "--now", SERVICE, _SOCKET), may_fail=True)
     for name in _UNIT_NAMES:
         yield RemovePath(f"{UNITS}/{name}")

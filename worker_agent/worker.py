@@ -53,18 +53,10 @@ _log = logging.getLogger(__name__)
 class Worker:
     """A worker of this machine.
 
-    Args:
-        start_task: starts a task that the agent owns.
-        on_idle: called whenever it has no more work.
-        on_engine_fault: called with an engine that it has found to be broken.
-        describe_again: returns what tries an engine again whose last load hung or crashed; None if
-            it did not.
-
     Attributes:
         meter: the power meter of the machine; None for a worker that does not report it.
         reconciler: fetches the engines that the gateway places on it, which all workers of the
             machine then have; None for a worker on which none are placed.
-        modes: the same hosts, which switch power modes.
     """
 
     def __init__(

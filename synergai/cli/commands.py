@@ -50,12 +50,6 @@ def settings_command(
     paragraph about environment variables. Register it with
     ``app.command(epilog=…)(settings_command(GatewaySettings, run))``; or with ``app.callback`` and
     ``invoke_without_command=True`` if it has subcommands, for which `run` is not called.
-
-    Args:
-        run: the command's implementation.
-
-    Returns:
-        The command, which raises `InvalidSettings` as ``Settings.load`` does.
     """
     shown = [option for option in options_of(settings).values() if option.description]
     flags = [option for option in shown if option.bare_type is bool]

@@ -24,9 +24,6 @@ def parse_instant(text: str, option: str, now: datetime) -> datetime:
     """Return the instant of a time such as ``18:00``, or of an ISO 8601 date and time.
 
     A time of day is the next one. Times without a zone are local.
-
-    Args:
-        now: the current time, with a zone.
     """
     try:
         if match := _TIME.fullmatch(text.strip()):

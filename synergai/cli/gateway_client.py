@@ -18,13 +18,7 @@ ResultT = TypeVar("ResultT")
 
 
 class GatewayAddress(NamedTuple):
-    """A gateway, as the options of a command name it.
-
-    Attributes:
-        target: its ``host:port``.
-        tls_ca: certificate authority (PEM) of its certificate; None for plaintext.
-        token_file: file with a bearer token; None for that of the environment.
-    """
+    """A gateway, as the options of a command name it."""
 
     target: str
     tls_ca: Path | None = None

@@ -221,7 +221,6 @@ def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int 
     """Print an answer: one table of classes, one of boxes and one of other outputs.
 
     Args:
-        engine: description of the engine; its `postprocess` tells whether it classifies.
         top: number of best classes to show for each row of a 2-D output; None means the usual
             number for an engine that classifies, and the values for any other.
     """

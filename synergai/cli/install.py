@@ -22,11 +22,7 @@ Programs = Annotated[
 
 
 def print_or_execute(steps: Iterable[Step], done: str, *, dry_run: bool) -> None:
-    """Print the steps, or execute them.
-
-    Args:
-        dry_run: print them, even if they could not be executed here.
-    """
+    """Print the steps, even if they could not be executed here, or execute them."""
     from synergai.runtime.installation import execute, find_problem
 
     if not dry_run:

@@ -222,10 +222,6 @@ async def print_accepted(
     """Print the id of a job that runs on without this command; return its status.
 
     The id is alone on standard output, for scripts; the hints are on standard error.
-
-    Args:
-        as_json: whether to print its status as JSON instead.
-        results: directory for its results; None if it has none to fetch.
     """
     if not as_json:
         typer.echo(job.id)

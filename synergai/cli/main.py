@@ -29,13 +29,7 @@ PACKAGES: Final = frozenset(("synergai", "gateway", "worker_agent", "profiler"))
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Location and help of an application's ``typer.Typer``.
-
-    Attributes:
-        entry_point: ``module:attribute``.
-        panel: heading under which the help lists it.
-        extra: the extras that install its dependencies.
-    """
+    """Location and help of an application's ``typer.Typer``."""
 
     entry_point: str
     summary: str

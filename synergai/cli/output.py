@@ -77,7 +77,6 @@ def print_table(
     and pipes get full-width lines.
 
     Args:
-        rows: a cell for each column.
         optional: columns that may be left out, the least important one first.
     """
     cells = [[_to_cell(value) for value in row] for row in rows]

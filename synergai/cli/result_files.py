@@ -35,12 +35,7 @@ _MAX_LISTED: Final = 20
 
 
 class FailureList:
-    """Failed inputs: their number, and the first ones.
-
-    Attributes:
-        count: number of failed inputs.
-        first: positions, names and reasons of the first of them.
-    """
+    """Failed inputs: their number, and the first ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,11 +59,7 @@ class FailureList:
         return [{"index": i, "name": name, "reason": text} for i, name, text in self.first]
 
     def print(self, *, where: str = "") -> None:
-        """Print the failed inputs on standard error; nothing without any.
-
-        Args:
-            where: in which step they were found, unless the list has all steps.
-        """
+        """Print the failed inputs, and where they were found, on standard error."""
         if self.count:
             found = f", found {where}" if where else ""
             typer.echo(f"{counted(self.count, 'input')} failed{found}:", err=True)
@@ -150,11 +141,7 @@ async def fetch_results(
     failures: FailureList,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write the results that the directory does not have yet, shard by shard.
-
-    Args:
-        on_progress: called with the number of results in the shards.
-    """
+    """Write the results that the directory does not have yet, shard by shard."""
     pending = _Pending(directory)
     on_progress(directory.total)
     async with aclosing(job.result_batches(cursor=directory.cursor, follow=follow)) as batches:

@@ -95,12 +95,7 @@ def _print(definition: EngineDefinition) -> None:
 
 
 def accuracy_note(engine: str, without: Sequence[str], variants: Sequence[str]) -> str:
-    """Return what follows from unknown accuracies of variants; empty if nothing does.
-
-    Args:
-        without: the variants without an accuracy.
-        variants: all of them, the first one first.
-    """
+    """Return what follows from variants `without` accuracy; empty if nothing does."""
     if not without or len(variants) < 2:
         return ""
     if len(without) == len(variants):

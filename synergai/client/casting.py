@@ -23,10 +23,6 @@ def cast_inputs(inputs: Mapping[str, ArrayLike], engine: Engine) -> dict[str, Ar
     """Convert values to the dtypes of the engine's inputs; arrays that have them are not copied.
 
     Bytes are passed on as encoded images if the engine decodes them. Otherwise see `cast_value`.
-
-    Raises:
-        InvalidInput: a value names no input, is ragged, or would be changed by the conversion
-            other than by rounding to the nearest floating-point number.
     """
     specs = {spec.name: spec for spec in engine.inputs}
     arrays: dict[str, Array] = {}
@@ -51,10 +47,6 @@ def cast_value(value: ArrayLike, spec: TensorSpec) -> Array:
 
     A value with one dimension less than the input gains a leading batch dimension of 1; a scalar
     becomes a single element. ``BF16`` inputs are arrays of bfloat16 or of its bit patterns.
-
-    Raises:
-        InvalidInput: the conversion would change the value other than by rounding to the nearest
-            floating-point number.
     """
     if spec.datatype == "BF16" and isinstance(value, np.ndarray) and _is_bfloat16(value.dtype):
         return _with_batch(value.view(DTYPES["BF16"]), spec)

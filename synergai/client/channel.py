@@ -32,18 +32,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class GatewayChannel:
-    """A channel to a gateway and the service stubs on it.
-
-    Args:
-        target: ``host:port``, or any other name that gRPC can resolve.
-        max_message_bytes: largest message in either direction.
-        attempts: maximum number of attempts of an idempotent call; 1 disables retries.
-        credentials: TLS credentials; None for plaintext.
-        metadata: credentials of the client, which each call presents.
-
-    Raises:
-        NotSupported: the process was forked from one that has used a client.
-    """
+    """A channel to a gateway and the service stubs on it."""
 
     def __init__(
         self,
@@ -67,11 +56,7 @@ class GatewayChannel:
 
     @cached_property
     def oip(self) -> inference_pb2_grpc.GRPCInferenceServiceAsyncStub:
-        """Stub of the Open Inference Protocol, imported on first use.
-
-        Raises:
-            NotSupported: another library has registered the protocol's messages in this process.
-        """
+        """Stub of the Open Inference Protocol, imported on first use."""
         try:
             from synergai.oip import inference_pb2_grpc
         except TypeError:  # protobuf's "duplicate symbol"
@@ -120,16 +105,7 @@ class GatewayChannel:
         *,
         timeout: float | None = CALL_TIMEOUT_S,  # noqa: ASYNC109 - sent to the server as the deadline
     ) -> ResponseT:
-        """Make an idempotent call, retrying while the gateway is unavailable.
-
-        Args:
-            method: the stub's method.
-            request: the request, sent again on each attempt.
-            timeout: seconds for all attempts together; None means no limit.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
+        """Make an idempotent call, retrying while the gateway is unavailable."""
         return await self.retry(partial(self.call_once, method, request), timeout)
 
     async def retry(
@@ -137,16 +113,7 @@ class GatewayChannel:
         attempt: Callable[[float | None], Awaitable[ResponseT]],
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> ResponseT:
-        """Run `attempt`, with backoff, until it ends with anything but `Unavailable`.
-
-        Args:
-            attempt: called with the remaining seconds; None means no limit.
-            timeout: seconds for all attempts together; None means no limit.
-
-        Raises:
-            DeadlineExceeded: the timeout expired before the next attempt.
-            SynergaiError: the error of the last attempt.
-        """
+        """Run `attempt` with the remaining seconds, until it ends other than by `Unavailable`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         delays = Backoff().delays()
         for number in range(1, self._attempts + 1):
@@ -171,11 +138,7 @@ class GatewayChannel:
         request: RequestT,
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> ResponseT:
-        """Make a call without retries.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
+        """Make a call without retries."""
         self.ensure_open()
         call = method(request, timeout=timeout)
         try:
@@ -188,12 +151,7 @@ class GatewayChannel:
             call.cancel()
 
     def ensure_open(self) -> None:
-        """Check that the client can be used.
-
-        Raises:
-            Cancelled: it has been closed.
-            NotSupported: it was opened by a process that this one was forked from.
-        """
+        """Raise `Cancelled` once the client is closed, and `NotSupported` in a forked process."""
         check_not_forked()
         if self._closed:
             raise Cancelled("the client is closed")

@@ -10,8 +10,10 @@
         async for status in job.watch():
             print(status.queries_done, status.estimated_s)
 
-Calls fail with the errors of ``synergai.errors``. Idempotent calls are retried while the gateway
-is unavailable; submissions are idempotent because each carries an idempotency key.
+Calls fail with the errors of ``synergai.errors``: `NotFound` if there is no such engine, version or
+job, `InvalidInput` for other arguments that are not valid, `Unavailable` without the gateway, and
+others where they are named. Idempotent calls are retried while the gateway is unavailable;
+submissions are idempotent because each carries an idempotency key.
 
 A process can register the protobuf package ``inference`` of the Open Inference Protocol only once.
 Its stubs are imported by the first call that needs them: a process that has imported
@@ -88,15 +90,11 @@ class Client(FleetOperations):
         and the others wait in order of priority and deadline.
 
         Args:
-            engine: name of the engine.
             inputs: a value per input of the engine. Arrays of another dtype, lists and scalars are
                 converted if nothing is lost but the rounding of floating-point numbers, and gain
                 the leading dimension of 1 if they lack it.
             options: `deadline`, `priority`, `outputs`, `version`, `min_accuracy`, `parameters`; see
                 `QueryOptions`. The query is cancelled at its deadline.
-
-        Returns:
-            The engine's outputs as arrays.
 
         Raises:
             InvalidInput: the inputs do not match the engine's.
@@ -141,17 +139,10 @@ class Client(FleetOperations):
         Wrap it in ``contextlib.aclosing`` to end the call when leaving the loop early.
 
         Args:
-            engine: name of the engine.
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
             window: maximum number of queries in flight.
             options: of each query, as for `infer`; the deadline is that of each query, from its
                 arrival at the gateway.
-
-        Yields:
-            A query's outputs, or its error, see `infer`.
-
-        Raises:
-            SynergaiError: the call as a whole failed.
         """
         check_keywords(self.stream, options, QueryOptions.__optional_keys__)
         if window < 1:
@@ -195,8 +186,6 @@ class Client(FleetOperations):
         that cannot be read, or does not suit the engine, fails alone: its result has the error.
 
         Args:
-            engine: name of the engine.
-            queries: number of queries; query *i* is sample *i* modulo the size of the sample set.
             inputs: instead of `queries`, one of the following. A path, directory or pattern, or a
                 list of them: encoded images or texts, rows of .npy, .npz and .parquet files, or
                 manifests. An array, or a mapping of arrays by input name, whose rows are the
@@ -269,15 +258,7 @@ class Client(FleetOperations):
         return JobHandle(self._channel, JobId(job_id), patience=self._patience)
 
     async def jobs(self, states: Sequence[JobState] = (), limit: int = 100) -> list[JobStatus]:
-        """List jobs, newest first.
-
-        Args:
-            states: only jobs in one of these states; all if empty.
-            limit: maximum number of jobs.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
+        """List jobs, newest first."""
         numbers = [jobs_pb2.JobState.ValueType(state.value) for state in states]
         request = jobs_pb2.ListRequest(states=numbers, limit=limit)
         method = self._channel.jobs.List
@@ -297,16 +278,9 @@ class Client(FleetOperations):
         Unlike a submitted job, it is cancelled when the call ends.
 
         Args:
-            engine: name of the engine.
             inputs: iterable, asynchronous or not, of the `inputs` of `infer`.
             queries: number of queries; required if `inputs` has no length.
             options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
-
-        Returns:
-            An asynchronous context manager that starts the job.
-
-        Raises:
-            InvalidInput: a number is out of range or a name is not valid.
         """
         check_keywords(self.run, options, JobOptions.__optional_keys__)
         if queries is None:

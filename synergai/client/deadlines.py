@@ -20,9 +20,6 @@ _NO_LIMIT_S: Final = 10 * 365 * 86400.0
 def normalize_deadline(seconds: float | None) -> float | None:
     """Return a caller's deadline; None if it is too far away to matter.
 
-    Args:
-        seconds: from now; None means no deadline.
-
     Raises:
         DeadlineExceeded: it has passed, as a remaining budget may have.
         InvalidInput: it is not a number.
@@ -43,21 +40,13 @@ def normalize_deadline(seconds: float | None) -> float | None:
 
 
 class Budget:
-    """Time that several calls share.
-
-    Args:
-        seconds: from now; None means no limit.
-    """
+    """Seconds that several calls share; None means no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._ends_at = None if seconds is None else time.monotonic() + seconds
 
     def left(self) -> float | None:
-        """Return the seconds that are left; None without a limit.
-
-        Raises:
-            DeadlineExceeded: there are none.
-        """
+        """Return the seconds that are left; None without a limit."""
         if self._ends_at is None:
             return None
         seconds = self._ends_at - time.monotonic()
@@ -67,11 +56,7 @@ class Budget:
 
 
 def seconds_until(instant: datetime) -> float:
-    """Return the seconds from now to an instant; one without a zone is in local time.
-
-    Raises:
-        DeadlineExceeded: it has passed.
-    """
+    """Return the seconds from now to an instant; one without a zone is in local time."""
     seconds = instant.timestamp() - time.time()
     if seconds <= 0:
         raise DeadlineExceeded(f"{instant:%Y-%m-%d %H:%M:%S} has passed")
@@ -79,11 +64,7 @@ def seconds_until(instant: datetime) -> float:
 
 
 def to_timestamp(instant: datetime) -> Timestamp:
-    """Return an instant as a message; one without a zone is in local time.
-
-    Raises:
-        InvalidInput: it is not a ``datetime``.
-    """
+    """Return an instant as a message; one without a zone is in local time."""
     message = Timestamp()
     try:
         message.FromDatetime(instant.astimezone())

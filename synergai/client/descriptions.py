@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class EngineDescriptions:
-    """Descriptions by engine name. Concurrent calls share one fetch.
-
-    Args:
-        fetch: returns the description of an engine.
-    """
+    """Descriptions by engine name. Concurrent calls share one fetch."""
 
     def __init__(self, fetch: Callable[[str], Awaitable[Engine]]) -> None:
         self._fetch = fetch
@@ -29,16 +25,7 @@ class EngineDescriptions:
         self._waiting: Counter[asyncio.Task[Engine]] = Counter()
 
     async def get(self, name: str, within_s: float | None) -> Engine:
-        """Return the description of an engine, from memory or from the gateway.
-
-        Args:
-            name: name of the engine.
-            within_s: seconds to wait for the gateway; None means no limit.
-
-        Raises:
-            DeadlineExceeded: the gateway took longer.
-            SynergaiError: the fetch failed; the next call tries again.
-        """
+        """Return the description of an engine, from memory or from the gateway."""
         if (known := self._known.get(name)) is not None:
             return known
         task = self._fetches.get(name)

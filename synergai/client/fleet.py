@@ -107,11 +107,7 @@ class WorkerStatus:
 
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
-    """Convert a worker from its message.
-
-    Raises:
-        InvalidInput: a field is not valid.
-    """
+    """Convert a worker from its message."""
     return WorkerStatus(
         id=WorkerId(message.id),
         worker_class=WorkerClass(message.worker_class),

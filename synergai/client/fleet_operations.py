@@ -30,21 +30,13 @@ class FleetOperations(Connection):
     """The calls of `Client` that operate a fleet."""
 
     async def dictionary(self) -> list[ProfileEntry]:
-        """List the entries of the gateway's configuration dictionary.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
+        """List the entries of the gateway's configuration dictionary."""
         method = self._channel.fleet.GetDictionary
         response = await self._channel.call(method, fleet_pb2.GetDictionaryRequest())
         return [profile_entry_from_proto(entry) for entry in response.entries]
 
     async def workers(self) -> list[WorkerStatus]:
-        """List the registered workers.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
+        """List the registered workers."""
         method = self._channel.fleet.ListWorkers
         response = await self._channel.call(method, fleet_pb2.ListWorkersRequest())
         return [worker_from_proto(worker) for worker in response.workers]
@@ -55,27 +47,17 @@ class FleetOperations(Connection):
         This waits while the engine is being inspected.
 
         Args:
-            name: name of the engine, or ``NAME/N`` for version N of it.
             deadline: seconds to wait; by default, long enough for one inspection.
 
         Raises:
             NotFound: there is no such engine.
             DeadlineExceeded: there was no description before the deadline.
-            SynergaiError: the call failed.
         """
         timeout = normalize_deadline(deadline)
         return await self._describe(name, _INSPECTION_S if timeout is None else timeout)
 
     async def ready(self, engine: str = "") -> bool:
-        """Return whether the gateway, or one of its engines, is ready.
-
-        Args:
-            engine: name of the engine, or ``NAME/N`` for version N of it; empty for the gateway
-                itself.
-
-        Raises:
-            SynergaiError: the gateway is reachable, but the call failed.
-        """
+        """Return whether the gateway, or one of its engines, is ready."""
         call, stub = self._channel.call, self._channel.oip
         from synergai.oip import inference_pb2
 
@@ -95,8 +77,6 @@ class FleetOperations(Connection):
         Returns when the first worker is ready.
 
         Args:
-            engine: name of the engine, or ``NAME/N`` for version N of it; a name alone stands for
-                all its versions.
             deadline: seconds to wait for the first worker; loading continues afterwards. None
                 means the gateway's default.
 
@@ -116,10 +96,6 @@ class FleetOperations(Connection):
         """Take an engine out of service until it is loaded again.
 
         Work accepted before is completed; idle sessions are then evicted.
-
-        Raises:
-            NotFound: there is no such engine.
-            SynergaiError: the call failed.
         """
         method = self._channel.oip.RepositoryModelUnload
         from synergai.oip import repository_pb2
@@ -132,10 +108,6 @@ class FleetOperations(Connection):
 
         Workers that offer another one under its name, and were not used for that reason, may then
         serve it.
-
-        Raises:
-            NotFound: there is no such engine.
-            SynergaiError: the call failed.
         """
         method = self._channel.fleet.ForgetEngine
         await self._channel.call(method, fleet_pb2.ForgetEngineRequest(engine=engine))
@@ -158,8 +130,6 @@ class FleetOperations(Connection):
         one. The same version with the same files again changes nothing.
 
         Args:
-            engine: name of the engine.
-            version: its version, from 1.
             manifest: its manifest, see `synergai.models.package.pack`.
             paths: a file with each content of the manifest, by SHA-256.
             place: selectors of the workers that should fetch it, such as ``class=agx-xavier``; by
@@ -167,10 +137,8 @@ class FleetOperations(Connection):
             on_progress: called with the bytes that the store has and those of all files.
 
         Raises:
-            InvalidInput: a name, version, selector or file is not valid.
             Conflict: the version is stored with other files.
             Overloaded: the store has no room for it.
-            SynergaiError: the call failed.
         """
         from synergai.client.store import EnginePush
 
@@ -179,11 +147,7 @@ class FleetOperations(Connection):
         return await push.run(place)
 
     async def stored_engines(self) -> StoreContent:
-        """Return what the gateway's store has, and which workers have fetched it.
-
-        Raises:
-            SynergaiError: the call failed.
-        """
+        """Return what the gateway's store has, and which workers have fetched it."""
         method = self._channel.store.List
         from synergai.client.store import StoreContent, stored_from_proto
         from synergai.v1 import store_pb2
@@ -196,13 +160,7 @@ class FleetOperations(Connection):
         )
 
     async def place_engine(self, engine: str, version: int, place: Sequence[str]) -> StoredEngine:
-        """Change which workers fetch a version; without selectors, all that have its backend.
-
-        Raises:
-            InvalidInput: the version or a selector is not valid.
-            NotFound: the store has no such version.
-            SynergaiError: the call failed.
-        """
+        """Change which workers fetch a version; without selectors, all that have its backend."""
         method = self._channel.store.Place
         from synergai.client.store import stored_from_proto
         from synergai.v1 import store_pb2
@@ -212,16 +170,7 @@ class FleetOperations(Connection):
         return stored_from_proto(await self._channel.call(method, request))
 
     async def remove_engine(self, engine: str, version: int) -> int:
-        """Remove a version from the store and from the workers that have fetched it.
-
-        Returns:
-            The bytes of content that no other version has.
-
-        Raises:
-            InvalidInput: the version is not valid.
-            NotFound: the store has no such version.
-            SynergaiError: the call failed.
-        """
+        """Remove a version from the store and the workers; return the bytes that it freed."""
         method = self._channel.store.Remove
         from synergai.v1 import store_pb2
 
@@ -230,12 +179,7 @@ class FleetOperations(Connection):
         return (await self._channel.call_once(method, request, CALL_TIMEOUT_S)).freed_bytes
 
     async def version_policy(self, engine: str) -> VersionPolicy:
-        """Return which version of an engine requests get that name none, and figures of each.
-
-        Raises:
-            NotFound: there is no such engine.
-            SynergaiError: the call failed.
-        """
+        """Return which version of an engine requests get that name none, and figures of each."""
         method = self._channel.fleet.GetVersionPolicy
         request = fleet_pb2.GetVersionPolicyRequest(engine=engine)
         return version_policy_from_proto(await self._channel.call(method, request))
@@ -248,41 +192,26 @@ class FleetOperations(Connection):
         Returns once a worker has loaded the version. If none can, the rollout is rolled back.
 
         Args:
-            engine: name of the engine.
-            version: the new version.
-            share: share of the requests, 0 to 1.
             deadline: seconds to wait for the first worker; the rollout continues. None
                 means the gateway's default.
 
         Raises:
-            NotFound: there is no such engine, or not this version of it.
             InvalidInput: the share is invalid, or there is no other version.
             Conflict: a rollout to another version is under way.
             EngineUnusable: no worker can load the version.
-            SynergaiError: the call failed.
         """
         rollout = fleet_pb2.Rollout(version=version, share=share)
         change = fleet_pb2.SetVersionPolicyRequest(engine=engine, rollout=rollout)
         return await self._set_version_policy(change, deadline)
 
     async def promote(self, engine: str) -> VersionPolicy:
-        """End a rollout: all requests that name no version get the new one.
-
-        Raises:
-            InvalidInput: there is no rollout.
-            SynergaiError: the call failed.
-        """
+        """End a rollout: all requests that name no version get the new one."""
         return await self._set_version_policy(
             fleet_pb2.SetVersionPolicyRequest(engine=engine, promote=True)
         )
 
     async def roll_back(self, engine: str) -> VersionPolicy:
-        """End a rollout: all requests that name no version get the old one.
-
-        Raises:
-            InvalidInput: there is no rollout.
-            SynergaiError: the call failed.
-        """
+        """End a rollout: all requests that name no version get the old one."""
         return await self._set_version_policy(
             fleet_pb2.SetVersionPolicyRequest(engine=engine, roll_back=True)
         )
@@ -292,15 +221,8 @@ class FleetOperations(Connection):
     ) -> VersionPolicy:
         """Give all requests that name no version this one, once a worker has loaded it.
 
-        Args:
-            engine: name of the engine.
-            version: the version; empty for the highest usable one, the default.
-            deadline: seconds to wait for the first worker; None means the gateway's default.
-
         Raises:
-            NotFound: there is no such engine, or not this version of it.
             EngineUnusable: no worker can load the version.
-            SynergaiError: the call failed.
         """
         change = fleet_pb2.SetVersionPolicyRequest(engine=engine)
         if version:

@@ -13,9 +13,6 @@ def check_not_forked() -> None:
 
     The threads and event loops of gRPC and of `SyncClient` do not survive a fork: calls of the
     child would never return.
-
-    Raises:
-        NotSupported: the process was forked from one that has used a client.
     """
     if is_forked():
         raise NotSupported(

@@ -30,11 +30,7 @@ _END: Final[Any] = object()
 
 
 class InputSource(Protocol):
-    """Inputs in a stable order.
-
-    Attributes:
-        inputs: their number; None if it is unknown.
-    """
+    """Inputs in a stable order; their number is None if it is unknown."""
 
     @property
     def inputs(self) -> int | None:
@@ -53,13 +49,7 @@ JobInputs: TypeAlias = (
 
 
 async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSource:
-    """Return the source of a job's inputs; files are listed in a thread.
-
-    Raises:
-        InvalidInput: there are none, or they do not suit the engine.
-        OSError: a directory cannot be read.
-        NotSupported: a library of the extra ``data`` is missing.
-    """
+    """Return the source of a job's inputs; files are listed in a thread."""
     match inputs:
         case InputInventory() | ArraySource() | IterableSource() | AsyncSource():
             return inputs
@@ -86,12 +76,7 @@ async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSou
 
 
 def take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> InputInventory:
-    """List the inputs in files.
-
-    Raises:
-        SynergaiError: see `InputInventory.scan`.
-        OSError: a directory cannot be read.
-    """
+    """List the inputs in files."""
     inventory = InputInventory(patterns, engine, limit=limit)
     try:
         for _ in inventory.scan():
@@ -103,11 +88,7 @@ def take_inventory(patterns: Sequence[str], engine: Engine, limit: int) -> Input
 
 
 class ArraySource:
-    """Rows of arrays, one array for each input of the engine.
-
-    Raises:
-        InvalidInput: the arrays do not suit the engine.
-    """
+    """Rows of arrays, one array for each input of the engine."""
 
     def __init__(self, arrays: Mapping[str, Any], engine: Engine) -> None:
         self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
@@ -183,16 +164,8 @@ async def read_messages(
 ) -> AsyncGenerator[UploadMessage, None]:
     """Yield the messages of a source's inputs that are not stored yet.
 
+    To `compare`, the others are read as well; `Conflict` is raised if something else is stored.
     Iterables that are not asynchronous are advanced in a thread, as they may read files.
-
-    Args:
-        source: the inputs.
-        encoder: encodes them.
-        stored: what is stored.
-        compare: whether to read the first inputs as well, and compare them with what is stored.
-
-    Raises:
-        Conflict: something else is stored.
     """
     builder = MessageBuilder(encoder, stored.stored)
     items = source.read(0 if compare else stored.stored)

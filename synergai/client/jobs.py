@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class JobHandle:
-    """Reference to a job at the gateway; created by ``Client.submit`` and ``Client.job``."""
+    """Reference to a job at the gateway; created by ``Client.submit`` and ``Client.job``.
+
+    Its calls raise `NotFound` if the gateway does not know the job, or no longer does.
+    """
 
     def __init__(self, channel: GatewayChannel, job_id: JobId, *, patience: float) -> None:
         self.id = job_id
@@ -35,12 +38,7 @@ class JobHandle:
         return f"JobHandle({self.id!r})"
 
     async def status(self) -> JobStatus:
-        """Return the job's current status.
-
-        Raises:
-            NotFound: the gateway does not know the job, or no longer does.
-            SynergaiError: the call failed.
-        """
+        """Return the job's current status."""
         request = jobs_pb2.GetRequest(job_id=self.id)
         return job_status_from_proto(await self._channel.call(self._channel.jobs.Get, request))
 
@@ -49,14 +47,6 @@ class JobHandle:
 
         Submitted jobs survive a restart of their gateway, and so does the watch: it reconnects
         while the gateway is unavailable, for up to the client's `patience`.
-
-        Yields:
-            The job's status; the last one has ended.
-
-        Raises:
-            NotFound: the gateway does not know the job.
-            Unavailable: the gateway was unavailable for longer than `patience`.
-            SynergaiError: the call failed.
         """
         delays = Backoff().delays()
         unavailable_since: float | None = None
@@ -90,9 +80,6 @@ class JobHandle:
         """Wait for the job to end, in any state, and return its final status.
 
         See ``JobStatus.raise_unless_succeeded``.
-
-        Raises:
-            SynergaiError: see `watch`.
         """
         statuses = self.watch()
         try:
@@ -109,9 +96,6 @@ class JobHandle:
         Inputs that failed are among them, with their `error`. Results can be read while the job
         runs, any number of times, until the gateway deletes them. Like `watch`, it reconnects.
 
-        Args:
-            follow: wait for further results until the job has ended.
-
         Yields:
             The position of the input, and its result.
 
@@ -119,8 +103,6 @@ class JobHandle:
             Cancelled, Overloaded, DeadlineExceeded: with `follow`, after the last result: the job
                 was cancelled, was rejected or expired, so that results are missing.
             NotFound: the gateway does not know the job, or no longer has its results.
-            Unavailable: the gateway was unavailable for longer than `patience`.
-            SynergaiError: the call failed.
         """
         batches = self.result_batches(follow=follow)
         try:
@@ -144,11 +126,6 @@ class JobHandle:
         )
 
     async def cancel(self) -> JobStatus:
-        """Stop the job at its next query; completed queries are kept.
-
-        Raises:
-            NotFound: the gateway does not know the job.
-            SynergaiError: the call failed.
-        """
+        """Stop the job at its next query; completed queries are kept."""
         request = jobs_pb2.CancelRequest(job_id=self.id)
         return job_status_from_proto(await self._channel.call(self._channel.jobs.Cancel, request))

@@ -36,8 +36,6 @@ class DuplexCall(Generic[RequestT, ResponseT]):
     Iterating over it yields the responses, and raises the error that the call ended with.
 
     Args:
-        channel: the gateway's.
-        call: the call.
         requests: requests to write; the call is half-closed after the last one. If it raises, the
             call is cancelled and reading raises the same exception.
     """
@@ -53,12 +51,7 @@ class DuplexCall(Generic[RequestT, ResponseT]):
         self._writer = asyncio.create_task(write_all(self._call, requests))
 
     async def __aiter__(self) -> AsyncIterator[ResponseT]:
-        """Yield the responses.
-
-        Raises:
-            SynergaiError: the call failed.
-            Exception: making a request failed.
-        """
+        """Yield the responses; raise the error of the call, or of making a request."""
         try:
             async for message in self._call:
                 yield message
@@ -90,16 +83,9 @@ class QueryMultiplexer:
     """One call of ModelStreamInfer that carries concurrent queries, correlated by request id.
 
     Args:
-        channel: the gateway's.
-        window: maximum number of queries in flight, announced to the gateway.
-        requests: requests to write; each must be passed to `expect` first.
         cancellable: queries may be cancelled, so that replies to unknown ids are ignored; a reply
             without an id then ends the call. Otherwise, an unknown id ends the call, and a reply
             without an id answers the oldest query, as servers that omit ids answer in order.
-
-    Attributes:
-        failure: the exception that the call ended with, if any.
-        reader: the task that reads the call; it is done when the call has ended.
     """
 
     def __init__(

@@ -20,9 +20,6 @@ class PrioritySemaphore:
 
     A gateway rejects queries beyond its capacity, so a client with ten thousand queries keeps
     most of them waiting here, at a few hundred bytes each.
-
-    Args:
-        limit: maximum number of concurrent holders.
     """
 
     def __init__(self, limit: int) -> None:
@@ -34,18 +31,7 @@ class PrioritySemaphore:
     async def acquire(
         self, priority: int, seconds: float | None
     ) -> AsyncGenerator[float | None, None]:
-        """Hold a slot for the duration of the block; yield what remains of `seconds`.
-
-        Args:
-            priority: 0 (default) to 9 (most urgent).
-            seconds: until the deadline; None means no deadline.
-
-        Yields:
-            The seconds until the deadline; None without one.
-
-        Raises:
-            DeadlineExceeded: the deadline passed before a slot was free.
-        """
+        """Hold a slot for the duration of the block; yield what remains of `seconds`."""
         remaining = seconds
         if self._free and not self._waiters:
             self._free -= 1

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class InputConverter:
-    """Converts values to the arrays that an engine takes.
-
-    Args:
-        descriptions: the engines' inputs, which are asked for once.
-    """
+    """Converts values to the arrays that an engine takes."""
 
     def __init__(self, descriptions: EngineDescriptions) -> None:
         self._descriptions = descriptions
@@ -38,15 +34,6 @@ class InputConverter:
 
         Arrays are passed on as they are if the engine's description cannot be read, so that the
         query itself says why.
-
-        Args:
-            engine: name of the engine.
-            inputs: a value per input.
-            within_s: time to wait for the engine's description, in seconds; None means no limit.
-
-        Raises:
-            InvalidInput: a value does not suit its input.
-            SynergaiError: the engine's description cannot be read.
         """
         # Imported late: submitting and watching jobs needs no NumPy.
         import numpy as np
@@ -75,18 +62,7 @@ class InputConverter:
     ) -> Inputs | None:
         """Convert values that the gateway has refused by the engine's present description.
 
-        Args:
-            engine: name of the engine.
-            inputs: a value per input.
-            within_s: time to wait for the description, in seconds; None means no limit.
-
-        Returns:
-            The converted values; None if the engine still has the same inputs, so that the values
-            are at fault.
-
-        Raises:
-            InvalidInput: a value does not suit its input.
-            SynergaiError: the engine's description cannot be read.
+        None if the engine still has the same inputs, so that the values are at fault.
         """
         before = self._descriptions.known(engine)
         self.forget(engine)
@@ -148,11 +124,7 @@ class JobOptions(TypedDict, total=False):
 def check_keywords(
     call: Callable[..., object], options: Mapping[str, object], known: frozenset[str]
 ) -> None:
-    """Check the names of a call's options as Python does those of other keywords.
-
-    Raises:
-        TypeError: the call has no such option.
-    """
+    """Check the names of a call's options as Python does those of other keywords."""
     if options.keys() <= known:
         return
     import inspect  # only needed for this message
@@ -172,12 +144,7 @@ def request_builder(
     min_accuracy: float = 0.0,
     parameters: Parameters | None = None,
 ) -> Callable[[Inputs], inference_pb2.ModelInferRequest]:
-    """Return a function that makes a request from a query's inputs; see `QueryOptions`.
-
-    Raises:
-        InvalidInput: an option is out of range.
-        DeadlineExceeded: the deadline has passed.
-    """
+    """Return a function that makes a request from a query's inputs; see `QueryOptions`."""
     name, _, version = with_version(engine, version).partition("/")
     outputs = output_names(outputs)
     timeout = normalize_deadline(deadline)
@@ -209,11 +176,7 @@ def output_names(outputs: Sequence[str]) -> Sequence[str]:
 
 
 def with_version(engine: str, version: str) -> str:
-    """Return ``NAME/N``, which `engine` may be already, or the name alone without a version.
-
-    Raises:
-        InvalidInput: both name different versions.
-    """
+    """Return ``NAME/N``, which `engine` may be already, or the name alone without a version."""
     name, _, own = engine.partition("/")
     if own and version not in ("", own):
         raise InvalidInput(f"engine {engine!r} is not of version {version!r}; omit one of them")
@@ -232,11 +195,7 @@ def job_spec(
     min_accuracy: float = 0.0,
     max_failures: int | None = None,
 ) -> JobSpec:
-    """Return the specification of a job; see `JobOptions`.
-
-    Raises:
-        InvalidInput: a number is out of range or a name is not valid.
-    """
+    """Return the specification of a job; see `JobOptions`."""
     name, _, version = with_version(engine, version).partition("/")
     version, variant = parse_version(version)
     return JobSpec(

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResultBatch:
-    """Consecutive results.
-
-    Attributes:
-        results: the results, in the order in which they were stored.
-        cursor: where the results continue after them.
-    """
+    """Consecutive results, and the cursor where the results continue after them."""
 
     results: list[JobResult]
     cursor: int
@@ -37,20 +32,7 @@ class ResultBatch:
 async def read_batches(
     channel: GatewayChannel, job_id: str, *, cursor: int, follow: bool, patience: float
 ) -> AsyncGenerator[ResultBatch, None]:
-    """Yield the results of a job from `cursor` on.
-
-    Args:
-        channel: the gateway's.
-        job_id: the job.
-        cursor: where to begin; 0 is the first result.
-        follow: wait for further results until the job has ended.
-        patience: seconds for which it outlasts an unavailable gateway.
-
-    Raises:
-        NotFound: the gateway does not know the job, or no longer has its results.
-        Unavailable: the gateway was unavailable for longer than `patience`.
-        SynergaiError: the call failed.
-    """
+    """Yield the results of a job from `cursor` on."""
     delays = Backoff().delays()
     unavailable_since: float | None = None
     while True:

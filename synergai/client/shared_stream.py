@@ -32,13 +32,7 @@ large ones do not block the stream. Just below the smallest message limit of a g
 
 
 class SharedStream:
-    """Sends single queries over one stream and reopens the stream after it breaks.
-
-    Args:
-        channel: the gateway's.
-        max_message_bytes: largest request of the channel.
-        in_flight: maximum number of queries in flight.
-    """
+    """Sends single queries over one stream and reopens the stream after it breaks."""
 
     def __init__(self, channel: GatewayChannel, max_message_bytes: int, in_flight: int) -> None:
         self._channel = channel
@@ -56,10 +50,6 @@ class SharedStream:
 
         Args:
             request: its id and its parameter ``timeout`` are overwritten.
-            timeout: seconds for all attempts together; None means no limit.
-
-        Raises:
-            SynergaiError: the query failed, or the gateway could not be reached.
         """
         if request.ByteSize() > self._max_streamed_bytes:
             method = self._channel.oip.ModelInfer
@@ -108,12 +98,7 @@ class _Query:
 
 
 class QueryStream:
-    """One open stream of single queries, each with its own deadline.
-
-    Args:
-        channel: the gateway's.
-        in_flight: maximum number of queries in flight.
-    """
+    """One open stream of single queries, each with its own deadline."""
 
     def __init__(self, channel: GatewayChannel, in_flight: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -140,10 +125,6 @@ class QueryStream:
 
         Args:
             request: its id and its parameter ``timeout`` are overwritten.
-            timeout: seconds until the deadline; None means no limit.
-
-        Raises:
-            DeadlineExceeded: there was no reply before the deadline.
         """
         reply = self._multiplexer.expect(request)
         deadline = None if timeout is None else self._loop.time() + timeout

@@ -51,10 +51,7 @@ class PlacedEngine:
     """A version of an engine that is placed on a worker.
 
     Attributes:
-        engine: name of the engine.
-        version: its version.
         digest: SHA-256 of its manifest.
-        state: what the worker has made of it.
         received: bytes that the worker has.
         size: bytes of its files.
         fault: why the worker does not have it; empty if nothing is wrong.
@@ -74,15 +71,10 @@ class StoredEngine:
     """A version of an engine in the gateway's store.
 
     Attributes:
-        engine: name of the engine.
-        version: its version.
         digest: SHA-256 of its manifest.
-        model_sha256: digest of its model, as of served engines.
-        backend: backend that it needs.
         size: bytes of its files.
         placement: selectors of the workers that fetch it; none for all with the backend.
         pushed_at: when it was pushed, in ISO 8601.
-        pushed_by: name of the client that pushed it.
         workers: what the connected workers have made of it, by worker id.
         fault: why it cannot be fetched; empty if it can.
     """
@@ -105,7 +97,6 @@ class StoreContent:
     """Content of a store.
 
     Attributes:
-        engines: its versions, by engine and version.
         used_bytes: bytes of its content, which versions may share.
         budget_bytes: limit of these; 0 for none.
     """
@@ -146,16 +137,7 @@ def stored_from_proto(message: store_pb2.StoredEngine) -> StoredEngine:
 
 
 class EnginePush:
-    """A version of an engine on its way to a gateway's store.
-
-    Args:
-        channel: channel to the gateway.
-        engine: name of the engine.
-        version: its version.
-        manifest: its manifest.
-        paths: a file with each content of the manifest, by SHA-256.
-        on_progress: called with the bytes that the store has and those of all files.
-    """
+    """A version of an engine on its way to a gateway's store."""
 
     def __init__(
         self,
@@ -180,9 +162,6 @@ class EnginePush:
 
         Content that the store has is not sent. If the connection is lost, the upload continues
         where it stopped.
-
-        Raises:
-            SynergaiError: the push failed; the next one continues it.
         """
         digest = await self._upload_all(placement)
         request = store_pb2.PublishRequest(

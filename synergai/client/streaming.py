@@ -44,9 +44,6 @@ class InferResult:
     Attributes:
         outputs: arrays by output name, with the engine's dtypes and shapes; read-only views of
             the received bytes.
-        engine: name of the engine.
-        version: the engine's version.
-        parameters: the response's parameters.
         error: why the query of a stream failed; it has no outputs then.
     """
 
@@ -63,11 +60,7 @@ class InferResult:
 
 
 def parse_response(response: inference_pb2.ModelInferResponse) -> InferResult:
-    """Convert a response of the protocol.
-
-    Raises:
-        InvalidInput: its data do not match their datatypes and shapes.
-    """
+    """Convert a response of the protocol."""
     from synergai.protocol import arrays
 
     return InferResult(
@@ -94,21 +87,7 @@ async def stream_queries(
     make_request: Callable[[Inputs], Awaitable[Request]],
     window: int,
 ) -> AsyncGenerator[InferResult, None]:
-    """Yield the result of each query, in the order of `inputs`.
-
-    Args:
-        channel: the gateway's.
-        inputs: one mapping of inputs per query.
-        make_request: makes a request from a query's inputs; the query fails if these are invalid.
-        window: maximum number of queries in flight.
-
-    Yields:
-        The query's result; a failed one has its error.
-
-    Raises:
-        SynergaiError: the call failed as a whole.
-        Exception: iterating over `inputs` failed.
-    """
+    """Yield the result of each query, in the order of `inputs`; a failed one has its error."""
     slots = asyncio.Semaphore(window)
     # In the order of the inputs; bounded by the slots. None follows the end of the call.
     replies: asyncio.Queue[asyncio.Future[Reply] | InvalidInput | None] = asyncio.Queue()
@@ -200,11 +179,7 @@ class JobRun:
         await self._call.close()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, InferResult]]:
-        """Yield each query's index and result as they arrive, in any order.
-
-        Raises:
-            SynergaiError: the job did not succeed, or its call failed.
-        """
+        """Yield each query's index and result as they arrive, in any order."""
         try:
             async for message in self._messages:
                 if message.HasField("job"):
@@ -225,11 +200,7 @@ class JobRun:
         return job_status_from_proto(message.job)
 
     async def results(self) -> list[InferResult]:
-        """Return all results, in the order of the queries.
-
-        Raises:
-            SynergaiError: the job did not succeed, or its call failed.
-        """
+        """Return all results, in the order of the queries."""
         results = {index: result async for index, result in self}
         return [results[index] for index in sorted(results)]
 

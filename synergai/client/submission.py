@@ -46,25 +46,9 @@ async def submit_inputs(
     patience: float,
     on_progress: Callable[[UploadProgress], None],
 ) -> str:
-    """Upload inputs, submit a job over them and return its id.
+    """Upload inputs, submit a job over them and return its id; see `Client.submit`.
 
-    Args:
-        channel: the gateway's.
-        engine: the engine.
-        inputs: see `Client.submit`.
-        make_spec: returns the job's specification for a number of inputs and an upload.
-        by: the deadline, if it is an instant.
-        outputs: names of the requested outputs; all if empty.
-        idempotency_key: of the submission, and of the upload.
-        max_input_bytes: largest input.
-        patience: seconds for which the upload outlasts an unavailable gateway.
-        on_progress: called with the progress of the upload.
-
-    Raises:
-        InvalidInput: there are no inputs, or they do not suit the engine.
-        IdempotencyConflict: the key was used for other inputs or another specification.
-        SynergaiError: a call failed.
-        Exception: reading the inputs failed.
+    `make_spec` returns the job's specification for a number of inputs and an upload.
     """
     upload_id = upload_id_for(idempotency_key)
     make_spec(0, upload_id)  # raises for an invalid specification before anything is read

@@ -187,11 +187,7 @@ class SyncClient:
 
 
 class SyncJobHandle:
-    """Reference to a job at the gateway; has the methods of `JobHandle`, which block.
-
-    Attributes:
-        id: the job's id.
-    """
+    """Reference to a job at the gateway; has the methods of `JobHandle`, which block."""
 
     def __init__(self, loop: LoopThread, handle: JobHandle) -> None:
         self._loop = loop
@@ -216,12 +212,7 @@ class LoopThread:
         threading.Thread(target=self._loop.run_forever, name="synergai-client", daemon=True).start()
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a call and return its result; interrupting the caller cancels it.
-
-        Raises:
-            InvalidInput: the calling thread runs an event loop.
-            NotSupported: the process was forked from one that has used a client.
-        """
+        """Run a call and return its result; interrupting the caller cancels it."""
         try:
             check_not_forked()
             _check_no_running_loop()

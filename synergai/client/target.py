@@ -46,15 +46,7 @@ def default_token_file() -> Path | None:
 
 
 def connection(tls_ca: Path | None, token_file: Path | None) -> Connection:
-    """Return the arguments for a client, with everything else from the environment.
-
-    Args:
-        tls_ca: certificate authority (PEM) of the gateway's certificate; None for plaintext.
-        token_file: file with the bearer token; None to take it from the environment.
-
-    Raises:
-        InvalidInput: the file cannot be read.
-    """
+    """Return the arguments for a client, with everything else from the environment."""
     return Connection(
         tls_ca=tls_ca,
         tls_cert=_path(TLS_CERT_VARIABLE),

@@ -54,13 +54,7 @@ _URL: Final = jobs_pb2.Input.URL_FIELD_NUMBER
 
 @dataclass(frozen=True, slots=True)
 class UnusableInput:
-    """An input that was found to be unusable before it was sent.
-
-    Attributes:
-        index: its position among the job's inputs.
-        name: its name.
-        reason: why.
-    """
+    """An input that was found to be unusable before it was sent."""
 
     index: int
     name: str
@@ -72,8 +66,6 @@ class UploadMessage:
     """Consecutive inputs.
 
     Attributes:
-        first: position of the first one.
-        count: number of inputs.
         data: the serialised ``UploadRequest``.
         unusable: the inputs that are unusable; the gateway gets the reason in their place.
     """
@@ -86,11 +78,6 @@ class UploadMessage:
 
 class InputEncoder:
     """Encodes inputs of one engine.
-
-    Args:
-        engine: the engine.
-        outputs: names of the requested outputs; all if empty.
-        limit: bytes of the largest request.
 
     Raises:
         InvalidInput: the engine lacks an output. Otherwise each input would fail for it.
@@ -119,11 +106,7 @@ class InputEncoder:
         return [field_prefix(_NAME, len(name)), name, *content], reason
 
     def encode(self, value: Any) -> list[Part]:
-        """Return the parts of an input's content, which is a field of ``Input``.
-
-        Raises:
-            InvalidInput: the value does not suit the engine, or is too large.
-        """
+        """Return the parts of an input's content, which is a field of ``Input``."""
         if isinstance(value, Unusable):
             raise InvalidInput(value.reason)
         if isinstance(value, Reference):
@@ -144,12 +127,9 @@ class InputEncoder:
     def _request(
         self, shapes: Shapes, raw: Sequence[Part], contents: Sequence[Sequence[Part]]
     ) -> list[Part]:
-        """Return the parts of a request.
+        """Return the parts of a request with these shapes and contents.
 
-        Args:
-            shapes: name, datatype and shape of each tensor.
-            raw: raw contents of these shapes, to check the first request that has them.
-            contents: the raw contents of each tensor, in parts.
+        The raw contents serve to check the first request of these shapes.
         """
         parts: list[Part] = [self._header(shapes, raw)]
         for content in contents:
@@ -213,12 +193,7 @@ def _raw(array: Array) -> Part:
 
 
 class MessageBuilder:
-    """Collects inputs into messages.
-
-    Args:
-        encoder: encodes the inputs.
-        first: position of the first input.
-    """
+    """Collects inputs into messages."""
 
     def __init__(self, encoder: InputEncoder, first: int) -> None:
         self._encoder = encoder

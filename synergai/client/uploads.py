@@ -51,11 +51,8 @@ class Upload:
     """One upload; run it once.
 
     Args:
-        channel: the gateway's.
-        upload_id: identifies the upload across interruptions.
         read: yields the messages of the inputs behind those that a receipt names; called once.
         patience: seconds without progress after which an unavailable gateway is given up.
-        on_progress: called with the progress after each change.
     """
 
     def __init__(
@@ -86,13 +83,7 @@ class Upload:
         self._greeted = asyncio.Event()
 
     async def run(self) -> jobs_pb2.UploadReceipt:
-        """Send all inputs that the gateway has not stored yet; return the receipt for all.
-
-        Raises:
-            Unavailable: the gateway was unavailable for longer than `patience`.
-            SynergaiError: the gateway refused the upload.
-            Exception: reading the inputs failed.
-        """
+        """Send all inputs that the gateway has not stored yet; return the receipt for all."""
         delays = Backoff().delays()
         unavailable_since: float | None = None
         try:

@@ -17,12 +17,9 @@ class VersionFigures:
         reason: why it is not in service, or cannot be the highest one; otherwise empty.
         prepared: whether a worker had loaded it, so requests may switch to it.
         loaded: whether a worker has it in memory now.
-        requests: number of ended requests.
         errors: number of these that failed, expired or were rejected.
         mean_s: mean time of a successful request in seconds; 0 without one.
-        queries: number of completed queries of requests and jobs.
         labelled: number of queries of ended jobs with a known label.
-        correct: number of these that were answered correctly.
     """
 
     version: str
@@ -44,10 +41,8 @@ class VersionPolicy:
 
     Attributes:
         base: the pinned version, or the old one of a rollout; empty for the highest usable one.
-        target: the new version of a rollout; empty without one.
         share: share of the requests that get the target, 0 to 1.
         reason: why the gateway rolled back the last rollout; otherwise empty.
-        versions: all known versions, in increasing order.
     """
 
     engine: str

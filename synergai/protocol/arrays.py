@@ -147,12 +147,8 @@ def build_request(
     """Build a request with `inputs` as raw contents.
 
     Args:
-        engine: name of the engine.
-        inputs: arrays by input name.
         outputs: names of the requested outputs; empty requests all.
         version: version of the engine; empty accepts any.
-        request_id: id that the response repeats.
-        parameters: parameters of the request.
 
     Raises:
         InvalidInput: see `to_raw`; or `inputs` is empty or not a mapping.
@@ -185,11 +181,7 @@ def build_request(
 
 
 def read_outputs(response: inference_pb2.ModelInferResponse) -> dict[str, Array]:
-    """Return the arrays of a response by output name.
-
-    Raises:
-        InvalidInput: the data does not fit the datatypes and shapes.
-    """
+    """Return the arrays of a response by output name."""
     return read_tensors(response.outputs, response.raw_output_contents)
 
 
@@ -197,7 +189,6 @@ def read_tensors(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, A
     """Return the arrays of a message's tensors by name.
 
     Args:
-        tensors: the tensors.
         raw: raw contents, one per tensor; empty if the tensors have typed contents.
 
     Raises:

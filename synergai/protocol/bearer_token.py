@@ -23,9 +23,6 @@ def token_metadata(token: str, target: str, *, encrypted: bool, insecure: bool) 
     """Return the metadata that presents a token; empty without one.
 
     Args:
-        token: the token; empty for none.
-        target: name of the server.
-        encrypted: whether the connection uses TLS.
         insecure: send the token without TLS to other machines as well.
 
     Raises:
@@ -55,10 +52,6 @@ class AuthorizedChannel:
     """A channel whose calls present credentials; has what stubs need.
 
     Not an interceptor of gRPC, which would add a task to each call.
-
-    Args:
-        channel: the channel.
-        metadata: added to the metadata of each call.
     """
 
     def __init__(self, channel: grpc.aio.Channel, metadata: Metadata) -> None:

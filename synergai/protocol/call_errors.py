@@ -32,13 +32,7 @@ _TOO_LARGE: Final = re.compile(r"Sent message larger than max \((\d+) vs\. (\d+)
 
 
 def error_from_call(target: str, code: grpc.StatusCode, details: str) -> SynergaiError:
-    """Return the domain error for a failed call, worded for the caller.
-
-    Args:
-        target: name of the server for the message.
-        code: status code of the call.
-        details: status details, set by the server or by gRPC itself.
-    """
+    """Return the domain error for a failed call, worded for the caller."""
     if code is grpc.StatusCode.UNAVAILABLE:
         for fragment, cause in _TLS_FAILURES.items():
             if fragment in details:

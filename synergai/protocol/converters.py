@@ -60,11 +60,7 @@ def configuration_to_proto(configuration: Configuration) -> common_pb2.Configura
 
 
 def configuration_from_proto(message: common_pb2.Configuration) -> Configuration:
-    """Convert a message to a configuration.
-
-    Raises:
-        InvalidInput: the number of threads or a name is invalid.
-    """
+    """Convert a message to a configuration."""
     if message.threads > MAX_THREADS:
         raise InvalidInput(f"threads must be from 0 to {MAX_THREADS}, not {message.threads}")
     if message.power_mode:
@@ -86,11 +82,7 @@ def unusable_session_to_proto(unusable: UnusableSession) -> common_pb2.UnusableS
 
 
 def unusable_session_from_proto(message: common_pb2.UnusableSession) -> UnusableSession:
-    """Convert a message to an unusable session.
-
-    Raises:
-        InvalidInput: a name or the number of threads is invalid.
-    """
+    """Convert a message to an unusable session."""
     return UnusableSession(session_from_proto(message.session), message.reason)
 
 
@@ -102,11 +94,7 @@ def session_to_proto(session: Session) -> common_pb2.Session:
 
 
 def session_from_proto(message: common_pb2.Session) -> Session:
-    """Convert a message to a session.
-
-    Raises:
-        InvalidInput: the engine name or the configuration is invalid.
-    """
+    """Convert a message to a session."""
     engine = validate_engine(message.engine)
     return Session(engine, configuration_from_proto(message.configuration))
 
@@ -117,11 +105,7 @@ def tensor_to_proto(spec: TensorSpec) -> common_pb2.TensorSpec:
 
 
 def tensor_from_proto(message: common_pb2.TensorSpec) -> TensorSpec:
-    """Convert a message to a tensor specification.
-
-    Raises:
-        InvalidInput: the tensor has no name, an unknown datatype, or an invalid shape.
-    """
+    """Convert a message to a tensor specification."""
     _validate_text(message.name, "a tensor's name")
     if not message.name:
         raise InvalidInput("a tensor has no name")
@@ -171,11 +155,7 @@ def variant_to_proto(variant: Variant) -> common_pb2.Variant:
 
 
 def variant_from_proto(message: common_pb2.Variant) -> Variant:
-    """Convert a message to a variant of an engine.
-
-    Raises:
-        InvalidInput: its name, accuracy or origin is invalid.
-    """
+    """Convert a message to a variant of an engine."""
     try:
         origin = Origin(message.origin)
     except ValueError:
@@ -189,12 +169,7 @@ def variant_from_proto(message: common_pb2.Variant) -> Variant:
 
 
 def engine_from_proto(message: common_pb2.Engine) -> Engine:
-    """Convert a message to an engine.
-
-    Raises:
-        InvalidInput: a name or tensor is invalid, a tensor name is duplicated, or a usable engine
-            has no inputs or outputs.
-    """
+    """Convert a message to an engine."""
     name = validate_engine(message.name)
     where = f"engine {name!r}"
     if message.backend:
@@ -270,9 +245,6 @@ def batch_times_from_proto(seconds: Sequence[float]) -> BatchTimes | None:
 
     Args:
         seconds: compute times of batches of 1, 2, 4, 8, … queries.
-
-    Raises:
-        InvalidInput: a time is negative or not finite, or there are too many.
     """
     if not seconds:
         return None
@@ -289,11 +261,7 @@ def profile_entry_to_proto(entry: ProfileEntry) -> common_pb2.ProfileEntry:
 
 
 def profile_entry_from_proto(message: common_pb2.ProfileEntry) -> ProfileEntry:
-    """Convert a message to a dictionary entry.
-
-    Raises:
-        InvalidInput: a name or a figure is invalid.
-    """
+    """Convert a message to a dictionary entry."""
     fields = {name: getattr(message, name) for name in ProfileEntry.__struct_fields__}
     fields["configuration"] = configuration_from_proto(message.configuration)
     fields["batch_qps"] = tuple(message.batch_qps)
@@ -321,11 +289,7 @@ def job_spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
 
 
 def job_spec_from_proto(message: jobs_pb2.JobSpec) -> JobSpec:
-    """Convert a job specification from its message.
-
-    Raises:
-        InvalidInput: a number is out of range or a name is not valid.
-    """
+    """Convert a job specification from its message."""
     version, variant = message.version, message.variant
     if not variant and "." in version:  # as in model_version of requests
         version, variant = parse_version(version)
@@ -355,11 +319,7 @@ def execution_to_proto(execution: Execution) -> jobs_pb2.Execution:
 
 
 def execution_from_proto(message: jobs_pb2.Execution) -> Execution:
-    """Convert an execution from its message.
-
-    Raises:
-        InvalidInput: the configuration is not valid.
-    """
+    """Convert an execution from its message."""
     return Execution(
         worker_id=WorkerId(message.worker_id),
         configuration=configuration_from_proto(message.configuration),
@@ -398,11 +358,7 @@ def job_status_to_proto(status: JobStatus) -> jobs_pb2.Job:
 
 
 def job_status_from_proto(message: jobs_pb2.Job) -> JobStatus:
-    """Convert a job's status from its message.
-
-    Raises:
-        InvalidInput: a field is not valid.
-    """
+    """Convert a job's status from its message."""
     finished_at = message.finished_at if message.HasField("finished_at") else None
     return JobStatus(
         id=JobId(message.id),

@@ -30,7 +30,6 @@ class JobInput(Struct, frozen=True):
     """A split ``Input``.
 
     Attributes:
-        name: name of the input.
         request: its serialised ``ModelInferRequest``; None if it has a URL.
         url: where the worker reads it; empty if it has a request.
     """
@@ -67,13 +66,9 @@ def split_input(data: Buffer) -> JobInput:
 
 
 def chain_digest(before: int, parts: Iterable[Buffer]) -> int:
-    """Return the digest of consecutive inputs, in 64 bits.
+    """Return the digest of inputs from the digest `before` the last one, and its parts.
 
     It tells inputs apart that differ by mistake, not those of somebody who looks for collisions.
-
-    Args:
-        before: that of all inputs but the last one; 0 if there are none.
-        parts: the last one, serialised, in parts.
     """
     digest = blake2b(before.to_bytes(_DIGEST_BYTES, "little"), digest_size=_DIGEST_BYTES)
     for part in parts:

@@ -26,11 +26,7 @@ def read_parameters(
 
 
 def set_parameter(parameter: inference_pb2.InferParameter, value: ParameterValue) -> None:
-    """Set `parameter` to `value`, in the field of its type.
-
-    Raises:
-        InvalidInput: an integer does not fit into 64 bits.
-    """
+    """Set `parameter` to `value`, in the field of its type."""
     match value:
         case bool():
             parameter.bool_param = value

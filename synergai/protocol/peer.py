@@ -28,9 +28,6 @@ _UNKNOWN_USER: Final = 65534
 class Peer:
     """The other end of a TCP connection.
 
-    Args:
-        transport: this end, which is open.
-
     Attributes:
         tls: the connection's TLS; None if it is not encrypted.
     """

@@ -55,7 +55,6 @@ class RequestHeader(Struct, frozen=True):
         message: the request without ``raw_input_contents``. Must not be modified: requests of the
             same template share it.
         raw: the ``raw_input_contents``, in order; views of the received buffer, or copies.
-        template: the template that the request matches, if any.
     """
 
     message: ModelInferRequest
@@ -123,22 +122,14 @@ class RequestDecoder:
         self._seen: set[int] = set()  # lengths received at least once
 
     def decode(self, data: Buffer) -> RequestHeader:
-        """Decode the serialised ``ModelInferRequest`` in `data`.
-
-        Raises:
-            InvalidInput: `data` is not a valid request.
-        """
+        """Decode the serialised ``ModelInferRequest`` in `data`."""
         try:
             return self.parse(data)
         except DecodeError as error:
             raise InvalidInput(_INVALID_REQUEST) from error
 
     def parse(self, data: Buffer) -> RequestHeader:
-        """Decode like `decode`, but raise protobuf's own error.
-
-        Raises:
-            DecodeError: `data` is not a valid request.
-        """
+        """Decode like `decode`, but raise protobuf's `DecodeError`."""
         size = len(data)
         data = bytes(data) if size <= SMALL_MESSAGE_BYTES else memoryview(data)
         template = self._templates.get(size)
@@ -162,11 +153,7 @@ class RequestDecoder:
 
 
 def parse_header(data: Buffer) -> RequestHeader:
-    """Parse the serialised ``ModelInferRequest`` in `data` without templates.
-
-    Raises:
-        DecodeError: `data` is not a valid request.
-    """
+    """Parse a serialised ``ModelInferRequest`` without templates; raises `DecodeError`."""
     if len(data) <= SMALL_MESSAGE_BYTES:
         message = ModelInferRequest.FromString(bytes(data))
         raw = list(message.raw_input_contents)
@@ -195,11 +182,7 @@ def _is_message(data: bytes) -> bool:
 
 
 def check_response(data: Buffer) -> None:
-    """Check that `data` is a serialised ``ModelInferResponse``.
-
-    Raises:
-        DecodeError: it is not.
-    """
+    """Raise `DecodeError` unless `data` is a serialised ``ModelInferResponse``."""
     if len(data) > SMALL_MESSAGE_BYTES:
         data, _ = split_fields(data, _RAW_OUTPUT_CONTENTS)
     ModelInferResponse.FromString(bytes(data))
@@ -210,9 +193,6 @@ def parse_response(data: Buffer) -> tuple[ModelInferResponse, Sequence[Buffer]]:
 
     Returns:
         The response without its raw contents, and these.
-
-    Raises:
-        DecodeError: `data` is not a response, or has not as many raw contents as outputs.
     """
     rest, (raw,) = split_fields(data, _RAW_OUTPUT_CONTENTS)
     message = ModelInferResponse.FromString(rest)
@@ -260,8 +240,6 @@ def split_fields(
     """Split length-delimited fields off a serialised message.
 
     Args:
-        data: the message.
-        numbers: numbers of the fields to split off.
         max_fields: limit on the number of all top-level fields.
 
     Returns:
@@ -289,9 +267,6 @@ def iter_fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
 
     Yields:
         Field number, wire type, and the offsets of the field, of its content and of its end.
-
-    Raises:
-        DecodeError: `data` is not a message.
     """
     position, end = 0, len(data)
     while position < end:

@@ -84,12 +84,7 @@ class Malformed:
 
 
 class RawRequest(Struct, Generic[ReadT], frozen=True):
-    """A request as received and as parsed.
-
-    Attributes:
-        data: the serialised request, to be forwarded unchanged.
-        parsed: the result of parsing `data`.
-    """
+    """A request as received and as parsed."""
 
     data: bytes
     parsed: ReadT
@@ -103,12 +98,7 @@ def deserializer(cls: type[MessageT]) -> Callable[[bytes], MessageT | Malformed]
 def safe_deserializer(
     read: Callable[[bytes], ReadT], cls: type[Message]
 ) -> Callable[[bytes], ReadT | Malformed]:
-    """Return a deserialiser that returns `Malformed` where `read` raises `DecodeError`.
-
-    Args:
-        read: parser of a serialised `cls`.
-        cls: the expected message.
-    """
+    """Return a deserialiser that returns `Malformed` where `read` raises `DecodeError`."""
     malformed = Malformed(cls.DESCRIPTOR.full_name)
 
     def deserialise(data: bytes) -> ReadT | Malformed:
@@ -133,16 +123,7 @@ def serialise(response: Message | bytes) -> bytes:
 
 
 class Service(grpc.GenericRpcHandler):
-    """The handlers of a service.
-
-    Args:
-        name: full name of the service.
-        methods: handlers by method name.
-
-    Attributes:
-        name: as given.
-        methods: as given.
-    """
+    """The handlers of a service."""
 
     def __init__(self, name: str, methods: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
         self.name = name
@@ -262,7 +243,6 @@ def log_internal_error(where: str, error: BaseException | None = None) -> Intern
     """Log an exception with an id, and return an error with only that id for the client.
 
     Args:
-        where: the operation that failed.
         error: the exception; by default, the current one.
     """
     error_id = secrets.token_hex(4)
@@ -445,10 +425,7 @@ def server_options(
 ) -> list[tuple[str, int]]:
     """Return server options: limits of messages, calls and connections, an exclusive port, pings.
 
-    Args:
-        max_message_bytes: largest message in either direction.
-        max_calls: calls that a client may have open on one connection.
-        max_connections: connections at a time; further ones are closed.
+    The limit of calls is that of one connection; connections beyond theirs are closed.
     """
     return [
         ("grpc.max_receive_message_length", max_message_bytes),

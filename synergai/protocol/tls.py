@@ -65,14 +65,7 @@ def server_context(
     without a restart.
 
     Args:
-        certificate: certificate chain of the server; None disables TLS.
-        key: private key of `certificate`.
-        client_authority: authority that must have signed the clients' certificates; None accepts
-            clients without a certificate.
         http2: whether to agree on HTTP/2, as clients of gRPC demand.
-
-    Raises:
-        InvalidInput: a file is invalid, or an option is missing.
     """
 
     def read() -> ssl.SSLContext:
@@ -114,10 +107,6 @@ class _ReloadingContext(ssl.SSLContext):
 class _ReloadedFiles(Generic[T]):
     """Content of PEM files, read again when they change.
 
-    Args:
-        read: reads the files; raises `InvalidInput` if one is invalid.
-        paths: the files; None for those that are not configured.
-
     Attributes:
         content: result of the last successful `read`.
     """
@@ -154,15 +143,7 @@ class _ReloadedFiles(Generic[T]):
 def channel_credentials(
     authority: Path | None, identity: Identity | None = None
 ) -> grpc.ChannelCredentials | None:
-    """Create the credentials of a client; None if TLS is not configured.
-
-    Args:
-        authority: authority that must have signed the server's certificate; None disables TLS.
-        identity: identity of the client for mutual TLS.
-
-    Raises:
-        InvalidInput: the authority's file is invalid, or an identity is given without authority.
-    """
+    """Create the credentials of a client; None if TLS is not configured."""
     if authority is None:
         if identity is not None:
             raise InvalidInput("--tls-cert and --tls-key need --tls-ca")
@@ -185,16 +166,7 @@ class ClientTls:
     def read(
         cls, authority: Path | None, certificate: Path | None = None, key: Path | None = None
     ) -> ClientTls:
-        """Read the files of a client.
-
-        Args:
-            authority: authority that must have signed the server's certificate; None disables TLS.
-            certificate: certificate chain of the client for mutual TLS.
-            key: private key of `certificate`.
-
-        Raises:
-            InvalidInput: a file is invalid, or an option is missing.
-        """
+        """Read the files of a client."""
         channel = channel_credentials(authority, Identity.read(certificate, key))
         if authority is None:
             return cls()

@@ -33,11 +33,7 @@ _log = logging.getLogger(__name__)
 class UnreadResponses:
     """The unread responses of all clients.
 
-    Args:
-        max_bytes: limit of their bytes.
-
     Attributes:
-        bytes: their bytes.
         disconnected: number of clients that were disconnected since they read too slowly.
     """
 
@@ -123,7 +119,6 @@ class UnreadOfClient:
     """The unread responses of one stream, call or connection.
 
     Attributes:
-        bytes: their bytes.
         expected: bytes that its requests in flight are expected to return.
         read_at: when the client last read a response, in the event loop's time.
     """

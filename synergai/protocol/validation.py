@@ -86,9 +86,6 @@ def check_header(header: RequestHeader, engine: Engine) -> None:
     """Validate a decoded request like `check_request`, reusing its template's earlier validation.
 
     Only BYTES elements, which carry their own lengths, are checked again in every request.
-
-    Raises:
-        InvalidInput: see `check_request`.
     """
     template = header.template
     if template is not None and template.validated_for is engine:
@@ -106,8 +103,6 @@ def check_request(
     The model name is not checked: the caller looked the engine up by it.
 
     Args:
-        request: the request, without its raw contents if `raw` is given.
-        engine: the engine.
         raw: ``raw_input_contents`` of the request if they were split off
             (see ``synergai.protocol.request_codec``).
 
@@ -162,9 +157,6 @@ def classification_count(output: ModelInferRequest.InferRequestedOutputTensor) -
 
     With the protocol's classification extension, a client requests the top classes of an output
     instead of the tensor.
-
-    Raises:
-        InvalidInput: the parameter is not a positive integer.
     """
     if "classification" not in output.parameters:
         return 0
@@ -291,11 +283,7 @@ def _check_typed(tensor: ModelInferRequest.InferInputTensor, count: int) -> None
 
 
 def check_output_names(names: Iterable[str], engine: Engine) -> None:
-    """Check that an engine has each of the requested outputs.
-
-    Raises:
-        InvalidInput: it has no output of a name, or a name is given twice.
-    """
+    """Check that an engine has each of the requested outputs."""
     known = set(_output_names(engine))
     requested: set[str] = set()
     for name in names:

@@ -43,9 +43,7 @@ class Orders(Struct, frozen=True):
     In orders to be sent, no message contains the tensors that accompany it.
 
     Attributes:
-        assignments: assignments, each with its serialised requests.
         stops: ids of assignments to stop before their next query.
-        inputs: next inputs of assignments, serialised.
         aborts: ids of assignments to stop at once.
     """
 
@@ -73,11 +71,6 @@ class Reports(Struct, frozen=True):
     """A ``WorkReports`` with its tensors apart.
 
     In reports to be sent, no message contains the tensors that accompany it.
-
-    Attributes:
-        started: assignments whose first query runs.
-        progress: progress reports, each with its serialised responses.
-        ended: final reports, each with its serialised responses.
     """
 
     started: Sequence[Started] = ()
@@ -101,11 +94,7 @@ class Reports(Struct, frozen=True):
 
 
 def decode_orders(data: Buffer) -> Orders:
-    """Decode the serialised ``WorkOrders`` in `data`.
-
-    Raises:
-        DecodeError: `data` is not a valid message.
-    """
+    """Decode the serialised ``WorkOrders`` in `data`."""
     if len(data) <= SMALL_MESSAGE_BYTES:
         orders = WorkOrders.FromString(bytes(data))
         return Orders(
@@ -125,11 +114,7 @@ def decode_orders(data: Buffer) -> Orders:
 
 
 def decode_reports(data: Buffer) -> Reports:
-    """Decode the serialised ``WorkReports`` in `data`.
-
-    Raises:
-        DecodeError: `data` is not a valid message.
-    """
+    """Decode the serialised ``WorkReports`` in `data`."""
     if len(data) <= SMALL_MESSAGE_BYTES:
         reports = WorkReports.FromString(bytes(data))
         return Reports(

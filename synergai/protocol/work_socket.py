@@ -45,7 +45,6 @@ class WorkSocket(asyncio.BufferedProtocol):
     Args:
         on_message: called with each message: bytes, or a view that may be kept. A `SynergaiError`
             raised by it closes the socket.
-        max_bytes: size limit of received messages.
 
     Attributes:
         closed: done when the socket is closed; holds the error unless the peer closed it orderly.

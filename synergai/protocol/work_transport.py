@@ -32,7 +32,6 @@ class WorkTransport(Protocol):
     """One end of a work stream.
 
     Attributes:
-        max_bytes: size limit of received messages.
         closed: done when the transport is closed; holds the error unless it was closed orderly.
     """
 
@@ -45,10 +44,6 @@ class WorkTransport(Protocol):
         """Pass received messages to `on_message`.
 
         A `SynergaiError` raised by either function closes the transport.
-
-        Args:
-            decode: parses a serialised message: bytes, or a view that may be kept.
-            on_message: receives the messages.
         """
 
     def send_message(self, message: WorkMessage) -> None:

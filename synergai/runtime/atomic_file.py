@@ -16,8 +16,6 @@ def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
     """Write `text` to `path` atomically and durably: readers see the old or the new content.
 
     Args:
-        path: the file; its directory must exist.
-        text: new content, written as UTF-8.
         mode: permissions of the file; only the owner can read it while it is written.
     """
     with (

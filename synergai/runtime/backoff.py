@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays between retries: doubled after each one, with jitter.
-
-    Attributes:
-        initial_s: upper bound of the first delay, in seconds.
-        max_s: upper bound of all delays, in seconds.
-    """
+    """Delays between retries: doubled after each one, with jitter."""
 
     initial_s: float = 0.1
     max_s: float = 5.0

@@ -67,11 +67,7 @@ def transaction(connection: apsw.Connection, *, writes: bool) -> Iterator[None]:
 
 
 def find_damage(connection: apsw.Connection, *, thorough: bool = False) -> str:
-    """Read all pages and check them; return what is wrong, empty if nothing is.
-
-    Args:
-        thorough: see `find_faults`.
-    """
+    """Read all pages and check them; return what is wrong, empty if nothing is."""
     if connection.reserve_bytes() != _CHECKSUM_BYTES:
         return "its pages have lost their checksums"
     return "; ".join(find_faults(connection, thorough=thorough))

@@ -34,13 +34,7 @@ class Heap(Protocol):
 
 
 class IdleTrimmer:
-    """Trims a heap if the process was idle since the last look at it.
-
-    Args:
-        clock: returns monotonic seconds.
-        cpu: returns the processor time that the process has used, in seconds.
-        resident: returns the bytes of the process that are in memory.
-    """
+    """Trims a heap if the process was idle since the last look at it."""
 
     def __init__(
         self,

@@ -114,11 +114,7 @@ def path_problem(path: str, instead: str) -> str:
 
 
 def find_problem(step: Step, root: Path) -> str:
-    """Return why `step` would fail on this machine, as far as visible now; empty if it would not.
-
-    Args:
-        root: directory that takes the place of ``/`` for files.
-    """
+    """Return why `step` would fail, as far as visible now; empty if it would not."""
     match step:
         case Check():
             return step.problem
@@ -148,11 +144,7 @@ def _find_write_problem(target: Path) -> str:
 
 
 def execute(steps: Sequence[Step], root: Path = Path("/")) -> None:
-    """Execute the steps, if none of them is known to fail.
-
-    Args:
-        root: directory that takes the place of ``/`` for files.
-    """
+    """Execute the steps, if none of them is known to fail."""
     for step in steps:
         if problem := find_problem(step, root):
             first_line = str(step).partition("\n")[0].rstrip(":")

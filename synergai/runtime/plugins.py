@@ -17,11 +17,7 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Factories of `T` by name, each imported on first use.
-
-    Args:
-        builtin: ``module:attribute`` by name.
-    """
+    """Factories of `T`, each imported on first use from its ``module:attribute``."""
 
     def __init__(self, group: str, builtin: Mapping[str, str]) -> None:
         self._group = group

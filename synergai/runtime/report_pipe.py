@@ -18,11 +18,7 @@ T = TypeVar("T")
 
 
 class MessageCodec(Generic[T]):
-    """Codec between dataclasses and lines of JSON.
-
-    Args:
-        kinds: the dataclasses; their fields must have JSON types.
-    """
+    """Codec between lines of JSON and dataclasses with fields of JSON types."""
 
     def __init__(self, *kinds: type[Any]) -> None:
         self._kinds = {kind.__name__: kind for kind in kinds}
@@ -41,12 +37,9 @@ class MessageCodec(Generic[T]):
 
 @contextmanager
 def run_with_report_pipe(command: Sequence[str], log: Path) -> Iterator[IO[bytes]]:
-    """Run a child process and yield the reading end of its report pipe.
+    """Run a command with ``--report FD``, and yield the reading end of its report pipe.
 
     The process is killed when the context is left.
-
-    Args:
-        command: command line, to which ``--report FD`` is added.
     """
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as lines:

@@ -27,9 +27,6 @@ class SendQueue(Generic[T]):
         send_at_once: called with an item that is put while the handler waits for one; returns
             whether it has sent the item, which spares the handler a turn of the event loop. None
             leaves all items to the handler.
-
-    Attributes:
-        closed: whether the queue refuses further items.
     """
 
     def __init__(

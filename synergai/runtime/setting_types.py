@@ -19,24 +19,14 @@ if TYPE_CHECKING:
 
 
 class Parsed(Struct, frozen=True):
-    """Marks a setting whose values a function parses before their type and limits are checked.
-
-    Attributes:
-        parse: returns the value; raises `InvalidInput`.
-        metavar: the value in the help.
-    """
+    """Marks a setting whose values a function parses before their type and limits are checked."""
 
     parse: Callable[[Any], object]
     metavar: str = ""
 
 
 class Checked(Struct, frozen=True):
-    """Marks a setting whose values a function checks once they have the right type.
-
-    Attributes:
-        check: returns the value, which it may change; raises `InvalidInput`.
-        metavar: the value in the help.
-    """
+    """Marks a setting whose values a function checks once they have the right type."""
 
     check: Callable[[Any], object]
     metavar: str = ""

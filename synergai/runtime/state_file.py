@@ -49,7 +49,6 @@ class StateFile(Generic[T]):
     """A value in a file that only its owner can read.
 
     Args:
-        path: the file; its directory must exist.
         remedy: what to do if it is damaged, for the error.
     """
 

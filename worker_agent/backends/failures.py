@@ -17,12 +17,7 @@ _LACKS_MEMORY: Final = re.compile(
 
 
 def runtime_failure(message: str, error: Exception) -> EngineUnusable | OutOfMemory:
-    """Return the error of a load or computation that failed in the runtime.
-
-    Args:
-        message: what failed and why, in one line.
-        error: the runtime's.
-    """
+    """Return the error of a load or computation that failed in the runtime."""
     if isinstance(error, MemoryError) or _LACKS_MEMORY.search(str(error)):
         return OutOfMemory(message)
     return EngineUnusable(message)

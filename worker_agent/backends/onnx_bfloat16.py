@@ -27,14 +27,7 @@ def run_with_bfloat16(
     bfloat16: Set[str],
     options: Any,
 ) -> list[Array]:
-    """Compute the named outputs of a model with bfloat16 tensors.
-
-    Args:
-        session: the ``onnxruntime.InferenceSession``.
-        inputs: arrays by name; bfloat16 tensors as bit patterns.
-        bfloat16: names of the bfloat16 tensors.
-        options: the ``onnxruntime.RunOptions``.
-    """
+    """Compute the named outputs of a model with bfloat16 tensors, given by their bit patterns."""
     values = {
         name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
         if name in bfloat16

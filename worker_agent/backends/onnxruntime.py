@@ -63,9 +63,6 @@ _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 class OnnxRuntimeBackend:
     """A model in an ONNX Runtime session.
 
-    Args:
-        threads: number of intra-op threads; the runtime's default is wrong if cores are offline.
-
     Attributes:
         elsewhere: share of the nodes that `provider` does not run, 0 to 1; None if it is not
             known.

@@ -66,8 +66,6 @@ class TensorflowBackend:
     ``synergai.models.formats.inspect.check``.
 
     Args:
-        path: the folder of a SavedModel, or the file of a frozen graph.
-        threads: number of intra-op threads; operations run sequentially.
         inputs: input tensors of a frozen graph; by default its placeholders.
         outputs: output tensors of a frozen graph; by default the tensors without a consumer.
     """

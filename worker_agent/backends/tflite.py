@@ -51,7 +51,6 @@ class TfliteBackend:
     ``synergai.models.formats.inspect.check``. Quantised tensors are passed as integers.
 
     Args:
-        threads: number of threads, including the calling thread.
         provider: ``XNNPACK`` to insist on it, ``Builtin`` to do without it; None for the default.
     """
 

@@ -47,8 +47,6 @@ class BatchCandidate(Struct, frozen=True):
 
     Attributes:
         rows: size of its tensors' first axis.
-        key: equal for all queries that can share a batch; see `batch_key`.
-        due: instant by which it must be computed; infinite without a deadline.
     """
 
     rows: int
@@ -57,10 +55,9 @@ class BatchCandidate(Struct, frozen=True):
 
 
 def batch_key(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int, BatchKey] | None:
-    """Return the number of rows of a query, and its key, equal for queries that can share a batch.
+    """Return the number of rows of a query and its key, equal for queries that can share a batch.
 
-    Returns:
-        None if the inputs have no common size of the first axis.
+    None if the inputs have no common size of the first axis.
     """
     rows = {array.shape[0] if array.ndim else 0 for array in inputs.values()}
     if len(rows) != 1 or 0 in rows:
@@ -70,11 +67,7 @@ def batch_key(inputs: Mapping[str, Array], outputs: Sequence[str]) -> tuple[int,
 
 
 class BatchBuilder:
-    """Builds a batch query by query and finds its best size.
-
-    Args:
-        limit: maximum number of rows, besides the limit of `batch_times`.
-    """
+    """Builds a batch query by query and finds its best size."""
 
     def __init__(self, batch_times: BatchTimes, limit: int, now: float) -> None:
         self._times = batch_times
@@ -116,14 +109,7 @@ class BatchBuilder:
 
 
 class BatchLimit:
-    """Largest batch that a model computes now: a failure halves it, and successes double it again.
-
-    Args:
-        most: the engine's largest batch.
-
-    Attributes:
-        rows: the limit.
-    """
+    """Largest batch that a model computes now: a failure halves it, successes double it again."""
 
     def __init__(self, most: int) -> None:
         self.rows = most
@@ -174,11 +160,7 @@ class BatchMemory:
 
 
 def split_rows(outputs: Sequence[Array], rows: Sequence[int]) -> list[list[Array]]:
-    """Split the outputs of a batch by query, as views.
-
-    Args:
-        rows: number of rows of each query.
-    """
+    """Split the outputs of a batch into views of so many rows each."""
     if any(not array.ndim or len(array) != sum(rows) for array in outputs):
         raise EngineUnusable("an output does not have as many rows as the inputs")
     ends = np.cumsum(rows).tolist()

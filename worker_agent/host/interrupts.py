@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 class InterruptListener:
-    """Reads interrupts from a pipe and applies those that concern the computing runs.
-
-    Args:
-        descriptor: read end of the pipe; closed once the agent closes the write end.
-    """
+    """Reads interrupts from a pipe and applies those that concern the computing runs."""
 
     def __init__(self, descriptor: int) -> None:
         self._backend: Interruptible | None = None

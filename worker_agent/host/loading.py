@@ -49,10 +49,8 @@ class LoadedModel:
     """A model in memory, and what its queries need.
 
     Attributes:
-        codec: decodes its requests and encodes its responses.
         job_aware: the backend, if it wants to know the job.
         interruptible: the backend, if its queries can be interrupted.
-        batch_limit: the largest batch that it computes now.
         batch_memory: where the inputs of batches are joined.
     """
 
@@ -92,7 +90,6 @@ class ModelLoader:
         """Load the engine, or one variant of it; return None if that fails, and what to report.
 
         Args:
-            since: when the start of the backend began, on the monotonic clock.
             like: the engine with another variant, whose tensors this one must have.
         """
         try:

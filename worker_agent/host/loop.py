@@ -61,11 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class HostLoop:
-    """Computes the runs of one engine, on the variant that each of them names.
-
-    Args:
-        arena: memory shared with the agent, which learns there what crashed this process.
-    """
+    """Computes the runs of one engine, on the variant that each of them names."""
 
     def __init__(
         self,

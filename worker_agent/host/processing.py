@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 class Processing:
-    """Pre- and post-processing of one loaded engine.
-
-    Args:
-        threads: number of threads that OpenCV may use.
-    """
+    """Pre- and post-processing of one loaded engine."""
 
     def __init__(self, engine: Engine, backend: Backend, threads: int) -> None:
         self._engine = engine

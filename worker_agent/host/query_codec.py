@@ -35,8 +35,6 @@ class DecodedQuery(Struct, frozen=True):
     Attributes:
         message: the request without its tensors.
         inputs: model inputs by name; views of the request's bytes where possible.
-        outputs: names of the outputs to compute.
-        preprocess_s: seconds spent on decoding and preprocessing images.
     """
 
     query: RunQuery
@@ -78,12 +76,7 @@ class QueryCodec:
     def encode(
         self, decoded: DecodedQuery, arrays: Sequence[Array], compute_s: float, batch: int = 1
     ) -> RunEnded:
-        """Encode the response to a query.
-
-        Args:
-            arrays: the computed outputs, in the order of ``decoded.outputs``.
-            compute_s: seconds that the model took for the whole batch.
-        """
+        """Encode the response to a query from the arrays of ``decoded.outputs``, in this order."""
         computed = time.perf_counter()
         message, request = decoded.message, decoded.query.request
         outputs = self._processing.requested_outputs(

@@ -38,7 +38,6 @@ class Checked:
     Attributes:
         samples: The engine's samples; without any if it is unverified and has no sample set.
         unverified: Why it is not known to work; empty if it is.
-        query_s: Seconds of the fastest query; 0 if it is unverified.
     """
 
     samples: Samples

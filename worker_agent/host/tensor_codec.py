@@ -91,11 +91,7 @@ def write_timings(preprocess_s: float, compute_s: float, postprocess_s: float) -
 def _header(
     model: str, version: str, tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
 ) -> bytes:
-    """Return the serialised response without id and data, which most queries have in common.
-
-    Args:
-        tensors: name, datatype and shape of each output.
-    """
+    """Return the serialised response without id and data, which most queries have in common."""
     outputs = [
         ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=shape)
         for name, datatype, shape in tensors

@@ -36,11 +36,7 @@ def wants_typed(request: ModelInferRequest) -> bool:
 
 
 def typed_response(request: ModelInferRequest, version: str, outputs: Described) -> bytes:
-    """Return the serialised ``ModelInferResponse`` to `request`, with typed contents.
-
-    Args:
-        outputs: name, datatype and array of each output.
-    """
+    """Return the serialised ``ModelInferResponse`` to `request`, with typed contents."""
     response = ModelInferResponse(
         model_name=request.model_name, model_version=version, id=request.id
     )

@@ -51,12 +51,7 @@ class Child:
         return self._process.pid
 
     def kill(self, reason: str = "", error: SynergaiError | None = None) -> None:
-        """Kill the process.
-
-        Args:
-            reason: what it did; `wait_exit` returns it.
-            error: what `load_error` returns.
-        """
+        """Kill the process; `wait_exit` then returns the reason, and `load_error` the error."""
         self._kill_reason, self._kill_error = reason, error
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()

@@ -20,10 +20,6 @@ QUICK_S: Final = 0.0005
 class Connection(asyncio.Protocol):
     """The agent's end of the socket.
 
-    Args:
-        receive: called with each message; raises `InvalidInput` for one that is not expected.
-        on_invalid: called while `InvalidInput` is handled.
-
     Attributes:
         heard_at: when the host sent something last, on the clock of the loop.
         lost: set once either side has disconnected.

@@ -28,11 +28,6 @@ class Launch:
     Use it as a context manager around starting the process. On exit it closes the host's ends in
     this process, so that each side sees the other disconnect; `agent_socket`, `arena` and
     `interrupt_writer` stay open unless an exception was raised.
-
-    Attributes:
-        interrupt_writer: the agent's end of the interrupt pipe, see
-            ``worker_agent.host.interrupts``; a non-blocking descriptor.
-        command: command line to execute with the `inherited_fds`.
     """
 
     agent_socket: socket.socket
@@ -51,11 +46,7 @@ class Launch:
         data_bytes: int = 0,
         provider: ProviderChoice | None = None,
     ) -> Launch:
-        """Create the socket pair, arena and interrupt pipe for a host.
-
-        Args:
-            data_bytes: limit of its data segment; 0 for none.
-        """
+        """Create the socket pair, arena and interrupt pipe for a host."""
         agent_socket, host_socket = socket.socketpair()
         arena = Arena()
         interrupt_reader, interrupt_writer = os.pipe()

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 class Loads:
     """The first load, and orders in flight, one for each variant at a time.
 
-    Attributes:
-        loading: the variant that the host is loading; None if it loads none.
+    `loading` is the variant that the host is loading; None if it loads none.
     """
 
     def __init__(self, send: Callable[[Order], None], kill: Callable[[str], None]) -> None:

@@ -36,10 +36,9 @@ class Host(Protocol):
 
 
 class HostMemory:
-    """All engine hosts of an agent, those that are loading or being inspected included.
+    """All engine hosts of an agent, and the limit of their memory; 0 is none.
 
-    Args:
-        limit_bytes: limit of their resident memory together; 0 for none.
+    Those that are loading or being inspected are included.
     """
 
     def __init__(self, limit_bytes: int = 0) -> None:

@@ -57,8 +57,6 @@ class SessionChange:
     """A session that was loaded, was evicted, or failed to load.
 
     Attributes:
-        resident: whether it is resident now.
-        ready: load times, if it was loaded.
         no_room: it was to be preloaded, and there was not enough memory; or it was evicted.
     """
 
@@ -74,13 +72,8 @@ class HostPool:
     """Starts hosts on demand and evicts the least recently used ones.
 
     Args:
-        fetched: directory of engines fetched from the gateway's store; None for none.
         memory_bytes: budget of the hosts' total resident memory; a single host may exceed it.
-        memory: counts the memory of all hosts, and has the limit that none may exceed.
         hang_timeout_s: a host that is silent for this long while it has runs is killed.
-        providers: execution providers of configurations, by name; the CPU is not among them.
-        pinned: sessions that are never evicted.
-        on_change: called for every session that is loaded, evicted, or fails to load.
         on_unusable: called with an engine when the list of its unusable sessions has changed.
     """
 

@@ -32,11 +32,7 @@ FREE_SHARE: Final = 0.1
 
 
 class GivenUp(Unavailable):
-    """A preload was given up, which says nothing about its engine.
-
-    Attributes:
-        no_room: there was not enough memory for it.
-    """
+    """A preload was given up, which says nothing about its engine; `no_room` if memory lacked."""
 
     def __init__(self, reason: str, *, no_room: bool = False) -> None:
         super().__init__(reason)
@@ -69,7 +65,6 @@ class Preload:
 
     Attributes:
         needed: something needs it by now, so that it is a load like any other.
-        host: the engine host, once its process is started.
     """
 
     def __init__(
@@ -97,9 +92,6 @@ class Preload:
         """Kill the host, or let none be started.
 
         A variant that is being loaded into the host of others is loaded all the same.
-
-        Args:
-            no_room: there is not enough memory for it.
         """
         self._given_up = GivenUp(reason, no_room=no_room)
         if self.host is not None:

@@ -63,7 +63,6 @@ class HostProcess:
     computed when it crashed, with ``CRASHED``.
 
     Attributes:
-        ready: tensors and load times reported by the host.
         was_suspended: it was suspended while it loaded, so that its load times are too long.
     """
 
@@ -111,8 +110,6 @@ class HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
         Args:
-            hang_timeout_s: the host is killed when it is silent for this long while it has runs.
-            on_launched: called once the process is started, before it has loaded the engine.
             on_exit: called once if the host exits without being closed after it was ready.
             on_unusable: called with the variant and the reason when the engine fails with
                 `provider`, or has variants and this one fails.
@@ -196,17 +193,10 @@ class HostProcess:
         due: float = math.inf,
         variant: str = "",
     ) -> int:
-        """Feed one query; `has_room` must be true.
+        """Feed one query, for which there must be room; return its id for `stop_run`.
 
-        Args:
-            request: serialised ``ModelInferRequest``.
-            on_ended: called once with the result.
-            batch_times: durations of batches by size, if the query may share a batch.
-            due: instant on the monotonic clock by which a batch must be computed.
-            variant: the loaded variant to run it on; empty for an engine without variants.
-
-        Returns:
-            Id of the run, for `stop_run`.
+        It may share a batch if it has `batch_times`; `due` is then the instant on the monotonic
+        clock by which the batch must be computed.
         """
         if self.is_closed:
             return self._refuse(on_ended)
@@ -224,19 +214,7 @@ class HostProcess:
         batch: int = 1,
         variant: str = "",
     ) -> int:
-        """Feed the queries [first, first + count) of the sample set.
-
-        Args:
-            first: index of the first query.
-            on_progress: called with the counts so far.
-            on_ended: called once with the result.
-            job: id of the job, for `JobAware` backends.
-            batch: number of queries to compute together.
-            variant: as of `run_query`.
-
-        Returns:
-            Id of the run, for `stop_run`.
-        """
+        """Feed the queries [first, first + count) of the sample set; see `run_query`."""
         if self.is_closed:
             return self._refuse(on_ended)
         message = self._runs.add_samples(first, count, on_progress, on_ended, job, batch, variant)
@@ -256,18 +234,13 @@ class HostProcess:
                 os.write(self._interrupt_writer, interrupts.encode(run_id))
 
     def kill(self, reason: str = "", error: SynergaiError | None = None) -> None:
-        """Kill the process; its runs end with ``HOST_DIED`` and `reason` in the detail.
-
-        Args:
-            error: what `start` raises if the engine is still being loaded.
-        """
+        """Kill the process; its runs end with ``HOST_DIED`` and `reason` in the detail."""
         self._child.kill(reason, error)
 
     def suspend(self) -> bool:
-        """Stop the process until `resume`, while it loads.
+        """Stop the process, while it loads, until `resume`; return whether it is stopped.
 
-        Returns:
-            Whether it is stopped; it is not before the kernel would kill it with this process.
+        Before it has bound the arena, the kernel would not yet kill it with this process.
         """
         if self._arena.closed or not self._arena.bound:
             return False

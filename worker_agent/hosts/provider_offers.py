@@ -63,11 +63,9 @@ async def find_offers(
     runtimes: Runtimes,
     default_cache: Path | None = None,
 ) -> Offers:
-    """Find out which execution providers can be used.
+    """Find out which execution providers can be used: of those wanted, or else of all.
 
-    Args:
-        wanted: those to use; empty for all that can be used.
-        default_cache: folder in which providers that cannot do without a cache keep one.
+    Providers that cannot do without a cache keep one in `default_cache`.
     """
     has_onnxruntime = runtimes.has(ONNXRUNTIME)
     if not wanted:

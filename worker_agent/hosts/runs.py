@@ -34,8 +34,6 @@ class Run(Struct, frozen=True):
     """A run in flight.
 
     Attributes:
-        on_ended: called once with the result.
-        on_progress: called with the counts so far; None for a query.
         slot: slot of the arena with its request; None if it was sent through the socket.
     """
 
@@ -111,11 +109,7 @@ class Runs:
         return ended
 
     def end_all(self, reason: str, crashed: int | None) -> None:
-        """End all runs, because the host has exited.
-
-        Args:
-            crashed: the run that crashed it; None if no run did.
-        """
+        """End all runs, because the host has exited; the run `crashed`, if any, has crashed it."""
         runs = self.by_id.copy()
         self.by_id.clear()
         for run_id, run in runs.items():

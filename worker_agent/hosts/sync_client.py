@@ -89,12 +89,7 @@ class HostClient:
         return ended, data
 
     def run_samples(self, first: int, count: int = 1, batch: int = 1) -> RunEnded:
-        """Run the queries [first, first + count) of the sample set, as a job does.
-
-        Args:
-            first: index of the first query.
-            batch: batch size, at most the engine's ``max_batch``.
-        """
+        """Run the queries [first, first + count) of the sample set, as a job does."""
         self._last_run_id += 1
         run = RunSamples(self._last_run_id, first, count, batch=batch, variant=self._variant)
         self._send(run.encode())

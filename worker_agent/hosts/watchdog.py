@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class Watchdog:
-    """A timer that runs only while runs are in flight.
-
-    Args:
-        on_silent: called once it has been silent for longer.
-    """
+    """A timer that runs only while runs are in flight."""
 
     def __init__(
         self,

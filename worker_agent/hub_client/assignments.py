@@ -31,10 +31,7 @@ _MAX_DETAIL: Final = 1000
 class Assignments:
     """Outstanding assignments of one registration.
 
-    Args:
-        read_input: returns the request for the input of an engine at a URL; blocks, and raises
-            `InvalidInput` if it cannot be read.
-        clock: the system's monotonic clock, shared with the engine hosts.
+    `read_input` blocks, and raises `InvalidInput` for an input that cannot be read.
     """
 
     def __init__(

@@ -24,11 +24,7 @@ _KEPT: Final = "%/:;=&?~#+!$,'@()*[]"
 
 
 class HttpInputs:
-    """Reader of inputs by HTTP. Its functions block.
-
-    Args:
-        is_allowed: whether a URL may be read.
-    """
+    """Reader of inputs by HTTP. Its functions block."""
 
     def __init__(
         self, is_allowed: Callable[[str], bool], clock: Callable[[], float] = time.monotonic

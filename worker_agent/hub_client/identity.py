@@ -53,10 +53,7 @@ class _Stored(_Secret, frozen=True):
 class WorkerIdentity:
     """The worker's secret, in its state directory. The methods block on files.
 
-    Args:
-        token_file: file with an enrolment token; None for none. It may be removed after the
-            enrolment, or replaced to enrol again.
-        token: an enrolment token, if there is no file.
+    The file with the token may be removed after the enrolment, or replaced to enrol again.
     """
 
     def __init__(self, state: Path, token_file: Path | None = None, token: str = "") -> None:

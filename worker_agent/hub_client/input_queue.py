@@ -34,12 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class InputQueue(InputFeed):
-    """The inputs of one assignment.
-
-    Args:
-        read: returns the request for a URL; blocks.
-        on_ready: called whenever `next` may have changed from None.
-    """
+    """The inputs of one assignment; `read` returns the request for a URL, and blocks."""
 
     def __init__(
         self, read: Callable[[str], bytes], on_ready: Callable[[], None], count: int

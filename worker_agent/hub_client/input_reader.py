@@ -19,12 +19,7 @@ _FILE: Final = "file"
 
 
 class InputReader:
-    """Reader of inputs by URL. Its functions block.
-
-    Args:
-        roots: directories, and URLs of other schemes, below which inputs may be read; none allows
-            nothing.
-    """
+    """Reader of inputs below directories and URLs, which blocks; without any, it reads nothing."""
 
     def __init__(self, roots: Sequence[str], max_bytes: int) -> None:
         self._directories = [

@@ -33,20 +33,10 @@ class HubConnection(Protocol):
     async def open_work(
         self, registered: hub_pb2.Registered, on_orders: Callable[[Orders], None]
     ) -> WorkTransport:
-        """Open the work stream of a registration.
-
-        Args:
-            on_orders: called with the orders of each message. A `SynergaiError` raised by it closes
-                the stream.
-        """
+        """Open the work stream; a `SynergaiError` raised by `on_orders` closes it."""
 
     def fetch(self, session: str, sha256: str, offset: int) -> AsyncGenerator[bytes, None]:
-        """Yield content of the gateway's store, from an offset to its end.
-
-        Args:
-            sha256: SHA-256 of the content.
-            offset: number of bytes to leave out.
-        """
+        """Yield the content of the gateway's store with this digest, from an offset to its end."""
 
     def close(self) -> None:
         """Close the control stream immediately."""

@@ -50,11 +50,7 @@ class ControlHandler(Protocol):
         """Return the request for the input of an engine at a URL; called from other threads."""
 
     def load(self, session: Session, *, preload: bool = False, limit_s: float = math.inf) -> None:
-        """Load `session`; the result is sent as a ``SessionChanged``.
-
-        Args:
-            limit_s: time after which a preload is ended.
-        """
+        """Load `session`; the result is sent as a ``SessionChanged``."""
 
     def unload(self, session: Session) -> None:
         """Unload `session` if it is idle."""
@@ -64,11 +60,7 @@ class ControlHandler(Protocol):
 
 
 class Registration:
-    """The control and work streams of one registration.
-
-    Attributes:
-        control_queue: messages to send on the control stream.
-    """
+    """The control and work streams of one registration."""
 
     def __init__(
         self,

@@ -34,9 +34,7 @@ _SOCKET_TIMEOUT_S: Final = 10.0
 class RemoteHub:
     """A hub at an address; implements `HubLink`.
 
-    Args:
-        read_tls: returns the TLS of the connection; called before each attempt, because
-            certificate files may be renewed.
+    TLS is read before each attempt, because certificate files may be renewed.
     """
 
     def __init__(
@@ -108,12 +106,7 @@ class RemoteHub:
 
 
 class RemoteConnection:
-    """A connection to a remote hub; implements `HubConnection`.
-
-    Args:
-        target: address of the hub, ``host:port``.
-        on_accepted: called before the first message of the gateway, which registers the worker.
-    """
+    """A connection to a remote hub; implements `HubConnection`."""
 
     def __init__(
         self,
@@ -210,11 +203,7 @@ async def open_work_socket(
     max_message_bytes: int,
     timeout_s: float,
 ) -> WorkSocket:
-    """Open a work socket.
-
-    Args:
-        on_orders: called with the orders of each message.
-    """
+    """Open a work socket."""
 
     def on_message(data: Buffer) -> None:
         on_orders(_decode(data))

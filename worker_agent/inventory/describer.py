@@ -52,12 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Describer:
-    """Describes engines from a cache, or by loading them.
-
-    Args:
-        cache: cache file; created if missing.
-        now: seconds since the epoch.
-    """
+    """Describes engines from a cache, or by loading them."""
 
     def __init__(self, cache: Path, agent_version: str, now: Callable[[], float]) -> None:
         self._cache = cache
@@ -87,12 +82,7 @@ class Describer:
             _log.warning("cannot write %s: %s", self._cache, error.strerror)
 
     def keep_only(self, described: Set[EngineName], found: Set[EngineName]) -> None:
-        """Drop the cache's entries of engines that are gone.
-
-        Args:
-            described: engines that are present. Until all have been described once, nothing is
-                dropped.
-        """
+        """Drop the cache's entries of engines that are gone, once all have been described."""
         if described <= self._keys.keys():
             used = {key for name in described | found for key in self._keys.get(name, ())}
             self._known = {key: self._known[key] for key in used & self._known.keys()}
@@ -106,11 +96,7 @@ class Describer:
         self.write_cache()  # so that it is not read from there
 
     async def describe(self, definition: EngineDefinition, inspect: Inspect) -> Engine:
-        """Describe an engine from the cache, or by loading it; a reason not to use it is its fault.
-
-        Args:
-            inspect: describes a model that is not in the cache; see `inspect_in_host`.
-        """
+        """Describe an engine from the cache or by loading it; its fault says why it is not used."""
         self._keys[definition.name] = set()
         self._not_loaded.discard(definition.name)
         left_out: list[UnusedVariant] = []
@@ -195,11 +181,7 @@ class Describer:
 async def inspect_in_host(
     models: ModelDirectories, memory: HostMemory | None, definition: EngineDefinition
 ) -> EngineDescription:
-    """Describe a model by loading it in an engine host.
-
-    Args:
-        definition: an engine with a single model, or with one of its variants.
-    """
+    """Describe a model, the only one of an engine or one of its variants, in an engine host."""
     variant = definition.variant and f", variant {definition.variant}"
     _log.info("inspecting engine %s%s", definition.name, variant)
     session = Session(definition.name, Configuration(1, variant=definition.variant))

@@ -44,11 +44,7 @@ class _Outdated(Exception):
 
 
 class Changes(NamedTuple):
-    """Changes of the model directory.
-
-    Attributes:
-        changed: engines that were added or changed, and are to be described.
-    """
+    """Changes of the model directory."""
 
     changed: frozenset[EngineName]
     removed: frozenset[EngineName]
@@ -56,13 +52,6 @@ class Changes(NamedTuple):
 
 class Inventory:
     """Describes the engines of a model directory and detects changes.
-
-    Args:
-        fetched: directory of engines fetched from the gateway's store; None for none.
-        cache: cache file; created if missing.
-        inspect: describes a model; by default, by loading it in an engine host.
-        parallel: number of engines to describe at a time; by default, one per core up to a limit.
-        now: seconds since the epoch.
 
     Attributes:
         is_settling: whether the last `find_changes` saw changes that the next one may return.
@@ -108,11 +97,6 @@ class Inventory:
 
         Those in the cache do not wait for others to be loaded. Others may be described meanwhile. A
         description is dropped if its engine has changed since.
-
-        Args:
-            names: names of engines that `discover` or `find_changes` has returned.
-            on_described: called with the description of each engine as soon as there is one; the
-                reason why an engine cannot be used is its fault.
         """
         await self._describe(
             [self._described[name] for name in names if name in self._described], on_described
@@ -144,10 +128,7 @@ class Inventory:
 
         A changed engine is returned once two consecutive calls find it in the same state, because
         copying a large file takes a while. One whose folder was renamed after its last file was
-        written is complete, and returned at once.
-
-        Args:
-            on_found: called with each new engine as soon as it is found, pending.
+        written is complete, and returned at once. New engines are reported at once, pending.
         """
         self._folders = await asyncio.to_thread(folder_times, self._models)
         scanned, before = await asyncio.to_thread(take_snapshots, self._models), self._scanned

@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 class Slots:
-    """Slots for work.
-
-    Attributes:
-        one: a context that waits for a slot, and holds it.
-    """
+    """Slots for work; `one` is a context that waits for a slot, and holds it."""
 
     def __init__(self, count: int) -> None:
         self.one = asyncio.Semaphore(count)

@@ -29,7 +29,6 @@ class EngineSnapshot(NamedTuple):
     """An engine as it was found.
 
     Attributes:
-        definition: its definition; that of an unreadable engine has a fault.
         stamps: states of its files; empty if it has a fault, or its files were being changed.
     """
 

@@ -26,13 +26,8 @@ _SETTLE_S: Final = 2.0
 class ModelDirectoryWatch:
     """Reports engines that are added, changed or removed while the agent runs.
 
-    Args:
-        interval_s: seconds between two checks of all files. New and removed folders are found
-            earlier; an engine counts as removed once two checks miss it, as its folder may be
-            replaced.
-        on_found: called with each new engine, which is pending until it is described.
-        on_change: called with the name and new description of each changed engine; the description
-            of a removed engine is None.
+    All files are checked at an interval; new and removed folders are found earlier. An engine is
+    removed once two checks miss it, since its folder may be replaced; its description is None.
     """
 
     def __init__(

@@ -51,9 +51,6 @@ def slots_for(max_batch: int) -> int:
 class Arena:
     """The shared memory as mapped by either process.
 
-    Args:
-        fd: file descriptor of an existing arena; by default, a new one is created.
-
     Attributes:
         slots: number of slots, which occupy only address space until they are written.
     """

@@ -51,15 +51,7 @@ class _Message(Struct, frozen=True, array_like=True):
 
 
 class Tally(Struct, frozen=True, array_like=True):
-    """Cumulative counts of a run or work item.
-
-    Attributes:
-        done: completed queries.
-        labelled: completed queries with a known label.
-        correct: labelled queries that were answered correctly.
-        compute_s: seconds inside the engine.
-        batch: size of the batches that the queries were computed in.
-    """
+    """Cumulative counts of a run or work item, and the size of its batches."""
 
     done: Count = 0
     labelled: Count = 0
@@ -75,10 +67,8 @@ class RunQuery(_Message, frozen=True, tag=1):
     """Run one query.
 
     Attributes:
-        request: serialised ``ModelInferRequest``.
         batch_times: durations of batches by size, if the query may share a batch.
         due: instant on the system's monotonic clock by which a batch must be computed.
-        variant: the variant to run it on; empty for an engine without variants.
     """
 
     run_id: Count
@@ -89,15 +79,7 @@ class RunQuery(_Message, frozen=True, tag=1):
 
 
 class RunSamples(_Message, frozen=True, tag=2):
-    """Run the queries [first, first + count) of the engine's sample set.
-
-    Attributes:
-        first: index of the first query.
-        count: number of queries.
-        job: id of the job; may be empty.
-        batch: largest batch size; the last batch may be smaller.
-        variant: as of `RunQuery`.
-    """
+    """Run the queries [first, first + count) of the engine's sample set."""
 
     run_id: Count
     first: Count
@@ -116,8 +98,7 @@ class StopRun(_Message, frozen=True, tag=3):
 class LoadVariant(_Message, frozen=True, tag=4):
     """Load another variant of the engine; `LoadStarted` and then `Ready` or `LoadFailed` answer it.
 
-    Attributes:
-        alone: load it before the next query instead of concurrently.
+    If `alone`, it is loaded before the next query instead of concurrently.
     """
 
     variant: str
@@ -140,18 +121,13 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     """The engine, or another variant of it, is loaded and warmed up.
 
     Attributes:
-        inputs: input tensors of the model.
-        outputs: output tensors of the model.
-        samples: size of the sample set.
         backend_start_s: seconds to start the process and the runtime.
         model_load_s: seconds to load and warm up the model.
         data_preparation_s: seconds to load the sample set.
-        max_batch: maximum batch size.
         unverified: why the model is not known to work; empty if it is.
         query_s: seconds of its fastest query so far; 0 if it is unverified.
         elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
             None if it is not known, or runs on the CPU anyway.
-        variant: the variant; empty for an engine without variants.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -178,9 +154,7 @@ class LoadFailed(_Message, frozen=True, tag=17):
     The host exits after sending this if nothing else is loaded.
 
     Attributes:
-        reason: description in one line.
         backend_missing: whether its backend is not installed, so that nothing is known of it.
-        variant: as of `Ready`.
         out_of_memory: whether it may be loaded once more memory is free.
     """
 
@@ -216,15 +190,7 @@ class RunProgress(_Message, frozen=True, tag=18):
 
 
 class RunEnded(_Message, frozen=True, tag=19):
-    """The run has ended.
-
-    Attributes:
-        outcome: whether it completed, was stopped or failed.
-        tally: its final counts.
-        response: serialised ``ModelInferResponse`` of a completed query; empty otherwise.
-        fault: kind of failure.
-        detail: description of the failure.
-    """
+    """The run has ended; a completed query has a serialised ``ModelInferResponse``."""
 
     run_id: Count
     outcome: Outcome

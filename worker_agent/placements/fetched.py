@@ -35,12 +35,7 @@ _OLD: Final = ".old"
 
 
 class FetchedEngines:
-    """The fetched engines, and the content that they are made of.
-
-    Args:
-        root: their model directory, which belongs to the agent.
-        budget_bytes: limit of the content; 0 for none, and to keep only what is placed.
-    """
+    """The fetched engines, and their content; without a budget, only what is placed is kept."""
 
     def __init__(
         self, root: Path, budget_bytes: int = 0, keep_free_bytes: int = KEEP_FREE_BYTES
@@ -99,11 +94,7 @@ class FetchedEngines:
             target.parent.rmdir()
 
     def make_room(self, missing: Mapping[str, int], placed: Collection[str]) -> None:
-        """Evict content that is not placed, the least recently used first, for missing content.
-
-        Args:
-            placed: contents of all placed versions.
-        """
+        """Evict content that is not placed, the least recently used first, for missing content."""
         sizes = self.contents.sizes()
         needed = sum(size - sizes.get(sha256, 0) for sha256, size in missing.items())
         removable = [sha256 for sha256 in sizes if sha256 not in placed]

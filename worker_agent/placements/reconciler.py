@@ -59,11 +59,6 @@ class Reconciler:
 
     Versions are fetched one after the other. One that fails does not affect the others, and is
     tried again after a pause.
-
-    Args:
-        find_own: returns the models of the versions in the user's model directory. Called in a
-            thread.
-        on_installed: called with each version that has been installed.
     """
 
     def __init__(
@@ -241,11 +236,7 @@ class Reconciler:
     async def _fetch_content(
         self, sha256: str, size: int, progress: Callable[[int], object], *, exact: bool = True
     ) -> None:
-        """Fetch one content from the byte where it stopped.
-
-        Args:
-            size: its size, or the limit of it.
-        """
+        """Fetch one content from the byte where it stopped."""
         contents = self._fetched.contents
         received = await asyncio.to_thread(contents.received, sha256)
         chunks = self._fetch(sha256, received)

@@ -24,13 +24,10 @@ class PowerMode:
     """A power mode of the machine.
 
     Attributes:
-        name: name used in configurations.
-        cores: number of online cores.
         max_mhz: CPU clock cap; 0 means none.
         budget_w: design power limit of the board in watts; 0 means none or unknown.
         memory_mhz: memory clock cap; 0 means none or unknown.
         share: share of its cores' time that may be used, 0 to 1.
-        number: the board's id of the mode, if any.
         refused: why the mode cannot be switched to at run time; empty if it can.
     """
 
@@ -52,12 +49,7 @@ class PowerMode:
 
 @dataclass(frozen=True)
 class Reading:
-    """The machine's mode, read back from its own files.
-
-    Attributes:
-        mode: the mode that all files agree on; empty if they match none.
-        detail: the mismatch, if no mode matches.
-    """
+    """The machine's mode, read back from its own files."""
 
     mode: str = ""
     detail: str = ""
@@ -68,7 +60,6 @@ class SwitchResult:
     """A switch that was verified by reading back.
 
     Attributes:
-        mode: the mode in force.
         seconds: duration until the machine had settled; 0 if the mode was already in force.
     """
 
@@ -81,11 +72,7 @@ class ModeRefused(NotSupported):
 
 
 class SwitchFailed(Unavailable):
-    """The machine did not reach the requested mode.
-
-    Attributes:
-        reading: the mode read back afterwards.
-    """
+    """The machine did not reach the requested mode; `reading` is the one read back afterwards."""
 
     def __init__(self, message: str, reading: Reading) -> None:
         super().__init__(message)

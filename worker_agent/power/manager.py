@@ -29,9 +29,6 @@ class PowerManager:
     """Lists, switches and monitors power modes without blocking the loop. Created by `open`.
 
     One thread runs all controller calls, so that switches never overlap.
-
-    Attributes:
-        modes: modes that can be switched to at run time.
     """
 
     def __init__(
@@ -58,11 +55,8 @@ class PowerManager:
     ) -> PowerManager:
         """Open the controller, list the modes and read the one in force.
 
-        Args:
-            name: controller name; ``auto`` selects it by the board.
-            modes: names of the modes to use; empty means all that can be switched to.
-            on_change: called with each new mode in force (empty if unknown) and the seconds that
-                the switch took; 0 seconds if another program switched.
+        `on_change` is called with each new mode in force (empty if unknown) and the seconds that
+        the switch took; 0 if another program switched.
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="power")
         loop = asyncio.get_running_loop()

@@ -24,9 +24,6 @@ class NvmlSensor:
     """The GPUs that are used: their energy counters, or their sampled power where they have none.
 
     GPUs before the Volta generation have no counter.
-
-    Args:
-        gpus: numbers of the GPUs that are used, as CUDA counts those that it sees; None for all.
     """
 
     def __init__(

@@ -32,9 +32,6 @@ class NvpmodelController:
 
     A mode is in force only if ``nvpmodel -q`` names it and the online cores, clock caps
     and GPU mask match its definition in the file.
-
-    Args:
-        modes: names of the modes to use; empty means all.
     """
 
     def __init__(

@@ -52,11 +52,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class PowerModel:
-    """A ``POWER_MODEL`` section, one mode of the board.
-
-    Attributes:
-        number: the board's id.
-    """
+    """A ``POWER_MODEL`` section, one mode of the board."""
 
     number: int
     name: str
@@ -109,12 +105,7 @@ class PowerModel:
 
 @dataclass(frozen=True)
 class BoardModes:
-    """Content of the file.
-
-    Attributes:
-        models: modes by the board's id.
-        default: id of the default mode at boot.
-    """
+    """Content of the file."""
 
     parameters: Mapping[str, Parameter]
     models: Mapping[int, PowerModel]

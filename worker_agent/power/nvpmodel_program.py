@@ -30,12 +30,7 @@ class ProgramFailed(Exception):
 
 @dataclass(frozen=True)
 class BoardPrograms:
-    """Runs the board's programs.
-
-    Attributes:
-        query_s: timeout of a query in seconds.
-        switch_s: timeout of a switch in seconds; taking cores offline is slow.
-    """
+    """Runs the board's programs, with limits of time; taking cores offline is slow."""
 
     files: MachineFiles
     query_s: float = 4.0

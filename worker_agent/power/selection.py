@@ -46,11 +46,6 @@ def open_controller(name: str, files: MachineFiles, modes: Sequence[str] = ()) -
     """Open the controller with this name.
 
     In an unprivileged process, controllers that need root delegate switching to ``synergai-power``.
-
-    Args:
-        name: a name in `CONTROLLERS`; ``auto`` selects one by the board.
-        files: file access to the machine.
-        modes: names of the modes to use; empty means all.
     """
     chosen = detect(files) if name == AUTO else name
     controller = CONTROLLERS.get(chosen)(files, tuple(modes))

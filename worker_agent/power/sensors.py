@@ -45,7 +45,6 @@ class Rail:
     """One supply rail of a board.
 
     Attributes:
-        name: the board's name of the rail.
         paths: one file in mW, or two files in mV and mA whose product is the power.
         per_watt: units of the product per watt; 0 for the units above.
     """
@@ -63,11 +62,7 @@ class Rail:
 
 
 class RailSensor:
-    """Supply rails whose power is sampled, and integrated to energy.
-
-    Args:
-        rails: the rails; none of them is a part of another one.
-    """
+    """Supply rails, none a part of another, whose power is sampled and integrated to energy."""
 
     def __init__(self, files: MachineFiles, rails: Iterable[Rail], source: str) -> None:
         self._files = files

@@ -28,9 +28,6 @@ class SwitchTiming:
     Attributes:
         settle: duration for which the reading must remain the wanted mode.
         timeout: maximum wait for the wanted mode.
-        interval: time between two readings.
-        clock: monotonic clock.
-        sleep: waits for a number of seconds.
     """
 
     settle: float = 1.0
@@ -45,10 +42,8 @@ def switch(
 ) -> SwitchResult:
     """Switch to `mode`; if the machine ends in no known mode, switch back to the previous one.
 
-    A machine that ends in another valid mode is left there: another program chose it.
-
-    Args:
-        apply: requests a mode from the machine; returns an error message, or an empty string.
+    A machine that ends in another valid mode is left there: another program chose it. `apply`
+    returns an error message, or an empty string.
     """
     started = timing.clock()
     before = read()

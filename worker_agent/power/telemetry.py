@@ -75,11 +75,7 @@ def _open_sensor(files: MachineFiles, gpus: Collection[int] | None) -> EnergySen
 
 
 class SampledMeter:
-    """Meter that a thread reads periodically.
-
-    Args:
-        meter: the meter, which no other code may read before `close`.
-    """
+    """Meter that a thread reads periodically; no other code may read it before `close`."""
 
     def __init__(
         self, meter: EnergyMeter, clock: Callable[[], float] = time.monotonic, period_s: float = 1.0
@@ -113,26 +109,14 @@ class SampledMeter:
 
 @dataclass(frozen=True, slots=True)
 class PowerReading:
-    """Power and energy of the machine.
-
-    Attributes:
-        watts: mean power since the previous reading.
-        joules: energy since the meter was opened; monotonic.
-    """
+    """Mean power since the previous reading, and the energy since the meter was opened."""
 
     watts: float
     joules: float
 
 
 class PowerMeter:
-    """Power and energy of the machine in service.
-
-    Args:
-        gpus: as of `NvmlSensor`.
-
-    Attributes:
-        source: human-readable description of the sensor; empty if power is not measured.
-    """
+    """Power and energy of the machine in service; `source` is empty if power is not measured."""
 
     def __init__(
         self,
@@ -171,11 +155,7 @@ class PowerMeter:
 
 
 class MeanPower:
-    """Mean power over a block of code: ``with MeanPower() as power: …``, then ``power.watts``.
-
-    Attributes:
-        watts: mean power, set at the end of the block; 0 if power is not measured.
-    """
+    """Mean power over a block: ``with MeanPower() as power: …``, then ``power.watts``, or 0."""
 
     def __init__(
         self, files: MachineFiles | None = None, clock: Callable[[], float] = time.monotonic

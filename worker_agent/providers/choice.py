@@ -27,11 +27,9 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     """An execution provider as configured.
 
     Attributes:
-        kind: name of the execution provider.
         devices: its devices; the default one if empty.
         parallel: whether each device is a worker of its own, concurrent with the CPU.
         cache: folder for compiled models; None for the default.
-        options: options of the execution provider.
     """
 
     name: str
@@ -49,7 +47,6 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
     """An execution provider on one device.
 
     Attributes:
-        options: options of the execution provider.
         cache: folder for compiled models; None for none.
         parallel: whether the device is a separate worker, concurrent with the others.
     """
@@ -89,11 +86,10 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
         return decode_config(text, cls)
 
     def configurations(self, on_cpu: Iterable[Configuration]) -> list[Configuration]:
-        """Return the configurations with this provider.
+        """Return the configurations with this provider, given those on the CPU.
 
-        Args:
-            on_cpu: the configurations on the CPU. Their thread counts matter to a provider that
-                computes on the CPU; any other has one configuration per power mode.
+        A provider that computes on the CPU has their thread counts; any other has one
+        configuration per power mode.
         """
         found = (
             Configuration(each.threads if self.uses_threads else 0, each.power_mode, self.name)
@@ -114,8 +110,7 @@ def choices_of(
 ) -> list[ProviderChoice]:
     """Return each execution provider on each of its devices, without the CPU.
 
-    Args:
-        default_cache: folder in which providers that cannot do without a cache keep one.
+    Providers that cannot do without a cache keep one in `default_cache`.
     """
     found: list[ProviderChoice] = []
     for each in settings:
@@ -150,13 +145,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The usable execution providers among those that were asked for.
-
-    Attributes:
-        cpu: whether the CPU is one of them.
-        choices: the others that can be used.
-        refusals: the others that cannot.
-    """
+    """The usable execution providers among those that were asked for; `refusals` are the others."""
 
     cpu: bool = True
     choices: tuple[ProviderChoice, ...] = ()

@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 def session_providers(choice: ProviderChoice, threads: int) -> list[tuple[str, dict[str, str]]]:
-    """Return the ``providers`` of a session, in order of preference; the last is the CPU.
-
-    Args:
-        threads: number of its threads, if it computes on the CPU.
-    """
+    """Return the ``providers`` of a session, in order of preference; the last is the CPU."""
     kind = choice.details
     options = kind.default_options | choice.options
     if kind.device_option:

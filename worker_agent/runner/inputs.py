@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class NextInput(NamedTuple):
-    """The next input of a work item.
-
-    Attributes:
-        content: its serialised ``ModelInferRequest``, or why there is none.
-        alone: whether it must run without others in the engine host.
-    """
+    """A serialised ``ModelInferRequest``, or why there is none; `alone` if none may run with it."""
 
     content: Content
     alone: bool
@@ -31,8 +26,7 @@ class NextInput(NamedTuple):
 class InputFeed:
     """The inputs that have arrived and have not been fed to a host, in order.
 
-    Args:
-        on_ready: called whenever `next` may have changed from None.
+    `on_ready` is called whenever `next` may have changed from None.
     """
 
     def __init__(self, on_ready: Callable[[], None] = lambda: None) -> None:

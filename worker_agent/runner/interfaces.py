@@ -58,11 +58,7 @@ class EngineHost(Protocol):
         """Feed the queries [first, first + count) of the sample set; return the run id."""
 
     def stop_run(self, run_id: int, *, abort: bool = False) -> None:
-        """Stop a run before its next query; no-op if it has ended.
-
-        Args:
-            abort: also abort a query that runs, if the runtime can do that.
-        """
+        """Stop a run before its next query, or abort a query that runs; no-op if it has ended."""
 
 
 class HostSource(Protocol):
@@ -85,10 +81,9 @@ class WorkHandler(Protocol):
         """Handle the end of the setup, which took `setup_s` seconds."""
 
     def on_input_failed(self, query: int, failure: Failure) -> None:
-        """Note that a query of an item with its own inputs failed, which the item survives.
+        """Note that a query, counted from the item's first, failed, which the item survives.
 
-        Args:
-            query: counted from the item's first; the next report has an empty response for it.
+        The next report has an empty response for it.
         """
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:

@@ -28,10 +28,6 @@ class ItemReporter:
 
     Only a prefix of the queries counts: after the first query that did not complete, later
     responses are discarded.
-
-    Attributes:
-        tally: counts of the completed prefix.
-        setup_s: seconds that loading the engine for this work item took.
     """
 
     __slots__ = (
@@ -103,8 +99,7 @@ class ItemReporter:
     def report_starved(self, *, idle: bool) -> None:
         """Report the results so far, because further inputs arrive only after them.
 
-        Args:
-            idle: whether nothing runs; otherwise the report waits for a few others.
+        While others run, the report waits for a few of them.
         """
         if self._responses and (
             idle or self._clock() - self._reported_at >= STARVED_REPORT_INTERVAL_S

@@ -55,10 +55,7 @@ _log = logging.getLogger(__name__)
 class Runner:
     """Feeds work items to engine hosts and reports the results.
 
-    Args:
-        on_idle: called whenever the last item has ended.
-        max_response_bytes: size limit of the responses in one report; a query with a larger
-            response fails.
+    A query whose response is larger than `max_response_bytes` fails.
     """
 
     def __init__(
@@ -104,11 +101,7 @@ class Runner:
         self._pump()
 
     def stop(self, item: WorkItem, *, abort: bool = False) -> None:
-        """End `item` before its next query, at once if none is running; no-op if it has ended.
-
-        Args:
-            abort: also abort a query that runs, if its runtime can do that.
-        """
+        """End `item` before its next query, or abort one that runs; no-op if it has ended."""
         self._stop_runs(item, abort=abort)
         self._drain(item)
         self._pump()

@@ -49,16 +49,12 @@ class WorkItem:
     The first group of attributes describes the work; the second is maintained by the runner.
 
     Attributes:
-        requests: serialised ``ModelInferRequest``s; empty for a range.
-        first: index of the first query of a range.
-        batch_times: durations of batches by size, if the queries may share batches.
         due: instant on the monotonic clock by which a shared batch must be computed.
         concurrent: it is a single request that waits for no item of another session; see
             ``runner``.
         inputs: inputs that arrive while the item runs; None for requests and ranges. One that fails
             does not fail the item.
 
-        host: what it was fed to last.
         failed_inputs: failed inputs behind queries that have not ended yet, by query.
     """
 

@@ -95,9 +95,6 @@ def read_request(
     """Convert the body of an inference request.
 
     Args:
-        engine: name of the engine, which the path of the call has.
-        version: version of the engine; empty if the path has none.
-        body: the body.
         json_bytes: length of its JSON part; None if it has no other.
 
     Returns:
@@ -155,16 +152,7 @@ def read_request(
 
 
 def decode_json(decoder: msgspec.json.Decoder[T], data: Buffer, expected: str) -> T:
-    """Decode JSON from a client.
-
-    Args:
-        decoder: the decoder.
-        data: the text.
-        expected: what it should be, for error messages.
-
-    Raises:
-        InvalidInput: it is not JSON, or not what the decoder expects.
-    """
+    """Decode JSON from a client; `expected` says in errors what it should be."""
     try:
         return decoder.decode(data)
     except UnicodeDecodeError:
@@ -176,11 +164,7 @@ def decode_json(decoder: msgspec.json.Decoder[T], data: Buffer, expected: str) -
 
 
 def _check_elements(inputs: Sequence[_Input]) -> None:
-    """Check the number of elements in JSON.
-
-    Raises:
-        InvalidInput: there are too many.
-    """
+    """Check the number of elements in JSON."""
     numbers = strings = 0
     for each in inputs:
         if each.data:

@@ -20,7 +20,6 @@ class RestResponse(NamedTuple):
     """Body of an inference response.
 
     Attributes:
-        body: the body.
         json_bytes: length of its JSON part; None if it has no other.
     """
 
@@ -31,14 +30,9 @@ class RestResponse(NamedTuple):
 def write_response(data: Buffer, form: OutputForm) -> RestResponse:
     """Convert the serialised ``ModelInferResponse`` in `data`, which must have raw contents.
 
-    Args:
-        data: the response.
-        form: form of the outputs.
-
     Raises:
         InvalidInput: JSON cannot represent an output that was not requested in binary form, or all
             of them have too many elements.
-        DecodeError: `data` is not a valid response.
     """
     message, raw = parse_response(data)
     outputs: list[dict[str, Any]] = []

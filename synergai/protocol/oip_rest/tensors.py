@@ -58,18 +58,7 @@ _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b"[],"))
 
 
 def raw_from_json(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> bytes:
-    """Convert JSON data of an input to raw contents.
-
-    Args:
-        name: name of the input, for error messages.
-        datatype: its datatype.
-        shape: its shape.
-        data: the JSON list.
-
-    Raises:
-        InvalidInput: the datatype is unknown or has no JSON form, or the data does not match it or
-            the shape.
-    """
+    """Convert JSON data of an input to raw contents."""
     check_has_json_form("input", name, datatype)
     count = element_count(name, shape)
     elements = _elements(name, datatype, shape, bytes(data), count)
@@ -83,11 +72,7 @@ def raw_from_json(name: str, datatype: str, shape: Sequence[int], data: Buffer) 
 
 
 def json_from_raw(name: str, datatype: str, raw: Buffer) -> list[Element]:
-    """Convert raw contents of an output to its elements, for JSON.
-
-    Raises:
-        InvalidInput: JSON cannot represent the output; the client has to request it in binary form.
-    """
+    """Convert raw contents of an output to its elements, for JSON."""
     check_has_json_form("output", name, datatype)
     if datatype == "BYTES":
         return _strings(name, raw)
@@ -105,16 +90,7 @@ def json_from_raw(name: str, datatype: str, raw: Buffer) -> list[Element]:
 
 
 def check_has_json_form(kind: str, name: str, datatype: str) -> None:
-    """Check that tensors of a datatype can be represented in JSON.
-
-    Args:
-        kind: ``input`` or ``output``, for error messages.
-        name: name of the tensor, for error messages.
-        datatype: the datatype.
-
-    Raises:
-        InvalidInput: they cannot, or the datatype is unknown.
-    """
+    """Check that tensors of a datatype can be represented in JSON; `kind` is input or output."""
     if datatype not in DATATYPES:
         raise InvalidInput(
             f"{kind} {name!r} has the unknown datatype {datatype!r}; the datatypes are "
@@ -136,15 +112,7 @@ def _too_many(kind: str, name: str, count: int) -> str:
 
 
 def element_count(name: str, shape: Sequence[int]) -> int:
-    """Return the number of elements of an input in JSON.
-
-    Args:
-        name: name of the input, for error messages.
-        shape: its shape.
-
-    Raises:
-        InvalidInput: the shape has a negative dimension, or too many elements.
-    """
+    """Return the number of elements of an input in JSON."""
     if any(size < 0 for size in shape):
         raise InvalidInput(f"input {name!r} has a shape with a negative dimension")
     count = math.prod(shape)
