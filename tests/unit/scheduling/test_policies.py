@@ -209,6 +209,20 @@ def test_malleable_stops_a_loose_job_for_a_tight_one_and_resumes_it() -> None:
     assert sum(a.count for a in resumed) == 12_000 - sum(part.count // 10 for part in lax)
 
 
+def test_malleable_stops_a_job_of_less_than_two_seconds_for_a_tight_one() -> None:
+    harness = Harness("malleable")
+    lax = dispatched(harness.submit(240, budget=100.0))
+    commands = harness.submit(24, budget=0.5)
+    assert {c.assignment_id for c in commands if isinstance(c, Stop)} == {part.id for part in lax}
+
+
+def test_malleable_does_not_stop_what_ends_at_once() -> None:
+    harness = Harness("malleable")
+    harness.submit(10, budget=100.0)
+    commands = harness.submit(10, budget=0.05)
+    assert not [command for command in commands if isinstance(command, Stop)]
+
+
 def test_malleable_stops_a_late_job_on_its_fastest_worker_only() -> None:
     harness = Harness("malleable")
     late = dispatched(harness.submit(12_000, budget=5.0))

@@ -33,6 +33,11 @@ MAX_SINGLES: Final = 64
 LONG_QUEUE: Final = 64
 """Waiting jobs beyond which those that move up are not planned before a worker is available."""
 
+_STOPPED_S: Final = 0.1
+"""Assignments that end sooner than this are not stopped for a job that arrives.
+
+It is some ten times of what a stop costs: telling the worker, and planning again.
+"""
 _EXTENDED: Final = 0.1
 """Part of the required saving that suffices to use what was just added to the fleet.
 
@@ -45,7 +50,8 @@ class Malleable:
 
     Args:
         gain: required saving of a preempting plan, in units of one late job.
-        least_s: assignments that end sooner than this are not stopped.
+        least_s: assignments that end sooner than this, or began later, are not stopped to use a
+            worker that goes idle.
         weights: criteria weights; see ``planner.Weights``.
     """
 
@@ -100,7 +106,8 @@ class Malleable:
             # the fleet was extended: a running job was perhaps just stopped to probe it.
             extended = view.extended_at == view.now
             assigned_by = view.now - (0.0 if arrived or extended else self._least_s)
-            preemptible = self._preemptible(workers, view, assigned_by)
+            least_s = min(_STOPPED_S, self._least_s) if arrived else self._least_s
+            preemptible = self._preemptible(workers, view, assigned_by, least_s)
         if not preemptible and (not waiting or (not available and _are_singles(waiting))):
             return []
         return self._decide(view, waiting, available, workers, preemptible)
@@ -138,7 +145,7 @@ class Malleable:
         return decisions
 
     def _preemptible(
-        self, workers: Sequence[WorkerRecord], view: View, assigned_by: float
+        self, workers: Sequence[WorkerRecord], view: View, assigned_by: float, least_s: float
     ) -> set[Lease]:
         """Return the leases that may be stopped: all leases of workers with enough work left."""
         now = view.now
@@ -149,7 +156,7 @@ class Malleable:
                 continue
             if any(_keeps(lease.job, worker, workers, view) for lease in leases):
                 continue
-            if worker.free_at(now) - now > self._least_s and not _runs_last_query(worker, now):
+            if worker.free_at(now) - now > least_s and not _runs_last_query(worker, now):
                 preemptible.update(lease for lease in leases if not lease.stopping)
         return preemptible
 
