@@ -74,14 +74,16 @@ class Gateway:
         SynergaiError: a port, the state directory or the dictionary cannot be used.
     """
 
+    # Set on entering.
+    app: App
+    _client_server: ResilientServer
+
     def __init__(self, config: GatewaySettings) -> None:
-        self.app: App
         self._config = config
         self._stack = AsyncExitStack()
         self._stop_requested = asyncio.Event()
         self._stopped = asyncio.Lock()
         self._failure: InternalError | None = None
-        self._client_server: ResilientServer
         self.address = self.hub_address = self.http_address = ""
 
     async def __aenter__(self) -> Self:

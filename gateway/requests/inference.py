@@ -232,6 +232,8 @@ class Inference:
         # Before the engine is looked up: its absence is not for everyone to know.
         tenant = caller.tenant_of(tenant, Role.INFER, engine=message.model_name)
         try:
+            # Before as well: agents leave a gateway that is stopping, and their engines with them.
+            self._admission.check_open()
             engine = self._versions.find(message.model_name, wanted, message.id)
         except EnginePending:
             raise  # not rejected yet: see `gateway.requests.held`

@@ -25,7 +25,6 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 REFUSALS = (
     "the gateway is stopping",
     "failed to connect to all addresses",
-    f"no worker that serves engine '{ENGINE}' is connected",
 )
 """Beginnings of the messages to calls that the gateway has not accepted."""
 

@@ -262,6 +262,12 @@ async def test_stopping_gateway_refuses_requests_and_jobs(harness: GatewayHarnes
         await harness.jobs.submit(UNRESTRICTED, SPEC)
 
 
+async def test_stopping_gateway_says_so_after_its_agents_have_left(harness: GatewayHarness) -> None:
+    harness.admission.close()
+    with pytest.raises(Unavailable, match="the gateway is stopping"):
+        harness.begin_request()
+
+
 async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
     harness: GatewayHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
