@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import uvloop
 
+from benchmarks.ports import free_port
 from benchmarks.workloads import identity
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.gateway_settings import GatewaySettings
@@ -32,7 +33,6 @@ from gateway.serve.server import LocalServer
 from gateway.servicers.inference_calls import InferenceCalls
 from synergai.protocol.grpcio import front
 from synergai.protocol.request_codec import RequestDecoder
-from synergai.testing import free_port
 from worker_agent.agent_settings import WorkerSettings
 from worker_agent.host import main as host_main
 from worker_agent.host.inbox import Inbox

@@ -14,9 +14,10 @@ import grpc
 import psutil
 
 from benchmarks.client import Figure
+from benchmarks.ports import free_port, wait_for_port
 from synergai.errors import Unavailable
 from synergai.models.directory import ModelDirectory
-from synergai.testing import LocalFleet, free_port, wait_for_port
+from synergai.testing import LocalFleet
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 
 from demo.plan import SUBMIT_INTERVAL_S
 from synergai.errors import SynergaiError
-from synergai.models.preprocess import preprocess_mobilenet
+from synergai.models.preprocess import MOBILENET, prepare
 from synergai.models.samples import load_samples
 from synergai.zoo.photographs import load_photographs
 
@@ -56,7 +56,10 @@ async def send_photographs(
 ) -> list[RequestResults]:
     """Send the photographs one at a time, then with two in flight."""
     name = (await client.engine(engine)).inputs[0].name
-    images = [{name: preprocess_mobilenet(photograph.jpeg)} for photograph in load_photographs()]
+    images = [
+        {name: prepare(MOBILENET, photograph.jpeg).transpose(2, 0, 1)[None]}
+        for photograph in load_photographs()
+    ]
     inputs = [images[i % len(images)] for i in range(count)]
     await client.infer(engine, inputs[0])  # warm-up, which loads the engine
     single: list[float] = []

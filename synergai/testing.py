@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def free_port() -> int:
-    """Return a loopback port that is currently free; another program may take it any time."""
-    with reserved_port() as port:
-        return port
-
-
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
     """Reserve a loopback port: the system gives it to nothing else until the context ends.
@@ -41,24 +35,6 @@ def reserved_port() -> Iterator[int]:
         holder.bind(("127.0.0.1", 0))
         port: int = holder.getsockname()[1]
         yield port
-
-
-def wait_for_port(address: str, timeout_s: float = 20.0) -> None:
-    """Wait until a server listens on ``host:port``.
-
-    Raises:
-        Unavailable: there was none after `timeout_s`.
-    """
-    host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            with socket.create_connection((host, int(port)), timeout=1.0):
-                return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise Unavailable(f"no server listens on {address} after {timeout_s:g} s") from None
-            time.sleep(0.02)
 
 
 class LocalFleet:

@@ -7,8 +7,10 @@ from typing import Final, TypeAlias
 import cv2
 import numpy as np
 import onnx
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+from synergai.models.preprocess import MOBILENET, prepare
 
 TensorInfo: TypeAlias = tuple[str, int, list[int | str]]
 """Name, element type and shape of an input or output."""
@@ -23,6 +25,11 @@ def picture(colour: str, suffix: str = ".jpg", height: int = 30, width: int = 40
     """Return an encoded image of one colour."""
     pixels = np.full((height, width, 3), COLOURS[colour][::-1], np.uint8)
     return bytes(cv2.imencode(suffix, pixels)[1])
+
+
+def mobilenet_input(image: bytes) -> NDArray[np.float32]:
+    """Return an image as the tensor of MobileNet v1 in ONNX."""
+    return np.ascontiguousarray(prepare(MOBILENET, image).transpose(2, 0, 1)[np.newaxis])
 
 
 def save_image_engines(models: Path) -> Path:

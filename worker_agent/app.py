@@ -35,7 +35,6 @@ from worker_agent.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
-    from types import TracebackType
 
     from synergai.domain import Engine, EngineName
     from synergai.v1 import common_pb2
@@ -144,12 +143,7 @@ class Agent:
             self._exit_stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Without the error, which the task group would wrap in a group.
         await self._exit_stack.aclose()
 

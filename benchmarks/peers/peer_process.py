@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.client import Client, WrongResponse
+from benchmarks.ports import free_port
 from synergai.errors import Unavailable
 from synergai.models.directory import ModelDirectory
-from synergai.testing import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.client import TRITON, Client, Dialect, WrongResponse
 from benchmarks.peers.environment import ensure_installed
 from benchmarks.peers.peer_process import run_peer
+from benchmarks.ports import wait_for_port
 from benchmarks.report import table
 from benchmarks.servers import SERVE, THREADS
 from benchmarks.workloads import Workload, identity
 from synergai.errors import Unavailable
-from synergai.testing import LocalFleet, wait_for_port
+from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

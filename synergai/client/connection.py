@@ -24,7 +24,6 @@ from synergai.runtime.text import suggestion
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
 
 class Connection:
@@ -79,12 +78,7 @@ class Connection:
         self._shared_stream = SharedStream(channel, self._max_message_bytes, self._in_flight)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._shared_stream.close()
         await self._channel.close()
         await self._descriptions.close()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         Iterable,
         Mapping,
     )
-    from types import TracebackType
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -170,12 +169,7 @@ class JobRun:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._call.close()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, InferResult]]:

@@ -27,7 +27,6 @@ from synergai.errors import InvalidInput, SynergaiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-    from types import TracebackType
     from typing import Self
 
     from synergai.client.streaming import InferResult, Inputs, JobRun, ManyInputs
@@ -141,15 +140,10 @@ class SyncClient:
         self._is_open = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_open = False
         if not is_forked():
-            shared_loop().run(self._wrapped.__aexit__(kind, error, trace))
+            shared_loop().run(self._wrapped.__aexit__())
 
     @property
     def _loop(self) -> LoopThread:

@@ -93,11 +93,6 @@ def prepare(family: Preprocessing, image: Pixels | bytes) -> Array:
     return prepared if family.normalise is None else family.normalise(prepared.astype(np.float32))
 
 
-def preprocess_mobilenet(image: Pixels | bytes) -> NDArray[np.float32]:
-    """Prepare an image for MobileNet v1 in ONNX: float32 [1, 3, 224, 224]."""
-    return np.ascontiguousarray(prepare(MOBILENET, image).transpose(2, 0, 1)[np.newaxis])
-
-
 class ImageInput:
     """A model's input that accepts images.
 

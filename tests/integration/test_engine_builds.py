@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from synergai.domain import TensorSpec
 from synergai.models.directory import EngineDefinition
 from synergai.models.installation import stage_engine
-from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import load_samples
 from synergai.zoo import build as zoo
 from synergai.zoo.photographs import load_photographs
+from tests.tiny_images import mobilenet_input
 
 
 def run(
@@ -60,7 +60,7 @@ def test_training_again_gives_the_same_model(digits: EngineDefinition) -> None:
 
 
 def test_mobilenet_distinguishes_the_photographs(mobilenet: EngineDefinition) -> None:
-    images = np.concatenate([preprocess_mobilenet(photo.jpeg) for photo in load_photographs()])
+    images = np.concatenate([mobilenet_input(photo.jpeg) for photo in load_photographs()])
 
     first, second = run(mobilenet, {"input:0": images})
 

@@ -15,7 +15,6 @@ from worker_agent.ipc.arena import Arena
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from synergai.domain import Session
     from worker_agent.providers.choice import ProviderChoice
@@ -74,12 +73,7 @@ class Launch:
     def __enter__(self) -> Launch:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.host_socket.close()
         os.close(self.interrupt_reader)
         if error is not None:

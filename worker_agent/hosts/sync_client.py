@@ -27,7 +27,6 @@ from worker_agent.ipc.frames import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from synergai.domain import Session
@@ -112,12 +111,7 @@ class HostClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _wait_ready(self) -> Ready:

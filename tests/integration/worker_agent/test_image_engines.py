@@ -13,7 +13,6 @@ import pytest
 import synergai
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput
-from synergai.models.preprocess import preprocess_mobilenet
 from synergai.models.samples import write_samples
 from synergai.oip import inference_pb2 as oip
 from synergai.protocol import rpc
@@ -21,7 +20,7 @@ from synergai.protocol.arrays import build_request, read_outputs
 from synergai.protocol.parameters import read_parameters
 from synergai.testing import LocalFleet
 from tests.tiny_datasets import save_coco, save_imagenet
-from tests.tiny_images import BOX, picture, save_image_engines
+from tests.tiny_images import BOX, mobilenet_input, picture, save_image_engines
 from worker_agent.hosts.sync_client import HostClient
 
 
@@ -67,7 +66,7 @@ def classified(request: oip.ModelInferRequest, count: int) -> oip.ModelInferRequ
 def test_images_and_their_tensors_give_equal_outputs(colours: HostClient) -> None:
     image = picture("green", height=300, width=400)
     by_image = answer(colours, asked([image]))
-    by_tensor = answer(colours, build_request("colours", {"input:0": preprocess_mobilenet(image)}))
+    by_tensor = answer(colours, build_request("colours", {"input:0": mobilenet_input(image)}))
 
     assert by_image.raw_output_contents == by_tensor.raw_output_contents
 
@@ -141,7 +140,7 @@ def test_engine_whose_model_does_not_fit_its_preprocessing_is_not_loaded(tmp_pat
 
 def test_labels_are_classes_and_not_output_indices(tmp_path: Path) -> None:
     models = save_image_engines(tmp_path / "models")
-    images = np.concatenate([preprocess_mobilenet(picture(name)) for name in ("red", "blue")])
+    images = np.concatenate([mobilenet_input(picture(name)) for name in ("red", "blue")])
     write_samples(models / "colours", {"input:0": images, "labels": np.array([0, 1])})
 
     with HostClient(models, Session(EngineName("colours"), Configuration(1))) as host:

@@ -13,7 +13,6 @@ from synergai.models.preprocess import (
     MOBILENET,
     ImageInput,
     prepare,
-    preprocess_mobilenet,
 )
 from synergai.models.quantisation import Quantisation
 from synergai.zoo.photographs import load_photographs
@@ -63,15 +62,15 @@ def test_any_image_becomes_a_tensor_of_the_familys_shape(
 def test_black_is_minus_one_and_white_is_one_for_mobilenet() -> None:
     black, white = np.zeros((300, 300, 3), np.uint8), np.full((300, 300, 3), 255, np.uint8)
 
-    assert (preprocess_mobilenet(black) == -1.0).all()
-    assert (preprocess_mobilenet(white) == 1.0).all()
+    assert (prepare(MOBILENET, black) == -1.0).all()
+    assert (prepare(MOBILENET, white) == 1.0).all()
 
 
 def test_channels_are_red_green_blue() -> None:
     image = np.zeros((256, 256, 3), np.uint8)
     image[..., 0] = 255
 
-    red, green, blue = preprocess_mobilenet(image)[0]
+    red, green, blue = prepare(MOBILENET, image).transpose(2, 0, 1)
 
     assert (red == 1).all()
     assert (green == -1).all()
@@ -82,7 +81,7 @@ def test_centre_of_the_resized_image_is_kept() -> None:
     image = np.zeros((256, 512, 3), np.uint8)
     image[16:240, 144:368] = np.arange(224, dtype=np.uint8)[:, None, None]
 
-    rows = preprocess_mobilenet(image)[0, 0]
+    rows = prepare(MOBILENET, image)[:, :, 0]
 
     expected = (np.arange(224, dtype=np.float32) / 255 - 0.5) * 2
     assert np.allclose(rows, expected[:, None], atol=1e-6)
@@ -92,8 +91,8 @@ def test_encoded_and_decoded_photographs_give_the_same_tensor() -> None:
     first, second = load_photographs()
 
     assert first.pixels().shape == (427, 640, 3)
-    assert (preprocess_mobilenet(first.jpeg) == preprocess_mobilenet(first.pixels())).all()
-    assert (preprocess_mobilenet(first.jpeg) != preprocess_mobilenet(second.jpeg)).any()
+    assert (prepare(MOBILENET, first.jpeg) == prepare(MOBILENET, first.pixels())).all()
+    assert (prepare(MOBILENET, first.jpeg) != prepare(MOBILENET, second.jpeg)).any()
 
 
 def test_sky_of_the_first_photograph_is_bluer_than_red() -> None:
