@@ -32,6 +32,7 @@ ROUTE_PLANNERS: Final = Registry[RoutePlanner](
         "exhaustive": "synergai.routes.enumeration:exhaustive",
         "local": "synergai.routes.enumeration:local",
         "neurosurgeon": "synergai.routes.enumeration:neurosurgeon",
+        "optimal": "synergai.routes.optimal:Optimal",
     },
 )
 
