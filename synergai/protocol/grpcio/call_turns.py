@@ -11,6 +11,7 @@ Remove it once a server shares its time between connections itself.
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
@@ -31,12 +32,21 @@ class CallTurns:
 
     def __init__(self) -> None:
         self._left = _CALLS
+        self._began_at = -math.inf
         self._waiting: dict[Begin, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def serve(self, begin: Begin) -> None:
         """Let a client that has sent something begin calls, or wait for its turn."""
-        self._serve(begin, 0 if self._waiting else self._left)
+        if self._waiting:
+            self._serve(begin, 0)
+            return
+        # Without a timer, which would wake an event loop that has a call at a time. The time of
+        # uvloop stands still until the loop comes round.
+        now = asyncio.get_running_loop().time()
+        if now - self._began_at >= _TURN_S:
+            self._left, self._began_at = _CALLS, now
+        self._serve(begin, self._left)
 
     def leave(self, begin: Begin) -> None:
         """Forget a client."""
@@ -47,12 +57,12 @@ class CallTurns:
         self._left -= begun
         if has_more:
             self._waiting[begin] = None
-        if self._timer is None and (begun or self._waiting):
+        if self._waiting and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TURN_S, self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._timer = None
-        self._left = _CALLS
+        self._left, self._began_at = _CALLS, asyncio.get_running_loop().time()
         while self._waiting and self._left:
             begin = next(iter(self._waiting))
             del self._waiting[begin]
