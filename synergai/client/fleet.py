@@ -19,6 +19,7 @@ from synergai.domain import (
 from synergai.protocol.converters import (
     configuration_from_proto,
     engine_from_proto,
+    from_message,
     profile_entry_from_proto,
     session_from_proto,
     unusable_session_from_proto,
@@ -108,33 +109,18 @@ class WorkerStatus:
 
 def worker_from_proto(message: fleet_pb2.Worker) -> WorkerStatus:
     """Convert a worker from its message."""
-    return WorkerStatus(
-        id=WorkerId(message.id),
-        worker_class=WorkerClass(message.worker_class),
+    return from_message(
+        WorkerStatus,
+        message,
         state=WorkerState(message.state),
-        cores=message.cores,
-        memory_bytes=message.memory_bytes,
         configurations=tuple(map(configuration_from_proto, message.configurations)),
         engines=tuple(map(engine_from_proto, message.engines)),
         sessions=tuple(map(session_from_proto, message.sessions)),
-        queries_done=message.queries_done,
-        last_heard_s=message.last_heard_s,
         unprofiled=tuple(map(EngineName, message.unprofiled)),
-        power_mode=message.power_mode,
-        switch_s=message.switch_s,
-        meter=message.meter,
-        watts=message.watts if message.HasField("watts") else None,
-        joules=message.joules if message.HasField("joules") else None,
         profiles=tuple(
-            WorkerProfile(
-                profile_entry_from_proto(each.entry),
-                each.pace if each.HasField("pace") else None,
-            )
+            from_message(WorkerProfile, each, entry=profile_entry_from_proto(each.entry))
             for each in message.profiles
         ),
-        engines_rss_bytes=message.engines_rss_bytes,
-        memory_limit_bytes=message.memory_limit_bytes,
-        memory_enforcement=message.memory_enforcement,
         placed=tuple(map(placed_from_proto, message.placed)),
         labels=tuple(message.labels),
         unusable=tuple(map(unusable_session_from_proto, message.unusable)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.protocol.converters import from_message
 from synergai.protocol.grpcio.writes import keep_status, write_all
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import store_pb2
@@ -108,31 +109,16 @@ class StoreContent:
 
 def placed_from_proto(message: common_pb2.Placed) -> PlacedEngine:
     """Convert a placed version from its message."""
-    return PlacedEngine(
-        engine=message.engine,
-        version=message.version,
-        digest=message.digest,
-        state=PlacedState(message.state),
-        received=message.received,
-        size=message.size,
-        fault=message.fault,
-    )
+    return from_message(PlacedEngine, message, state=PlacedState(message.state))
 
 
 def stored_from_proto(message: store_pb2.StoredEngine) -> StoredEngine:
     """Convert a stored version from its message."""
-    return StoredEngine(
-        engine=message.engine,
-        version=message.version,
-        digest=message.digest,
-        model_sha256=message.model_sha256,
-        backend=message.backend,
-        size=message.size,
+    return from_message(
+        StoredEngine,
+        message,
         placement=tuple(message.placement),
-        pushed_at=message.pushed_at,
-        pushed_by=message.pushed_by,
         workers={each.worker_id: placed_from_proto(each.placed) for each in message.workers},
-        fault=message.fault,
     )
 
 

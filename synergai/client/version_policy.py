@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from synergai.protocol.converters import from_message
+
 if TYPE_CHECKING:
     from synergai.v1 import fleet_pb2
 
@@ -55,26 +57,10 @@ class VersionPolicy:
 
 def version_policy_from_proto(message: fleet_pb2.VersionPolicy) -> VersionPolicy:
     """Convert a policy from its message."""
-    return VersionPolicy(
-        engine=message.engine,
-        base=message.base,
+    return from_message(
+        VersionPolicy,
+        message,
         target=message.rollout.version,
         share=message.rollout.share,
-        reason=message.reason,
-        versions=tuple(
-            VersionFigures(
-                version=each.version,
-                in_service=each.in_service,
-                reason=each.reason,
-                prepared=each.prepared,
-                loaded=each.loaded,
-                requests=each.requests,
-                errors=each.errors,
-                mean_s=each.mean_s,
-                queries=each.queries,
-                labelled=each.labelled,
-                correct=each.correct,
-            )
-            for each in message.versions
-        ),
+        versions=tuple(from_message(VersionFigures, each) for each in message.versions),
     )
