@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PowerModeHosts:
-    """Host pool that switches power modes; implements `HostSource`.
+    """Host pool that switches power modes.
 
     The runner requests another session only when nothing runs, so a switch never disturbs running
     work, and its duration counts as setup time of the work that needs it.

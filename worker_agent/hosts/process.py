@@ -222,7 +222,7 @@ class HostProcess:
         return message.run_id
 
     def stop_run(self, run_id: int, *, abort: bool = False) -> None:
-        """Stop a run before its next query; no-op if it has ended. See `EngineHost.stop_run`."""
+        """Stop a run before its next query, or abort a query that runs; no-op if it has ended."""
         if run_id in self._runs.by_id:
             self._connection.send(StopRun(run_id))
             if abort:

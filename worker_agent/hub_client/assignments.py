@@ -12,8 +12,8 @@ from synergai.errors import InvalidInput
 from synergai.protocol import converters
 from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
-from worker_agent.hub_client.input_queue import InputQueue
 from worker_agent.ipc.frames import Tally
+from worker_agent.runner.inputs import InputQueue
 from worker_agent.runner.work_item import WorkItem
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration
     from synergai.protocol.request_codec import Buffer
     from synergai.protocol.work_messages import Orders
-    from worker_agent.runner.interfaces import Failure, WorkHandler
+    from worker_agent.runner.reporting import Failure, WorkHandler
     from worker_agent.runner.runner import Runner
 
 _MAX_DETAIL: Final = 1000
@@ -55,7 +55,7 @@ class Assignments:
             self._assign(assignment, requests)
         for message, inputs in orders.inputs:
             work = self._items.get(message.assignment_id)
-            if work is not None and isinstance(work.inputs, InputQueue):
+            if work is not None and work.inputs is not None:
                 work.inputs.receive(inputs, message.suspects)
         for assignment_id in orders.stops:
             if (work := self._items.get(assignment_id)) is not None:
@@ -102,7 +102,7 @@ class Assignments:
 
 
 def _close_inputs(work: WorkItem) -> None:
-    if isinstance(work.inputs, InputQueue):
+    if work.inputs is not None:
         work.inputs.close()
 
 

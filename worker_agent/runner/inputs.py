@@ -1,19 +1,36 @@
-"""Inputs of a work item that arrive while it runs."""
+"""Inputs of a work item that arrive while it runs; those by URL are read ahead in threads."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from worker_agent.runner.interfaces import Failure
+from google.protobuf.message import DecodeError
+
+from synergai.domain import Fault
+from synergai.errors import InvalidInput
+from synergai.protocol.job_inputs import split_input, without_version
+from synergai.runtime.tasks import TaskBag
+from worker_agent.runner.reporting import Failure
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from synergai.protocol.request_codec import Buffer
 
     Content: TypeAlias = Buffer | Failure
+
+READ_AHEAD: Final = 8
+"""Inputs by URL that are being read, or were read and are not fed yet."""
+
+_THREADS: Final = ThreadPoolExecutor(READ_AHEAD, "inputs")
+"""Not those of the agent's own work, which must not wait for slow files."""
+
+_log = logging.getLogger(__name__)
 
 
 class NextInput(NamedTuple):
@@ -23,23 +40,52 @@ class NextInput(NamedTuple):
     alone: bool
 
 
-class InputFeed:
-    """The inputs that have arrived and have not been fed to a host, in order.
+class InputQueue:
+    """The inputs of a work item that have arrived and have not been fed to a host, in order.
 
-    `on_ready` is called whenever `next` may have changed from None.
+    `read` returns the request for a URL, and blocks. `on_ready` is called whenever `next` may have
+    changed from None.
     """
 
-    def __init__(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        self.on_ready = on_ready
+    def __init__(
+        self, read: Callable[[str], bytes], on_ready: Callable[[], None], count: int
+    ) -> None:
+        self._read = read
+        self._on_ready = on_ready
+        self._count = count
+        self._received = 0
         self._inputs: deque[tuple[Content | Future[Content], bool]] = deque()
+        self._urls: deque[tuple[str, Future[Content]]] = deque()
+        self._ahead = 0
+        self._reading = TaskBag()
+        self._closed = False
+
+    def receive(self, inputs: Sequence[Buffer], suspects: Collection[int]) -> None:
+        """Add the next serialised inputs. Suspects run alone."""
+        for data in inputs[: self._count - self._received]:
+            alone = self._received in suspects
+            self._received += 1
+            try:
+                found = split_input(data)
+            except DecodeError as error:
+                detail = f"the input is not a valid synergai.v1.Input: {error}"
+                self.add(Failure(Fault.BAD_INPUT, detail), alone=alone)
+                continue
+            if found.request is not None:
+                self.add(without_version(found.request), alone=alone)
+            else:
+                content: Future[Content] = asyncio.get_running_loop().create_future()
+                self._urls.append((found.url, content))
+                self.add(content, alone=alone)
+        self._read_ahead()
 
     def add(self, content: Content | Future[Content], *, alone: bool = False) -> None:
         """Add the next input, or a future of it that is not cancelled before it is taken."""
         self._inputs.append((content, alone))
-        if isinstance(content, (bytes, memoryview, Failure)):
-            self.on_ready()
+        if isinstance(content, asyncio.Future):
+            content.add_done_callback(lambda _: self._on_ready())
         else:
-            content.add_done_callback(lambda _: self.on_ready())
+            self._on_ready()
 
     @property
     def next(self) -> NextInput | None:
@@ -47,14 +93,36 @@ class InputFeed:
         if not self._inputs:
             return None
         content, alone = self._inputs[0]
-        if isinstance(content, (bytes, memoryview, Failure)):
+        if not isinstance(content, asyncio.Future):
             return NextInput(content, alone)
         return NextInput(content.result(), alone) if content.done() else None
 
     def take(self) -> None:
         """Remove the next input, which has been fed."""
-        self._inputs.popleft()
+        content, _ = self._inputs.popleft()
+        if isinstance(content, asyncio.Future):
+            self._ahead -= 1
+            self._read_ahead()
 
-    def _is_read_ahead(self) -> bool:
-        """Return whether the next input was added as a future."""
-        return not isinstance(self._inputs[0][0], (bytes, memoryview, Failure))
+    def close(self) -> None:
+        """Read nothing more."""
+        self._closed = True
+        self._urls.clear()
+        self._reading.cancel()
+
+    def _read_ahead(self) -> None:
+        while self._urls and self._ahead < READ_AHEAD and not self._closed:
+            self._ahead += 1
+            self._reading.start(self._fetch(*self._urls.popleft()))
+
+    async def _fetch(self, url: str, content: Future[Content]) -> None:
+        try:
+            found: Content = await asyncio.get_running_loop().run_in_executor(
+                _THREADS, self._read, url
+            )
+        except InvalidInput as error:
+            found = Failure(Fault.BAD_INPUT, str(error))
+        except Exception:  # noqa: BLE001 - it must not end the assignment
+            _log.exception("reading %s failed", url)
+            found = Failure(Fault.BAD_INPUT, "it cannot be read; see the worker's log")
+        content.set_result(found)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from synergai.domain import Outcome
+from synergai.domain import Fault, Outcome
 from worker_agent.ipc.frames import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from worker_agent.ipc.frames import RunEnded
-    from worker_agent.runner.interfaces import Failure, WorkHandler
 
 REPORT_INTERVAL_S: Final = 0.05
 """Minimum interval between two progress reports on a work item with single requests."""
@@ -21,6 +20,42 @@ REPORT_BYTES: Final = 4 << 20
 """Total size of responses that are reported before the interval is over."""
 
 _EMPTY: Final = Tally()
+
+
+class Failure(NamedTuple):
+    """Reason why a work item failed."""
+
+    fault: Fault
+    detail: str
+
+
+class WorkHandler(Protocol):
+    """Receives the reports on one work item, always in this order.
+
+    ``on_started`` at most once, ``on_progress`` any number of times, ``on_ended`` exactly once.
+    """
+
+    def on_started(self, setup_s: float) -> None:
+        """Handle the end of the setup, which took `setup_s` seconds."""
+
+    def on_input_failed(self, query: int, failure: Failure) -> None:
+        """Note that a query, counted from the item's first, failed, which the item survives.
+
+        The next report has an empty response for it.
+        """
+
+    def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
+        """Handle the counts so far and the responses since the previous report."""
+
+    def on_ended(
+        self,
+        outcome: Outcome,
+        tally: Tally,
+        responses: Sequence[bytes],
+        fault: Fault = Fault.UNSPECIFIED,
+        detail: str = "",
+    ) -> None:
+        """Handle the outcome, the final counts and the remaining responses."""
 
 
 class ItemReporter:

@@ -33,8 +33,7 @@ from msgspec.structs import replace
 
 from synergai.domain import Fault, Outcome
 from synergai.errors import ConfigurationUnusable, OutOfMemory, SynergaiError, Unavailable
-from worker_agent.runner.interfaces import Failure
-from worker_agent.runner.reporting import ItemReporter
+from worker_agent.runner.reporting import Failure, ItemReporter
 from worker_agent.runner.work_item import DRAINING, ENDED, FEEDING, QUEUED, WorkItem
 
 if TYPE_CHECKING:
@@ -42,8 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from synergai.domain import Engine, EngineName, Session
+    from worker_agent.hosts.power_modes import PowerModeHosts
+    from worker_agent.hosts.process import HostProcess
     from worker_agent.ipc.frames import RunEnded
-    from worker_agent.runner.interfaces import EngineHost, HostSource
 
 # As in `worker_agent.runner.work_item`, for the hot path.
 _COMPLETED: Final = Outcome.COMPLETED
@@ -60,7 +60,7 @@ class Runner:
 
     def __init__(
         self,
-        hosts: HostSource,
+        hosts: PowerModeHosts,
         engines: Mapping[EngineName, Engine],
         clock: Callable[[], float],
         on_idle: Callable[[], None] = lambda: None,
@@ -71,7 +71,7 @@ class Runner:
         self._clock = clock
         self._on_idle = on_idle
         self._max_response_bytes = max_response_bytes
-        self._host: EngineHost | None = None
+        self._host: HostProcess | None = None
         self._session: Session | None = None
         self._queue: deque[WorkItem] = deque()
         self._concurrent: deque[WorkItem] = deque()
@@ -150,7 +150,7 @@ class Runner:
             else:
                 self._feed(item, host)
 
-    def _concurrent_host(self, item: WorkItem) -> EngineHost | None:
+    def _concurrent_host(self, item: WorkItem) -> HostProcess | None:
         """Return the host of an item if it is resident, and may run concurrently with a load."""
         mode = item.session.configuration.power_mode
         # Loading switches the power mode, for which nothing may run.
@@ -168,7 +168,7 @@ class Runner:
             return Failure(Fault.ENGINE_BROKEN, engine.fault)
         return None
 
-    def _acquire_host(self, item: WorkItem) -> EngineHost | None:
+    def _acquire_host(self, item: WorkItem) -> HostProcess | None:
         """Return the host of `item` if it may be fed now; start to load it if necessary."""
         has_runs = len(self._runs) > self._concurrent_runs
         if self._loading is not None:
@@ -204,7 +204,7 @@ class Runner:
         self._host, self._session = host, item.session
         return host
 
-    def _feed(self, item: WorkItem, host: EngineHost) -> bool:
+    def _feed(self, item: WorkItem, host: HostProcess) -> bool:
         """Feed the next query of `item`, or all of a range; return False if it has to wait."""
         if self._alone is not None and host is self._host:
             return False

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import BatchTimes, Session
     from synergai.protocol.request_codec import Buffer
-    from worker_agent.runner.inputs import InputFeed
-    from worker_agent.runner.interfaces import EngineHost, Failure, WorkHandler
-    from worker_agent.runner.reporting import ItemReporter
+    from worker_agent.hosts.process import HostProcess
+    from worker_agent.runner.inputs import InputQueue
+    from worker_agent.runner.reporting import Failure, ItemReporter, WorkHandler
 
 
 class WorkState(enum.Enum):
@@ -66,11 +66,11 @@ class WorkItem:
     job: str = ""
     batch_times: BatchTimes | None = None
     due: float = math.inf
-    inputs: InputFeed | None = None
+    inputs: InputQueue | None = None
     concurrent: bool = False
 
     state: WorkState = field(default=QUEUED, init=False)
-    host: EngineHost | None = field(default=None, init=False)
+    host: HostProcess | None = field(default=None, init=False)
     fed: int = field(default=0, init=False)
     in_flight: int = field(default=0, init=False)
     failed_inputs: deque[tuple[int, Failure]] = field(default_factory=deque, init=False)

@@ -14,7 +14,7 @@ from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.tls import ClientTls
 from synergai.runtime.backoff import Backoff
 from synergai.v1 import hub_pb2
-from worker_agent.hosts.pool import HostPool
+from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.registration import ControlHandler
 from worker_agent.hub_client.remote import RemoteHub, open_work_socket
@@ -50,7 +50,7 @@ async def dialling(
     read_tls: Callable[[], ClientTls] = ClientTls,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """Run a hub client with almost no backoff."""
-    runner = Runner(cast("HostPool", None), {}, lambda: 0.0)
+    runner = Runner(cast("PowerModeHosts", None), {}, lambda: 0.0)
     hub = RemoteHub(target, 1 << 20, read_tls)
     line = HubClient(
         hub,

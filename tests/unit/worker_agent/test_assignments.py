@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from synergai.domain import BatchTimes, Configuration, Engine, EngineName, Tenso
 from synergai.protocol.work_messages import Orders
 from synergai.v1 import common_pb2, hub_pb2
 from tests.engines import new_engine
+from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.assignments import Assignments
 from worker_agent.runner.runner import Runner
 
@@ -68,7 +70,7 @@ def no_urls(_engine: EngineName, _url: str) -> bytes:
 
 async def test_abandoning_all_assignments_tolerates_some_ending_meanwhile() -> None:
     engines = {EngineName(name): an_engine(name) for name in ("good", "bad")}
-    runner = Runner(NeverLoadingHosts(), engines, lambda: 0.0)
+    runner = Runner(cast("PowerModeHosts", NeverLoadingHosts()), engines, lambda: 0.0)
     assignments = Assignments(runner, lambda _: None, [Configuration(1)], no_urls)
     one_thread = common_pb2.Configuration(threads=1)
     orders = [
@@ -85,7 +87,7 @@ async def test_abandoning_all_assignments_tolerates_some_ending_meanwhile() -> N
 async def test_batch_budget_counts_from_receipt_of_the_assignment() -> None:
     engines = {EngineName("good"): an_engine("good")}
     hosts = ResidentHosts()
-    runner = Runner(hosts, engines, lambda: 0.0)
+    runner = Runner(cast("PowerModeHosts", hosts), engines, lambda: 0.0)
     assignments = Assignments(runner, lambda _: None, [Configuration(1)], no_urls, lambda: 100.0)
     one_thread = common_pb2.Configuration(threads=1)
     alone, hurried, leisurely = (

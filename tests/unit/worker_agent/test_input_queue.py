@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from synergai.v1.jobs_pb2 import Input
-from worker_agent.hub_client.input_queue import READ_AHEAD, InputQueue
+from worker_agent.runner.inputs import READ_AHEAD, InputQueue
 
 
 async def test_inputs_that_are_read_slowly_do_not_delay_other_work() -> None:

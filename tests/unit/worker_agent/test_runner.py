@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
@@ -20,10 +21,10 @@ from synergai.domain import (
 from synergai.errors import EngineUnusable, Unavailable
 from tests.clocks import FakeClock
 from tests.engines import new_engine
+from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.ipc.frames import RunEnded, Tally
-from worker_agent.runner.inputs import InputFeed
-from worker_agent.runner.interfaces import Failure
-from worker_agent.runner.reporting import REPORT_BYTES, REPORT_INTERVAL_S
+from worker_agent.runner.inputs import InputQueue
+from worker_agent.runner.reporting import REPORT_BYTES, REPORT_INTERVAL_S, Failure
 from worker_agent.runner.runner import Runner
 from worker_agent.runner.work_item import WorkItem, WorkState
 
@@ -188,7 +189,7 @@ def engines() -> dict[EngineName, Engine]:
 
 @pytest.fixture
 def runner(hosts: FakeHosts, engines: dict[EngineName, Engine], clock: FakeClock) -> Runner:
-    return Runner(hosts, engines, clock)
+    return Runner(cast("PowerModeHosts", hosts), engines, clock)
 
 
 def add(
@@ -432,7 +433,9 @@ def test_responses_are_split_over_reports_and_an_oversized_one_fails(
     hosts: FakeHosts, host: FakeHost, clock: FakeClock
 ) -> None:
     engines = {EngineName("digits"): engine("digits")}
-    _, handler = add(Runner(hosts, engines, clock, max_response_bytes=10), queries=3)
+    _, handler = add(
+        Runner(cast("PowerModeHosts", hosts), engines, clock, max_response_bytes=10), queries=3
+    )
     for run, size in ((1, 6), (2, 6), (3, 11)):
         on_ended = host.runs.pop(run).on_ended
         on_ended(RunEnded(run, Outcome.COMPLETED, Tally(1), bytes(size)))
@@ -585,7 +588,7 @@ def test_work_after_an_abandoned_one_still_waits_for_its_host(
 def test_idle_callback(hosts: FakeHosts, host: FakeHost, clock: FakeClock) -> None:
     calls: list[bool] = []
     engines = {EngineName("digits"): engine("digits")}
-    busy = Runner(hosts, engines, clock, lambda: calls.append(busy.is_idle))
+    busy = Runner(cast("PowerModeHosts", hosts), engines, clock, lambda: calls.append(busy.is_idle))
     add(busy)
     add(busy)
     host.end(1, done=10)
@@ -594,11 +597,25 @@ def test_idle_callback(hosts: FakeHosts, host: FakeHost, clock: FakeClock) -> No
     assert calls == [True]
 
 
+async def test_hosts_take_turns_during_a_load_that_nothing_waits_for(
+    runner: Runner, hosts: FakeHosts, host: FakeHost
+) -> None:
+    hosts.hosts[DIGITS_2] = other = FakeHost()
+    needless, _ = add(runner, Session(EngineName("digits"), Configuration(4)))
+    runner.stop(needless)
+    add(runner, DIGITS)
+    add(runner, DIGITS_2)
+    assert host.runs
+    assert not other.runs
+    host.end(1, done=10)
+    assert other.runs
+
+
 def add_following(
     runner: Runner, count: int, session: Session = DIGITS
-) -> tuple[InputFeed, WorkItem, RecordingHandler]:
+) -> tuple[InputQueue, WorkItem, RecordingHandler]:
     """Add an item of `count` inputs that follow."""
-    handler, feed = RecordingHandler(), InputFeed(runner.resume)
+    handler, feed = RecordingHandler(), InputQueue(bytes.fromhex, runner.resume, count)
     work = WorkItem(session=session, handler=handler, count=count, inputs=feed)
     runner.add(work)
     return feed, work, handler
