@@ -127,6 +127,12 @@ APPLICATIONS: Final = {
         _PREPARE,
         "simulator",
     ),
+    "plan": Application(
+        "synergai.cli.plan:app",
+        "Plan where an engine runs: whole, as replicas, or in stages.",
+        _PREPARE,
+        "engines",
+    ),
     "report": Application(
         "profiler.reports.cli:app",
         "Report on profiles and policies: pages with figures and tables.",

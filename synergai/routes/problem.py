@@ -105,8 +105,11 @@ class RouteProblem(Struct, frozen=True, kw_only=True):
         """Return whether a stage fits into the memory that a worker has for it."""
         if worker.budget_bytes == math.inf:
             return True
-        session = SESSION_PER_WEIGHT * self.chain.weights(first, last)
-        return HOST_BYTES + session <= worker.budget_bytes
+        return self.memory_bytes(first, last) <= worker.budget_bytes
+
+    def memory_bytes(self, first: int, last: int) -> float:
+        """Return the memory that an engine host with a stage takes."""
+        return HOST_BYTES + SESSION_PER_WEIGHT * self.chain.weights(first, last)
 
     def times(self, route: Route) -> RouteTimes:
         """Return what a route takes by the times of its stages and its links.

@@ -1,0 +1,74 @@
+"""``synergai plan``: whether to split an engine over workers, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from synergai.cli.dictionary import DEFAULT_DICTIONARY, Dictionary
+from synergai.cli.durations import parse_duration
+from synergai.cli.options import AsJson
+from synergai.cli.output import print_json
+from synergai.errors import InvalidInput, InvalidSettings
+from synergai.routes.links import GATEWAY
+
+app: Final = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command(
+    epilog="Example: [bold]synergai plan onnx_resnet50_op11 --queries 500 --fleet fleet.toml "
+    "--explain[/bold]"
+)
+def plan(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An engine, or NAME/N.")],
+    queries: Annotated[
+        int, typer.Option(min=1, max=10**9, metavar="INTEGER", help="Queries to run.")
+    ] = 1,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Time in which they have to end, such as 200ms."),
+    ] = None,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Workers and links, in TOML. Default: one worker of each class in the dictionary.",
+        ),
+    ] = None,
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
+    models: Annotated[
+        Path, typer.Option("--models", metavar="DIR", help="The model directory.")
+    ] = Path("models"),
+    planner: Annotated[str, typer.Option(metavar="NAME", help="Planner of the route.")] = "optimal",
+    source: Annotated[
+        str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
+    ] = GATEWAY,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show all that was considered.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Plan where an engine runs: whole on a worker, as replicas, or in stages.
+
+    The times are those of the dictionary, for engines and stages that are loaded. Exits with 1 if
+    the deadline is missed.
+    """
+    from synergai.cli.plan_case import make_case
+    from synergai.cli.plan_output import Answer, print_answer, record
+    from synergai.routes.planner import ROUTE_PLANNERS
+
+    try:
+        ROUTE_PLANNERS.check(planner)
+    except InvalidInput as error:
+        raise InvalidSettings(f"--planner: {error}") from None
+    deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
+    case = make_case(name, models, dictionary, fleet, source, queries)
+    answer = Answer(case, case.weigh(planner), deadline_s)
+    if as_json:
+        print_json(record(answer))
+    else:
+        print_answer(answer, explain=explain)
+    if answer.slack_s is not None and answer.slack_s < 0:
+        raise typer.Exit(1)

@@ -1,0 +1,206 @@
+"""What ``synergai plan`` has to plan: an engine, its profiles, and a fleet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.filesize import decimal
+
+from synergai.errors import InvalidInput, InvalidSettings, NotFound
+from synergai.models.cutting.chain import make_chain, planned_cuts
+from synergai.models.cutting.stages import cut_engine
+from synergai.models.directory import ModelDirectory
+from synergai.models.origins import EngineOrigins
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.profiles.files import load_dictionary
+from synergai.routes.fleet import one_of_each, read_fleet
+from synergai.routes.links import GATEWAY
+from synergai.routes.options import planned_option, whole_options
+from synergai.routes.problem import RouteProblem
+from synergai.routes.profiled import class_times
+from synergai.runtime.text import counted, suggestion
+from synergai.versions import engine_of_stage, stage_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from synergai.domain import WorkerClass
+    from synergai.models.cutting.cuts import Cut
+    from synergai.models.directory import EngineDefinition
+    from synergai.routes.options import Option
+    from synergai.routes.problem import Leg, RouteWorker
+    from synergai.routes.profiled import ClassTimes
+
+
+class Case(NamedTuple):
+    """A problem, and what its numbers stand for.
+
+    Attributes:
+        cuts: those at the places of the chain between its inputs and outputs.
+        cut_count: number of all cuts of the engine.
+        times: by worker.
+        notes: what was left out, and why.
+    """
+
+    problem: RouteProblem
+    cuts: Sequence[Cut]
+    cut_count: int
+    times: dict[str, ClassTimes]
+    notes: Sequence[str]
+
+    def runs(self, leg: Leg) -> str:
+        """Return the engine or stage that a leg runs."""
+        chain = self.problem.chain
+        if self.is_whole(leg):
+            return chain.engine
+        positions = [0, *(cut.position for cut in self.cuts), self.cut_count + 1]
+        return stage_name(chain.engine, positions[leg.first], positions[leg.last])
+
+    def configuration(self, leg: Leg) -> str:
+        """Return the configuration in which it runs."""
+        times = self.times[leg.worker]
+        return str(times.whole if self.is_whole(leg) else times.staged)
+
+    def is_whole(self, leg: Leg) -> bool:
+        """Return whether a leg runs the whole engine."""
+        return (leg.first, leg.last) == (0, self.problem.chain.end)
+
+    def worker(self, name: str) -> RouteWorker:
+        """Return a worker by its name."""
+        return next(each for each in self.problem.workers if each.name == name)
+
+    def weigh(self, planner: str) -> list[Option]:
+        """Return the options that can run, whole ones first."""
+        options = whole_options(self.problem)
+        planned = planned_option(self.problem, planner)
+        if planned is not None:
+            options.append(planned)
+        if not options:
+            raise InvalidInput("; ".join([self._misfit(), *self.notes]))
+        return options
+
+    def _misfit(self) -> str:
+        problem, end = self.problem, self.problem.chain.end
+        needs = f"{problem.chain.engine} needs {decimal(int(problem.memory_bytes(0, end)))} whole"
+        if end > 1:
+            least = min(problem.memory_bytes(place, place + 1) for place in range(end))
+            needs += f" and {decimal(int(least))} for its smallest stage"
+        roomy = max(problem.workers, key=lambda worker: worker.budget_bytes)
+        return (
+            f"nothing fits: {needs}, and the largest memory_mb is that of {roomy.name}, "
+            f"{decimal(int(roomy.budget_bytes))}; raise memory_mb in the fleet file, or add workers"
+        )
+
+
+def make_case(
+    name: str, models: Path, dictionary: Path, fleet: Path | None, source: str, queries: int
+) -> Case:
+    """Return the case that the options of the command describe."""
+    notes: list[str] = []
+    model = ModelDirectory(models).get(name).of_variant("")
+    all_cuts = _find_cuts(models, model, notes)
+    cuts = planned_cuts(all_cuts)
+    entries = _present(load_dictionary(dictionary), models, model, notes)
+    classes = sorted({each.worker_class for each in entries if each.engine == model.name})
+    if fleet is None and not classes:
+        fault = (
+            f"{dictionary} has no entry of {model.name!r}; measure it with "
+            f"'synergai profile --stages --engines {model.name}'"
+        )
+        raise NotFound("; ".join([fault, *notes]))
+    given = one_of_each(classes) if fleet is None else read_fleet(fleet)
+    hosts = [GATEWAY, *(worker.id for worker in given.workers)]
+    if source not in hosts:
+        raise InvalidSettings(
+            f"--source: there is no worker {source!r}{suggestion(source, hosts)}; there are: "
+            f"{', '.join(hosts)}"
+        )
+    by_class = _class_times(
+        entries,
+        model,
+        dict.fromkeys(worker.worker_class for worker in given.workers),
+        all_cuts,
+        cuts,
+        notes,
+    )
+    used = [worker for worker in given.workers if worker.worker_class in by_class]
+    problem = RouteProblem(
+        chain=make_chain(model, cuts),
+        workers=tuple(
+            by_class[each.worker_class].worker(each.id, each.budget_bytes) for each in used
+        ),
+        links=given.links(),
+        source=source,
+        queries=queries,
+    )
+    times = {worker.id: by_class[worker.worker_class] for worker in used}
+    return Case(problem, cuts, len(all_cuts), times, notes)
+
+
+def _find_cuts(models: Path, model: EngineDefinition, notes: list[str]) -> Sequence[Cut]:
+    """Return the cuts of an engine; none of one that can only run whole."""
+    model.verified_digest()
+    try:
+        cuts = cut_engine(models, model.name).cuts
+    except (InvalidInput, NotFound) as error:
+        notes.append(f"it can only run whole: {error}")
+        return ()
+    if (seams := sum(cut.seam for cut in cuts) or len(cuts)) > (kept := len(planned_cuts(cuts))):
+        notes.append(
+            f"{seams:,} cuts are too many to plan with: {kept} of them are considered, with the "
+            "smallest tensor in equal shares of the work"
+        )
+    return cuts
+
+
+def _present(
+    dictionary: ConfigurationDictionary, models: Path, model: EngineDefinition, notes: list[str]
+) -> ConfigurationDictionary:
+    """Return the entries of an engine's present model file and of its stages."""
+    origins = EngineOrigins(models)
+    about = [
+        each
+        for each in dictionary
+        if engine_of_stage(each.engine) == model.name
+        and each.configuration.variant in ("", model.variant)
+    ]
+    kept = [
+        each
+        for each in about
+        if not each.is_stale(origins.of(each.engine, each.configuration.variant).digest, "")
+    ]
+    if left_out := len(about) - len(kept):
+        notes.append(
+            f"{counted(left_out, 'entry')} of another model file left out; measure again with "
+            f"'synergai profile --stages --engines {model.name}'"
+        )
+    return ConfigurationDictionary(kept)
+
+
+def _class_times(
+    entries: ConfigurationDictionary,
+    model: EngineDefinition,
+    classes: Iterable[WorkerClass],
+    all_cuts: Sequence[Cut],
+    cuts: Sequence[Cut],
+    notes: list[str],
+) -> dict[WorkerClass, ClassTimes]:
+    works = [cut.work for cut in all_cuts]
+    positions = [cut.position for cut in cuts]
+    found: dict[WorkerClass, ClassTimes] = {}
+    for worker_class in classes:
+        try:
+            times = class_times(entries, model.name, worker_class, works, positions)
+        except NotFound as error:
+            notes.append(f"workers of class {worker_class} are left out: {error}")
+            continue
+        found[worker_class] = times
+        if cuts and times.staged is None:
+            notes.append(
+                f"workers of class {worker_class} run it whole: no stages were measured there; "
+                f"'synergai profile --stages --engines {model.name}' measures them"
+            )
+    if not found:
+        raise NotFound("; ".join(notes))
+    return found

@@ -1,0 +1,220 @@
+"""The answer of ``synergai plan``: a sentence, tables and JSON."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import typer
+from rich.filesize import decimal
+
+from synergai.cli.output import format_seconds, print_table
+from synergai.routes.options import split_options
+from synergai.runtime.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from synergai.cli.plan_case import Case
+    from synergai.routes.options import Option, Share
+
+_SPLITS_SHOWN: Final = 12
+
+
+class Answer(NamedTuple):
+    """The options of a case, those that do not split the engine first."""
+
+    case: Case
+    options: Sequence[Option]
+    deadline_s: float | None
+
+    @property
+    def choice(self) -> Option:
+        """The fastest option; of equally fast ones, the simplest."""
+        return _fastest(self.options)
+
+    @property
+    def slack_s(self) -> float | None:
+        """Time between the end of the queries and the deadline, negative if it is missed."""
+        return None if self.deadline_s is None else self.deadline_s - self.choice.seconds
+
+    def reason(self) -> str:
+        """Say in one sentence what to do, and why."""
+        case, choice = self.case, self.choice
+        engine = case.problem.chain.engine
+        if choice.is_split:
+            legs = [leg for share in choice.shares for leg in share.route.legs]
+            tensors = ", ".join(case.cuts[leg.first - 1].tensor for leg in legs if leg.first)
+            doing = f"split {engine} at {tensors}, over {_workers(choice)}"
+        else:
+            doing = f"do not split {engine}: run it whole on {_workers(choice)}"
+        others = [option for option in self.options if option.is_split != choice.is_split]
+        if others:
+            other = _fastest(others)
+            gain = f"{1 - choice.seconds / other.seconds:.0%}"
+            done = "answers" if case.problem.queries == 1 else "ends"
+            what = "the best route of stages, on" if other.is_split else "whole on"
+            return f"{doing}, which {done} {gain} earlier than {what} {_workers(other)}"
+        if choice.is_split:
+            return f"{doing}, since no worker has the memory for the whole engine"
+        lone = len(case.problem.workers) == 1
+        return f"{doing}, {'the only worker' if lone else 'since no route of stages can run'}"
+
+
+def print_answer(answer: Answer, *, explain: bool) -> None:
+    """Print the choice, and with `explain` all that was considered."""
+    case, deadline_s = answer.case, answer.deadline_s
+    typer.echo(answer.reason())
+    if deadline_s is not None:
+        typer.echo(
+            f"deadline of {format_seconds(deadline_s)}: {_verdict(deadline_s, answer.choice)}"
+        )
+    typer.echo()
+    print_table(
+        ("queries", "step", "what", "time", "size", "limit"),
+        (row for share in answer.choice.shares for row in _steps(case, share)),
+        optional=("queries", "limit"),
+    )
+    if explain:
+        typer.echo()
+        print_table(
+            ("option", "workers", "latency", "interval", "end", "deadline"),
+            (
+                (option.name, *_figures(option), _verdict(deadline_s, option))
+                for option in answer.options
+            ),
+        )
+        _print_splits(case)
+    for note in case.notes:
+        typer.echo(note)
+
+
+def record(answer: Answer) -> dict[str, Any]:
+    """Return the answer for JSON."""
+    case = answer.case
+    return {
+        "engine": case.problem.chain.engine,
+        "queries": case.problem.queries,
+        "source": case.problem.source,
+        "choice": answer.choice.name,
+        "reason": answer.reason(),
+        "deadline_s": answer.deadline_s,
+        "slack_s": answer.slack_s,
+        "options": [_record(case, option) for option in answer.options],
+        "splits": [
+            {"cut": case.cuts[place - 1], **_record(case, option)}
+            for place, option in split_options(case.problem)
+        ],
+        "notes": case.notes,
+    }
+
+
+def _fastest(options: Sequence[Option]) -> Option:
+    return min(options, key=lambda option: option.seconds)
+
+
+def _workers(option: Option) -> str:
+    names = [leg.worker for share in option.shares for leg in share.route.legs]
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+
+
+def _figures(option: Option) -> tuple[str, ...]:
+    seconds = (option.latency_s, option.interval_s, option.seconds)
+    return _workers(option), *map(format_seconds, seconds)
+
+
+def _verdict(deadline_s: float | None, option: Option) -> str:
+    if deadline_s is None:
+        return ""
+    slack_s = deadline_s - option.seconds
+    return f"{'met' if slack_s >= 0 else 'missed'} by {format_seconds(abs(slack_s))}"
+
+
+def _steps(case: Case, share: Share) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of hops and legs in turn."""
+    count = f"{share.queries:,}"
+    for hop, leg in zip_longest(_hops(case, share), _legs(case, share)):
+        if hop["seconds"]:
+            way = f"{hop['from']} to {hop['to']}"
+            yield count, way, "tensors", *_quantities(hop["seconds"], hop["size_bytes"], math.inf)
+        if leg:
+            figures = _quantities(leg["seconds"], leg["memory_bytes"], leg["budget_bytes"])
+            yield count, leg["worker"], f"{leg['runs']}, {leg['configuration']}", *figures
+
+
+def _quantities(seconds: float, size: float, limit: float) -> tuple[str, ...]:
+    most = "" if limit == math.inf else decimal(int(limit))
+    return format_seconds(seconds), decimal(int(size)), most
+
+
+def _print_splits(case: Case) -> None:
+    """Print the fastest splits in two, in the order of their cuts."""
+    splits = list(split_options(case.problem))
+    shown = sorted(splits, key=lambda split: split[1].seconds)[:_SPLITS_SHOWN]
+    if not shown:
+        return
+    typer.echo()
+    print_table(
+        ("split at", "size", "hop", "workers", "latency", "interval", "end"),
+        (
+            (
+                case.cuts[place - 1].tensor,
+                decimal(case.cuts[place - 1].size_bytes),
+                format_seconds(option.shares[0].times.hops[1].seconds),
+                *_figures(option),
+            )
+            for place, option in sorted(shown, key=lambda split: split[0])
+        ),
+    )
+    if more := len(splits) - len(shown):
+        typer.echo(f"{counted(more, 'slower split')} not shown (see --json)")
+
+
+def _record(case: Case, option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "split": option.is_split,
+        "latency_s": option.latency_s,
+        "interval_s": option.interval_s,
+        "end_s": option.seconds,
+        "routes": [
+            {
+                "queries": share.queries,
+                "end_s": share.seconds,
+                "legs": _legs(case, share),
+                "hops": _hops(case, share),
+            }
+            for share in option.shares
+        ],
+    }
+
+
+def _legs(case: Case, share: Share) -> list[dict[str, Any]]:
+    return [
+        {
+            "worker": leg.worker,
+            "runs": case.runs(leg),
+            "configuration": case.configuration(leg),
+            "seconds": seconds,
+            "memory_bytes": case.problem.memory_bytes(leg.first, leg.last),
+            "budget_bytes": case.worker(leg.worker).budget_bytes,
+        }
+        for leg, seconds in zip(share.route.legs, share.times.stages, strict=True)
+    ]
+
+
+def _hops(case: Case, share: Share) -> list[dict[str, Any]]:
+    source, legs = case.problem.source, share.route.legs
+    pairs = pairwise([source, *(leg.worker for leg in legs), source])
+    places = [0, *(leg.last for leg in legs)]
+    return [
+        {
+            "from": start,
+            "to": end,
+            "size_bytes": case.problem.chain.sizes[place],
+            "seconds": hop.seconds,
+            "interval_s": hop.interval_s,
+        }
+        for (start, end), place, hop in zip(pairs, places, share.times.hops, strict=True)
+    ]

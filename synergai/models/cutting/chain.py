@@ -1,0 +1,67 @@
+"""The chain of an engine: its cuts as planners of routes see them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from synergai.models.formats.inspect import describe
+from synergai.protocol.arrays import DTYPES
+from synergai.routes.chain import Chain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from synergai.domain import TensorSpec
+    from synergai.models.cutting.cuts import Cut
+    from synergai.models.directory import EngineDefinition
+
+MAX_CUTS: Final = 48
+"""Cuts of a chain. The time of planning grows with their square."""
+
+
+def planned_cuts(cuts: Sequence[Cut]) -> list[Cut]:
+    """Return the cuts to plan with: the seams, or all cuts if there are none.
+
+    Of more than `MAX_CUTS`, each equal share of the work keeps the one with the smallest tensor.
+    """
+    chosen = [cut for cut in cuts if cut.seam] or list(cuts)
+    if len(chosen) <= MAX_CUTS:
+        return chosen
+    best: dict[int, Cut] = {}
+    for cut in chosen:
+        share = min(int(cut.work * MAX_CUTS), MAX_CUTS - 1)
+        if share not in best or cut.size_bytes < best[share].size_bytes:
+            best[share] = cut
+    return list(best.values())
+
+
+def make_chain(model: EngineDefinition, cuts: Sequence[Cut]) -> Chain:
+    """Return an engine as a chain with the given cuts; without any, it can only run whole.
+
+    Tensors of an unknown datatype have no size.
+    """
+    description = describe(model.file)
+    # A weight that is needed on both sides of every cut would be counted twice.
+    total = min(
+        (cut.weights_before + cut.weights_after for cut in cuts), default=description.size_bytes
+    )
+    return Chain(
+        engine=model.name,
+        sizes=(
+            _size_bytes(description.contents.inputs),
+            *(cut.size_bytes for cut in cuts),
+            _size_bytes(description.contents.outputs),
+        ),
+        weights_before=(0, *(cut.weights_before for cut in cuts), total),
+        weights_after=(total, *(cut.weights_after for cut in cuts), 0),
+    )
+
+
+def _size_bytes(tensors: Iterable[TensorSpec]) -> int:
+    """Return the size of tensors in one query, with dynamic dimensions of 1."""
+    return sum(
+        math.prod(map(abs, tensor.shape)) * DTYPES[tensor.datatype].itemsize
+        for tensor in tensors
+        if tensor.datatype in DTYPES
+    )

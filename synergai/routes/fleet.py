@@ -1,0 +1,126 @@
+"""Fleets to plan for: a TOML file of workers and of the links between them."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from synergai.domain import WorkerClass  # noqa: TC001 - msgspec reads the annotations
+from synergai.errors import InvalidInput
+from synergai.names import validate_name
+from synergai.routes.links import GATEWAY, Link, Links
+from synergai.runtime.text import suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_BYTES_PER_MBIT: Final = 125_000.0
+_MAX_FILE_BYTES: Final = 1 << 20
+_MAX_WORKERS: Final = 64
+_KEYS: Final = (
+    "[[workers]] has id, worker_class and memory_mb; [[links]] has from, to, mbit_s and latency_ms;"
+    " [default_link] has mbit_s and latency_ms"
+)
+
+
+class FleetWorker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker of a fleet.
+
+    Attributes:
+        memory_mb: what its engine hosts may take, in units of 10^6 bytes; None for no limit.
+    """
+
+    id: str
+    worker_class: WorkerClass
+    memory_mb: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+
+    @property
+    def budget_bytes(self) -> float:
+        """Memory that its engine hosts may take; infinite without a limit."""
+        return math.inf if self.memory_mb is None else self.memory_mb * 1e6
+
+
+class _Speed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    mbit_s: Annotated[float, Meta(ge=0.001, le=1e6)]
+    latency_ms: Annotated[float, Meta(ge=0, le=60_000)] = 0.0
+
+    def link(self) -> Link:
+        return Link(self.mbit_s * _BYTES_PER_MBIT, self.latency_ms / 1000)
+
+
+class _Pair(_Speed, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+
+
+class Fleet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Workers and links, as in a fleet file.
+
+    A link has the same bandwidth and latency in both directions, unless the file has the other
+    direction as well.
+
+    Raises:
+        ValueError: it has no workers, or two of one name, or links that contradict each other or
+            name an unknown host.
+    """
+
+    workers: Annotated[tuple[FleetWorker, ...], Meta(max_length=_MAX_WORKERS)]
+    pairs: tuple[_Pair, ...] = msgspec.field(name="links", default=())
+    default_link: _Speed = _Speed(mbit_s=1000.0)
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise ValueError("it has no [[workers]]")
+        hosts = {GATEWAY}
+        for worker in self.workers:
+            validate_name(worker.id, "worker id")
+            validate_name(worker.worker_class, "worker class")
+            if worker.id in hosts:
+                taken = "belongs to the gateway" if worker.id == GATEWAY else "is there twice"
+                raise ValueError(f"the worker id {worker.id!r} {taken}; give each worker its own")
+            hosts.add(worker.id)
+        known = set()
+        for pair in self.pairs:
+            for host in (pair.source, pair.target):
+                if host not in hosts:
+                    raise ValueError(
+                        f"a link names the unknown worker {host!r}{suggestion(host, hosts)}"
+                    )
+            where = f"the link from {pair.source!r} to {pair.target!r}"
+            if pair.source == pair.target:
+                raise ValueError(f"{where} leads nowhere; remove it")
+            if (pair.source, pair.target) in known:
+                raise ValueError(f"{where} is there twice; keep one")
+            known.add((pair.source, pair.target))
+
+    def links(self) -> Links:
+        """Return the links between its hosts."""
+        links = {(pair.source, pair.target): pair.link() for pair in self.pairs}
+        both = {(target, source): link for (source, target), link in links.items()}
+        return Links(both | links, self.default_link.link())
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Read a fleet file."""
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise InvalidInput(f"fleet {path} is larger than {_MAX_FILE_BYTES:,} bytes")
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Fleet)
+    except OSError as error:
+        raise InvalidInput(f"fleet {path} cannot be read: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        # Errors of `Fleet` itself say what to do.
+        advice = "" if error.__cause__ else f"; {_KEYS}"
+        raise InvalidInput(f"fleet {path}: {error}{advice}") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise InvalidInput(f"fleet {path} is not TOML: {error}") from None
+
+
+def one_of_each(classes: Iterable[WorkerClass]) -> Fleet:
+    """Return a fleet of one worker per class, which has its name, with the default link."""
+    return Fleet(workers=tuple(FleetWorker(id=each, worker_class=each) for each in classes))

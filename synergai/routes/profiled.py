@@ -1,0 +1,75 @@
+"""Workers with the times that the configuration dictionary has for their class."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from synergai.errors import NotFound
+from synergai.profiles.stages import StageTimes
+from synergai.routes.problem import RouteWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from synergai.domain import Configuration, EngineName, WorkerClass
+    from synergai.profiles.dictionary import ConfigurationDictionary
+
+
+class ClassTimes(NamedTuple):
+    """Times of an engine and its stages on a worker class.
+
+    Attributes:
+        seconds: time of one query in the stage between two places, as ``seconds[first][last]``;
+            infinite where it is not known.
+        whole: the fastest configuration of the whole engine.
+        staged: the fastest one in which stages were measured; None if there is none.
+    """
+
+    seconds: tuple[tuple[float, ...], ...]
+    whole: Configuration
+    staged: Configuration | None
+
+    def worker(self, name: str, budget_bytes: float) -> RouteWorker:
+        """Return a worker of the class."""
+        return RouteWorker(name, self.seconds, budget_bytes)
+
+
+def class_times(
+    dictionary: ConfigurationDictionary,
+    engine: EngineName,
+    worker_class: WorkerClass,
+    works: Sequence[float],
+    positions: Sequence[int],
+) -> ClassTimes:
+    """Return the times of an engine on a worker class.
+
+    Args:
+        works: estimated share of the engine's work before each of its cuts, 0 to 1.
+        positions: numbers of the cuts that are places of the chain, from 1.
+
+    Raises:
+        NotFound: the dictionary has no entry of the engine on this class.
+    """
+    entries = dictionary.row(engine, worker_class).values()
+    by_rate = sorted(entries, key=lambda entry: entry.planned_qps, reverse=True)
+    if not by_rate:
+        raise NotFound(
+            f"the dictionary has no entry of {engine!r} on {worker_class}; measure it there with "
+            f"'synergai profile --engines {engine}'"
+        )
+    places = (0, *positions, len(works) + 1)
+    seconds = [[math.inf] * len(places) for _ in places]
+    staged = None
+    for entry in by_rate:
+        try:
+            times = StageTimes(dictionary, engine, works, worker_class, entry.configuration)
+        except NotFound:
+            continue
+        staged = entry.configuration
+        for first, begin in enumerate(places):
+            for last, end in enumerate(places[first + 1 :], first + 1):
+                seconds[first][last] = times.of(begin, end).seconds
+        break
+    seconds[0][-1] = 1 / by_rate[0].planned_qps
+    return ClassTimes(tuple(map(tuple, seconds)), by_rate[0].configuration, staged)

@@ -1,0 +1,233 @@
+"""``synergai plan``: the choice, its reasons, and what is wrong with its inputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+from synergai.cli.plan import app
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import InvalidInput, InvalidSettings, NotFound
+from synergai.models.cutting.stages import cut_engine, split_engine
+from synergai.models.directory import ModelDirectory
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.files import add_to_dictionary
+from synergai.zoo import build as zoo
+
+ENGINE = EngineName("onnx_digits")
+FLEET = """
+[[workers]]
+id = "edge"
+worker_class = "agx"
+[[workers]]
+id = "cloud"
+worker_class = "x86"
+"""
+
+
+def entry(engine: str, worker_class: str, seconds: float, **others: Any) -> ProfileEntry:
+    return ProfileEntry(
+        engine=EngineName(engine),
+        worker_class=WorkerClass(worker_class),
+        configuration=Configuration(1),
+        qps=1 / seconds,
+        **others,
+    )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan") / "models"
+    zoo.build(ENGINE, folder, lambda _: None)
+    return folder
+
+
+@pytest.fixture
+def dictionary(tmp_path: Path) -> Path:
+    """One class is slow behind conv1/pool, the other one before it."""
+    path = tmp_path / "dictionary.csv"
+    head, tail = "onnx_digits.s0-3", "onnx_digits.s3-11"
+    for worker_class, head_s, tail_s in (("agx", 1.0, 9.0), ("x86", 9.0, 1.0)):
+        times = {ENGINE: head_s + tail_s, head: head_s, tail: tail_s}
+        add_to_dictionary(path, [entry(each, worker_class, times[each]) for each in times])
+    return path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.toml"
+    path.write_text(FLEET)
+    return path
+
+
+def run(models: Path, dictionary: Path, *arguments: str | Path | int, code: int = 0) -> str:
+    given = [ENGINE, "--models", models, "--dictionary", dictionary, *arguments]
+    result = CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_engine_is_split_where_workers_are_good_at_different_parts(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    said = run(models, dictionary, "--fleet", fleet, "--explain")
+    assert said.startswith(
+        "split onnx_digits at conv1/pool, over edge and cloud, which answers 80% earlier than "
+        "whole on edge\n"
+    )
+    for text in ("onnx_digits.s0-3", "onnx_digits.s3-11", "whole on cloud", "conv2/pool"):
+        assert text in said
+
+
+def test_json_has_what_the_tables_show(models: Path, dictionary: Path, fleet: Path) -> None:
+    found = json.loads(run(models, dictionary, "--fleet", fleet, "--deadline", "3s", "--json"))
+    best = min(found["options"], key=lambda option: option["end_s"])
+    assert found["choice"] == best["name"]
+    assert found["slack_s"] == pytest.approx(3 - best["end_s"])
+    [route] = best["routes"]
+    assert [leg["runs"] for leg in route["legs"]] == ["onnx_digits.s0-3", "onnx_digits.s3-11"]
+    assert [hop["size_bytes"] for hop in route["hops"]] == [256, 1024, 40]
+    assert sum(leg["seconds"] for leg in route["legs"]) == pytest.approx(2)
+    assert {each["cut"]["tensor"] for each in found["splits"]} >= {"conv1/relu", "conv1/pool"}
+
+
+def test_replicas_are_chosen_over_stages_where_workers_are_alike(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    fleet.write_text(FLEET.replace("agx", "x86"))
+    said = run(models, dictionary, "--fleet", fleet, "--queries", 10)
+    assert said.startswith(
+        "do not split onnx_digits: run it whole on edge and cloud, which ends 41% earlier "
+        "than the best route of stages"
+    )
+
+
+def test_missed_deadline_is_told_and_exits_with_1(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    given = (models, dictionary, "--fleet", fleet, "--deadline")
+    assert "deadline of 1 s: missed by 1 s" in run(*given, "1s", code=1)
+    assert "deadline of 3 s: met by 1 s" in run(*given, "3s")
+
+
+def test_class_without_times_of_stages_runs_the_engine_whole(models: Path, tmp_path: Path) -> None:
+    dictionary = tmp_path / "whole.csv"
+    add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0)])
+    said = run(models, dictionary)
+    assert "run it whole on x86, the only worker" in said
+    assert "'synergai profile --stages --engines onnx_digits' measures them" in said
+
+
+def test_class_without_profile_is_left_out_with_the_command_that_makes_it(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    fleet.write_text(FLEET.replace("agx", "nx"))
+    said = run(models, dictionary, "--fleet", fleet)
+    assert "workers of class nx are left out" in said
+    assert "measure it there with 'synergai profile --engines onnx_digits'" in said
+
+
+def test_fleet_without_any_profile_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
+    fleet.write_text(FLEET.replace("agx", "nx").replace("x86", "tpu"))
+    with pytest.raises(NotFound, match=r"no entry of 'onnx_digits' on nx; measure.* on tpu; mea"):
+        run(models, dictionary, "--fleet", fleet)
+
+
+def test_empty_dictionary_is_refused(models: Path, tmp_path: Path) -> None:
+    add_to_dictionary(tmp_path / "other.csv", [entry("other", "x86", 1.0)])
+    with pytest.raises(NotFound, match="has no entry of 'onnx_digits'; measure it with"):
+        run(models, tmp_path / "other.csv")
+
+
+def test_budget_that_no_stage_fits_is_refused(models: Path, dictionary: Path, fleet: Path) -> None:
+    fleet.write_text(FLEET.replace('"agx"', '"agx"\nmemory_mb = 20').replace("x86", "nx"))
+    with pytest.raises(
+        InvalidInput, match=r"nothing fits: .* that of edge, 20\.0 MB; raise memory_mb"
+    ):
+        run(models, dictionary, "--fleet", fleet)
+
+
+def test_entries_of_another_model_file_are_not_used(
+    models: Path, tmp_path: Path, fleet: Path
+) -> None:
+    dictionary = tmp_path / "stale.csv"
+    digest = cut_engine(models, ENGINE).digest
+    add_to_dictionary(
+        dictionary,
+        [entry(ENGINE, "x86", 2.0, digest=digest), entry(ENGINE, "agx", 1.0, digest="0" * 64)],
+    )
+    said = run(models, dictionary, "--fleet", fleet)
+    assert "run it whole on cloud, the only worker" in said
+    assert "1 entry of another model file left out" in said
+
+
+def test_entries_of_another_stage_file_are_not_used(dictionary: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    zoo.build(ENGINE, models, lambda _: None)
+    split_engine(cut_engine(models, ENGINE), models, ["conv1/pool"], lambda *_: None)
+    stage = ModelDirectory(models).get("onnx_digits.s0-3")
+    add_to_dictionary(dictionary, [entry(stage.name, "x86", 0.1, digest="0" * 64)])
+    said = run(models, dictionary)
+    assert "1 entry of another model file left out" in said
+    assert "workers of class x86 run it whole" in said
+
+
+def test_engine_that_cannot_be_cut_runs_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "relu"
+    folder.mkdir(parents=True)
+    onnx.save(relus(1), folder / "model.onnx")
+    dictionary = tmp_path / "dictionary.csv"
+    add_to_dictionary(dictionary, [entry("relu", "x86", 1.0)])
+    result = CliRunner().invoke(
+        app, ["relu", "--models", str(folder.parent), "--dictionary", str(dictionary)]
+    )
+    assert "it can only run whole: engine 'relu': model.onnx cannot be cut" in result.output
+    assert result.exit_code == 0
+
+
+def test_best_seams_of_a_long_graph_are_planned_with(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "deep"
+    folder.mkdir(parents=True)
+    onnx.save(relus(5000), folder / "model.onnx")
+    dictionary = tmp_path / "dictionary.csv"
+    names = ("deep", "deep.s0-2500", "deep.s2500-5000")
+    add_to_dictionary(
+        dictionary, [entry(name, each, 1.0) for name in names for each in ("x86", "agx")]
+    )
+    result = CliRunner().invoke(
+        app, ["deep", "--models", str(folder.parent), "--dictionary", str(dictionary)]
+    )
+    assert "4,999 cuts are too many to plan with" in result.output
+    assert "48 of them are considered" in result.output
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (("--planner", "best"), "--planner: 'best' is not in synergai.route_planners; available: "),
+        (("--source", "egde"), "there is no worker 'egde'; did you mean edge"),
+        (("--deadline", "soon"), "--deadline: "),
+    ],
+)
+def test_faulty_option_is_refused(
+    models: Path, dictionary: Path, fleet: Path, given: tuple[str, ...], fault: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=fault):
+        run(models, dictionary, "--fleet", fleet, *given)
+
+
+def relus(count: int) -> onnx.ModelProto:
+    nodes = [helper.make_node("Relu", [f"t{place}"], [f"t{place + 1}"]) for place in range(count)]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4])
+        for name in ("t0", f"t{count}")
+    ]
+    graph = helper.make_graph(nodes, "relus", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)

@@ -1,0 +1,82 @@
+"""Options to run queries: whole, as replicas, and in stages."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from synergai.domain import EngineName
+from synergai.routes.chain import Chain
+from synergai.routes.links import Link, Links
+from synergai.routes.options import planned_option, split_options, whole_options
+from synergai.routes.problem import HOST_BYTES, RouteProblem, RouteWorker
+
+CHAIN = Chain(
+    engine=EngineName("net"),
+    sizes=(0, 1000, 10, 0),
+    weights_before=(0, 10_000_000, 40_000_000, 100_000_000),
+    weights_after=(100_000_000, 90_000_000, 60_000_000, 0),
+)
+SMALL = HOST_BYTES + 200e6
+
+
+def worker(name: str, speed: float = 1.0, budget_bytes: float = math.inf) -> RouteWorker:
+    ends = (0.0, 0.2, 0.5, 1.0)
+    seconds = tuple(tuple(max(0.0, b - a) / speed for b in ends) for a in ends)
+    return RouteWorker(name, seconds, budget_bytes)
+
+
+def problem(*workers: RouteWorker, queries: int = 1) -> RouteProblem:
+    links = Links({}, default=Link(1000.0))
+    return RouteProblem(chain=CHAIN, workers=workers, links=links, queries=queries)
+
+
+def test_one_query_has_no_replicas() -> None:
+    assert [each.name for each in whole_options(problem(worker("a"), worker("b")))] == [
+        "whole on a",
+        "whole on b",
+    ]
+
+
+def test_replicas_share_queries_by_their_speed() -> None:
+    replicas = whole_options(problem(worker("a"), worker("b", 3), queries=100))[-1]
+    assert {each.route.legs[0].worker: each.queries for each in replicas.shares} == {
+        "a": 25,
+        "b": 75,
+    }
+    assert replicas.seconds == pytest.approx(25)
+    assert replicas.interval_s == pytest.approx(0.25)
+    assert not replicas.is_split
+
+
+def test_worker_that_would_end_last_gets_no_query() -> None:
+    replicas = whole_options(problem(worker("a"), worker("b", 1000), queries=10))[-1]
+    assert [each.route.legs[0].worker for each in replicas.shares] == ["b"]
+
+
+def test_worker_without_the_memory_does_not_run_it_whole() -> None:
+    options = whole_options(problem(worker("a", budget_bytes=SMALL), worker("b"), queries=9))
+    assert [each.name for each in options] == ["whole on b"]
+
+
+def test_split_has_the_best_workers_that_have_the_memory_for_its_sides() -> None:
+    workers = [worker(name, speed, SMALL) for name, speed in (("a", 1), ("b", 2), ("c", 4))]
+    [(place, option)] = split_options(problem(*workers))
+    assert place == 2
+    assert {leg.worker for leg in option.shares[0].route.legs} == {"b", "c"}
+    assert option.latency_s == pytest.approx(0.5 / 2 + 2 * 0.01 + 0.5 / 4)
+
+
+def test_route_of_unknown_times_is_no_option() -> None:
+    unknown = RouteWorker("a", ((math.inf,) * 4,) * 4)
+    assert planned_option(problem(unknown), "local") is None
+    assert list(split_options(problem(unknown, worker("b")))) == []
+
+
+def test_best_route_of_stages_is_found_where_the_whole_is_faster() -> None:
+    case = problem(worker("a", 2), worker("b"))
+    option = planned_option(case, "optimal")
+    assert option is not None
+    assert option.is_split
+    assert option.seconds == min(split.seconds for _, split in split_options(case))
