@@ -60,7 +60,7 @@ def profile(settings: ProfilerSettings) -> None:
     from profiler.sessions import find_engines
     from synergai.models.origins import EngineOrigins
     from synergai.profiles.files import add_to_dictionary
-    from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
+    from worker_agent.hosts.provider_offers import Runtimes, find_offers
     from worker_agent.power.files import MachineFiles
 
     if settings.engines:
@@ -79,7 +79,7 @@ def profile(settings: ProfilerSettings) -> None:
         if not (settings.while_serving or settings.dry_run):
             check_not_serving()
         with ProfiledModes(settings.power, settings.modes, files) as modes:
-            offers = asyncio.run(find_offers(settings.providers, InstalledRuntimes(), Path(cache)))
+            offers = asyncio.run(find_offers(settings.providers, Runtimes(), Path(cache)))
             for refusal in offers.refusals:
                 _say(f"not measured with {refusal.choice}: {refusal.reason}")
             origins = EngineOrigins(settings.models)

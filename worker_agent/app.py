@@ -20,7 +20,7 @@ from synergai.protocol.tls import ClientTls
 from synergai.runtime.ready_file import ready_file
 from worker_agent.agent_settings import TOKEN_VARIABLE
 from worker_agent.hosts.memory import HostMemory
-from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
+from worker_agent.hosts.provider_offers import Runtimes, find_offers
 from worker_agent.hub_client.identity import WorkerIdentity
 from worker_agent.hub_client.remote import RemoteHub
 from worker_agent.inventory.inventory import Inventory
@@ -91,7 +91,7 @@ class Agent:
             main.modes.set_power(power)
             stack.push_async_callback(main.modes.close)
             offers = await find_offers(
-                self._config.worker.providers, InstalledRuntimes(), self._config.state / "providers"
+                self._config.worker.providers, Runtimes(), self._config.state / "providers"
             )
             offers.log()
             gpus = {int(each.device) for each in offers.choices if each.details.needs_cuda}

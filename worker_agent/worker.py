@@ -12,11 +12,13 @@ import math
 import os
 import time
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from synergai.errors import ConfigurationUnusable, EngineUnusable, InvalidInput
+from synergai.models.runtimes import MODULES
 from synergai.protocol import converters
 from synergai.protocol.hub import HUB_VERSION
 from synergai.runtime.memory import physical_memory_bytes, rss_bytes
@@ -26,9 +28,8 @@ from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.hub_client.client import HubClient
 from worker_agent.hub_client.input_reader import InputReader
-from worker_agent.inventory.runtimes import installed_backends
 from worker_agent.placements.fetched import FOLDER
-from worker_agent.providers.kinds import KINDS
+from worker_agent.providers.kinds import EMULATED, KINDS
 from worker_agent.runner.runner import Runner
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Worker:
             power_mode=self.modes.mode,
             meter="" if self.meter is None else self.meter.source,
             instance=self._instance,
-            backends=() if self.reconciler is None else sorted(installed_backends()),
+            backends=() if self.reconciler is None else _installed_backends(),
             labels=self._config.worker.labels,
             memory_limit_bytes=self._memory.limit_bytes,
             memory_enforcement=ENFORCEMENT if self._memory.limit_bytes else "",
@@ -288,3 +289,10 @@ class Worker:
         sessions = self.hosts.unusable_sessions()
         found = [each for each in sessions if each.session.engine == engine]
         self.hub.send_configurations_unusable(engine, found)
+
+
+def _installed_backends() -> list[str]:
+    """Return the names of the project's own backends whose runtime is installed."""
+    return sorted(
+        {EMULATED, *(name for name, modules in MODULES.items() if any(map(find_spec, modules)))}
+    )

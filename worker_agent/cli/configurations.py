@@ -24,15 +24,13 @@ def check(config: Config = None) -> None:
     import asyncio
 
     from worker_agent.agent_settings import AgentSettings
-    from worker_agent.hosts.provider_offers import InstalledRuntimes, find_offers
+    from worker_agent.hosts.provider_offers import Runtimes, find_offers
     from worker_agent.power.files import MachineFiles
     from worker_agent.power.selection import open_controller
 
     settings = AgentSettings.load(file=config)
     worker = settings.worker
-    offers = asyncio.run(
-        find_offers(worker.providers, InstalledRuntimes(), settings.state / "providers")
-    )
+    offers = asyncio.run(find_offers(worker.providers, Runtimes(), settings.state / "providers"))
     controller = open_controller(worker.power, MachineFiles(worker.root), worker.power_modes)
     try:
         modes = [mode for mode in controller.modes() if not mode.refused]

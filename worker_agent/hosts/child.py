@@ -9,7 +9,7 @@ import signal
 from typing import TYPE_CHECKING, Final, cast
 
 from synergai.errors import Unavailable
-from worker_agent.hosts.load_errors import LoadCrashed
+from worker_agent.hosts.loads import LoadCrashed
 
 if TYPE_CHECKING:
     from synergai.domain import EngineName

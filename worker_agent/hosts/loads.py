@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from synergai.errors import EngineUnusable, Unavailable
-from worker_agent.hosts.load_errors import LoadCrashed, LoadHung, LoadSuspected
 from worker_agent.ipc.frames import (
     LoadFailed,
     LoadStarted,
@@ -22,6 +21,18 @@ if TYPE_CHECKING:
 
     from synergai.errors import SynergaiError
     from worker_agent.ipc.frames import Order
+
+
+class LoadHung(EngineUnusable):
+    """The engine was not loaded within the time limit."""
+
+
+class LoadCrashed(Unavailable):
+    """The engine host crashed while it loaded the engine."""
+
+
+class LoadSuspected(Unavailable):
+    """The engine host crashed while it loaded a variant and computed runs; either was the cause."""
 
 
 class Loads:

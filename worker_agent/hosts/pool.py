@@ -24,7 +24,7 @@ from synergai.errors import (
 )
 from synergai.models.directories import ModelDirectories
 from synergai.runtime.memory import available_memory_bytes, physical_memory_bytes, rss_bytes
-from worker_agent.hosts.load_errors import LoadSuspected
+from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.preloads import FREE_SHARE, GivenUp, Preloads, without_variant
 from worker_agent.hosts.process import HostProcess

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.errors import SynergaiError, Unavailable
+from synergai.errors import Unavailable
 from synergai.runtime.memory import rss_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from synergai.domain import Session
+    from worker_agent.hosts.process import HostProcess
 
 PATIENCE_S: Final = 30.0
 """A load that was suspended for this long is given up."""
@@ -39,23 +40,6 @@ class GivenUp(Unavailable):
         self.no_room = no_room
 
 
-class Suspendable(Protocol):
-    """An engine host that is loading."""
-
-    @property
-    def pid(self) -> int:
-        """Process id of the host."""
-
-    def suspend(self) -> bool:
-        """Stop the process until `resume`; return False if it is too early for that."""
-
-    def resume(self) -> None:
-        """Let the process go on."""
-
-    def kill(self, reason: str, error: SynergaiError) -> None:
-        """Kill the process for a reason; its start raises `error`."""
-
-
 class Preload:
     """A load that nothing needs yet.
 
@@ -71,14 +55,14 @@ class Preload:
         self, is_busy: Callable[[], bool], *, of_variant: bool = False, limit_s: float = math.inf
     ) -> None:
         self.needed = False
-        self.host: Suspendable | None = None
+        self.host: HostProcess | None = None
         self._is_busy = is_busy
         self._patience_s = VARIANT_PATIENCE_S if of_variant else PATIENCE_S
         self._limit_s = limit_s
         self._given_up: GivenUp | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, host: Suspendable) -> None:
+    def watch(self, host: HostProcess) -> None:
         """Suspend the host whenever there is something else to do, and limit its time to load.
 
         Both until `end`.
@@ -109,7 +93,7 @@ class Preload:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _supervise(self, host: Suspendable) -> None:
+    async def _supervise(self, host: HostProcess) -> None:
         now = asyncio.get_running_loop().time
         waited_s = loaded_s = 0.0
         suspended = False
@@ -191,7 +175,7 @@ class Preloads:
             self._loads[session].give_up(reason, no_room=True)
         return used
 
-    def hosts(self) -> dict[Session, Suspendable]:
+    def hosts(self) -> dict[Session, HostProcess]:
         """Return the engine hosts that are loading."""
         return {session: load.host for session, load in self._loads.items() if load.host}
 

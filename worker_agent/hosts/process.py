@@ -17,11 +17,9 @@ from synergai.errors import InvalidInput, Unavailable
 from worker_agent.hosts.child import Child
 from worker_agent.hosts.connection import QUICK_S, Connection
 from worker_agent.hosts.launch import Launch
-from worker_agent.hosts.load_errors import LoadCrashed
-from worker_agent.hosts.loads import Loads
+from worker_agent.hosts.loads import LoadCrashed, Loads
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.runs import Runs, host_died
-from worker_agent.hosts.watchdog import Watchdog
 from worker_agent.ipc import interrupts
 from worker_agent.ipc.arena import slots_for
 from worker_agent.ipc.frames import (
@@ -83,9 +81,7 @@ class HostProcess:
         self._runs = Runs(arena)
         self._connection = Connection(self._runs.by_id, self._receive, self._reject)
         self._loads = Loads(self._send_order, self.kill)
-        self._watchdog = Watchdog(
-            self._connection, self._runs, self._loads, hang_timeout_s, self._kill_silent
-        )
+        self._watchdog: asyncio.TimerHandle | None = None
         self._closing = False
         self._retired: asyncio.Future[None] | None = None
         self._interrupt_writer: int
@@ -311,7 +307,8 @@ class HostProcess:
         """Send a run that was just added."""
         if len(self._runs.by_id) == 1:
             self._connection.heard_at = self._loop.time()
-            self._watchdog.start()
+            if self._watchdog is None:
+                self._watchdog = self._loop.call_later(self._hang_timeout_s, self._watch)
         self._connection.send(message)
 
     def _refuse(self, on_ended: OnEnded) -> int:
@@ -321,7 +318,17 @@ class HostProcess:
         self._loop.call_soon(on_ended, ended)
         return run_id
 
-    def _kill_silent(self) -> None:
+    def _watch(self) -> None:
+        """Kill the host if it has been silent for too long while it has runs."""
+        self._watchdog = None
+        if not self._runs.by_id or self._connection.lost.is_set():
+            return
+        left = self._connection.heard_at + self._hang_timeout_s - self._loop.time()
+        if self._loads.loading is not None:  # loading has a limit of its own
+            left = self._hang_timeout_s
+        if left > 0:
+            self._watchdog = self._loop.call_later(left, self._watch)
+            return
         _log.warning(
             "killing the engine host of %s, silent for %g s", self.session, self._hang_timeout_s
         )
@@ -333,7 +340,8 @@ class HostProcess:
         crashed: int | None = None
         try:
             await self._connection.lost.wait()
-            self._watchdog.stop()
+            if self._watchdog is not None:
+                self._watchdog.cancel()
             reason = f"the engine host of {self.session.engine!r} {await self._child.wait_exit()}"
             await output
             crashed = self._crashed_run()

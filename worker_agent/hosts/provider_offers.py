@@ -8,12 +8,13 @@ import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from synergai.errors import InvalidInput, Unavailable
+from synergai.models.runtimes import MODULES
 from synergai.runtime.text import printable
 from worker_agent.providers.choice import (
     Offers,
@@ -33,7 +34,6 @@ _TIMEOUT_S: Final = 120.0
 """The first start of a driver can take a minute on a board."""
 _QUOTED: Final = 200
 _CHECK: Final = ("-m", "worker_agent.host.provider_check")
-_MODULES: Final = {ONNXRUNTIME: ("onnxruntime",), "tflite": ("ai_edge_litert", "tflite_runtime")}
 _ERROR: Final = re.compile(r"\[E:onnxruntime.*?\] (?P<text>.*)")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _REASON: Final = re.compile(r".*(\[ERROR\]|FAIL :|failed:|(?=\bCUDA failure)) *| ; GPU=.*")
@@ -42,20 +42,42 @@ _REASON: Final = re.compile(r".*(\[ERROR\]|FAIL :|failed:|(?=\bCUDA failure)) *|
 _log = logging.getLogger(__name__)
 
 
-class Runtimes(Protocol):
-    """The inference runtimes of this environment."""
+class Runtimes:
+    """The inference runtimes of this Python environment."""
 
     def has(self, backend: str) -> bool:
         """Return whether the runtime of a backend is installed."""
+        return any(find_spec(module) is not None for module in MODULES.get(backend, ()))
 
     def ships_providers(self) -> bool:
-        """Return whether ONNX Runtime is one of those packages that have other providers."""
+        """Return whether ONNX Runtime comes with libraries of other providers.
+
+        Those that are built into it, such as XNNPACK, have to be named.
+        """
+        spec = find_spec("onnxruntime")
+        folders = spec.submodule_search_locations if spec is not None else None
+        return any(
+            path.name.rpartition("providers_")[2].partition(".")[0] != "shared"
+            for folder in folders or ()
+            for path in Path(folder, "capi").glob("*onnxruntime_providers_*")
+        )
 
     async def available(self) -> list[str]:
         """Return the names of the providers that ONNX Runtime was built with."""
+        output, fault = await _run()
+        if fault:
+            raise Unavailable(f"the execution providers of onnxruntime are not known: {fault}")
+        return _decode(output, list[str])
 
     async def fault(self, choice: ProviderChoice, backend: str) -> str:
         """Return why a provider cannot be used with a backend; empty if it can."""
+        if backend == EMULATED:
+            return ""
+        output, fault = await _run("--check", choice.encode(), "--backend", backend)
+        try:
+            return fault or _decode(output, str)
+        except Unavailable as error:
+            return str(error)
 
 
 async def find_offers(
@@ -135,44 +157,6 @@ async def _fault(choice: ProviderChoice, names: Sequence[str], runtimes: Runtime
             return ""
         faults.append(fault)
     return "; ".join(faults)
-
-
-class InstalledRuntimes:
-    """The runtimes of this Python environment; implements `Runtimes`."""
-
-    def has(self, backend: str) -> bool:
-        """Return whether the runtime of a backend is installed."""
-        return any(find_spec(module) is not None for module in _MODULES.get(backend, ()))
-
-    def ships_providers(self) -> bool:
-        """Return whether ONNX Runtime comes with libraries of other providers.
-
-        Those that are built into it, such as XNNPACK, have to be named.
-        """
-        spec = find_spec("onnxruntime")
-        folders = spec.submodule_search_locations if spec is not None else None
-        return any(
-            path.name.rpartition("providers_")[2].partition(".")[0] != "shared"
-            for folder in folders or ()
-            for path in Path(folder, "capi").glob("*onnxruntime_providers_*")
-        )
-
-    async def available(self) -> list[str]:
-        """Return the names of the providers that ONNX Runtime was built with."""
-        output, fault = await _run()
-        if fault:
-            raise Unavailable(f"the execution providers of onnxruntime are not known: {fault}")
-        return _decode(output, list[str])
-
-    async def fault(self, choice: ProviderChoice, backend: str) -> str:
-        """Return why a provider cannot be used with a backend; empty if it can."""
-        if backend == EMULATED:
-            return ""
-        output, fault = await _run("--check", choice.encode(), "--backend", backend)
-        try:
-            return fault or _decode(output, str)
-        except Unavailable as error:
-            return str(error)
 
 
 def _decode(output: str, wanted: type[T]) -> T:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from synergai.domain import UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable
 from synergai.runtime.text import printable
-from worker_agent.hosts.load_errors import LoadCrashed
+from worker_agent.hosts.loads import LoadCrashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

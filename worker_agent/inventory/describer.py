@@ -23,7 +23,7 @@ from synergai.models.descriptions import (
 from synergai.models.warmup import ADVICE
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from synergai.runtime.text import printable
-from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
+from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.process import HostProcess
 from worker_agent.inventory.engines import Model, check_alike, described_engine, faulty_engine

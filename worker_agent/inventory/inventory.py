@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -12,7 +13,6 @@ from synergai.models.directories import ModelDirectories
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.describer import Describer, inspect_in_host
 from worker_agent.inventory.engines import faulty_engine, pending_engine
-from worker_agent.inventory.slots import Slots
 from worker_agent.inventory.snapshots import (
     EngineSnapshot,
     folder_times,
@@ -22,7 +22,7 @@ from worker_agent.inventory.snapshots import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable
     from pathlib import Path
 
     from synergai.domain import Engine, EngineName
@@ -41,6 +41,23 @@ _HOST_BYTES: Final = 700 << 20
 
 class _Outdated(Exception):
     """An engine has changed before its turn to be loaded."""
+
+
+class Slots:
+    """Slots for work; `one` is a context that waits for a slot, and holds it."""
+
+    def __init__(self, count: int) -> None:
+        self.one = asyncio.Semaphore(count)
+        self._count = count
+        self._alone = asyncio.Lock()
+
+    @asynccontextmanager
+    async def all(self) -> AsyncGenerator[None]:
+        """Wait for all slots, and hold them, so that nothing else runs."""
+        async with self._alone, AsyncExitStack() as stack:
+            for _ in range(self._count):
+                await stack.enter_async_context(self.one)
+            yield
 
 
 class Changes(NamedTuple):

@@ -17,7 +17,7 @@ from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import ConfigurationUnusable, Unavailable
 from synergai.oip.inference_pb2 import ModelInferRequest, ModelInferResponse
 from tests.waiting import until
-from worker_agent.hosts.load_errors import LoadSuspected
+from worker_agent.hosts.loads import LoadSuspected
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
 from worker_agent.ipc.frames import RunEnded

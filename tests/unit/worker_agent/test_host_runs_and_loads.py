@@ -7,8 +7,7 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Fault, Outcome, Session
 from synergai.errors import EngineUnusable, InvalidInput, Unavailable
-from worker_agent.hosts.load_errors import LoadCrashed, LoadSuspected
-from worker_agent.hosts.loads import Loads
+from worker_agent.hosts.loads import LoadCrashed, Loads, LoadSuspected
 from worker_agent.hosts.process import HostProcess
 from worker_agent.hosts.runs import WINDOW, Runs
 from worker_agent.ipc.arena import INLINE_BYTES, SLOTS, Arena, slots_for

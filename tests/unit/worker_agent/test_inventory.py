@@ -16,7 +16,7 @@ from synergai.models.descriptions import EngineDescription
 from synergai.models.directory import EngineDefinition
 from synergai.protocol.converters import engine_from_proto, engine_to_proto
 from tests.inventories import described
-from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
+from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.inventory.inventory import Inventory
 from worker_agent.inventory.watch import ModelDirectoryWatch

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -64,7 +65,7 @@ async def test_a_preload_is_suspended_while_the_worker_has_other_work() -> None:
     busy = True
     host = Host()
     load = Preload(lambda: busy)
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await until(lambda: host.calls == ["suspend"])
     busy = False
     await until(lambda: host.calls == ["suspend", "resume"])
@@ -76,7 +77,7 @@ async def test_a_host_is_suspended_once_it_may_be() -> None:
     host = Host()
     host.is_new = True
     load = Preload(lambda: True)
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await turns()
     assert host.calls == []
     host.is_new = False
@@ -89,7 +90,7 @@ async def test_a_host_is_suspended_once_it_may_be() -> None:
 async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
     host = Host()
     load = Preload(lambda: True)
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await until(lambda: host.calls == ["suspend"])
     if how == "needed":
         load.needed = True
@@ -108,7 +109,7 @@ async def test_a_load_that_would_wait_for_long_is_given_up(
     monkeypatch.setattr(worker_agent.hosts.preloads, limit, 1e-5)
     host = Host()
     load = Preload(lambda: True, of_variant=of_variant)
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await until(lambda: host.killed is not None)
     await load.end()
     assert isinstance(host.killed, GivenUp)
@@ -120,7 +121,7 @@ async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed:
     host = Host()
     load = Preload(lambda: False, limit_s=1e-5)
     load.needed = needed
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await until(lambda: host.killed is not None)
     await load.end()
     assert isinstance(host.killed, GivenUp)
@@ -129,7 +130,7 @@ async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed:
 async def test_suspensions_do_not_count_towards_the_limit_of_a_load() -> None:
     host = Host()
     load = Preload(lambda: True, limit_s=1e-9)
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await turns(100)
     await load.end()
     assert host.killed is None
@@ -252,7 +253,7 @@ async def test_a_load_that_is_given_up_before_its_host_is_started_is_killed_then
     load.give_up("the power mode changes", no_room=False)
     with pytest.raises(GivenUp):
         load.check()
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await load.end()
     assert isinstance(host.killed, GivenUp)
 
@@ -263,7 +264,7 @@ async def test_a_load_that_is_needed_after_it_was_given_up_goes_on() -> None:
     load.give_up("the power mode changes", no_room=False)
     load.needed = True
     load.check()
-    load.watch(host)
+    load.watch(cast("HostProcess", host))
     await load.end()
     assert host.killed is None
 

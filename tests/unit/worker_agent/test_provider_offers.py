@@ -9,7 +9,7 @@ from synergai.domain import Configuration
 from synergai.errors import InvalidInput, Unavailable
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.hosts import provider_offers
-from worker_agent.hosts.provider_offers import find_offers, logged_reason
+from worker_agent.hosts.provider_offers import Runtimes, find_offers, logged_reason
 from worker_agent.providers.choice import Offers, ProviderChoice, choices_of
 
 CUDA_LOG = """\
@@ -32,7 +32,7 @@ std::shared_ptr<OVCore>, const ProviderOptions&) [ERROR] [OpenVINO] Device GPU i
 \x1b[m"""
 
 
-class FakeRuntimes:
+class FakeRuntimes(Runtimes):
     def __init__(
         self,
         available: Sequence[str] = (),
@@ -130,7 +130,7 @@ def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def fault_of(kind: str) -> str:
     settings = AgentSettings.load({"providers": kind})
     [choice] = choices_of(settings.worker.providers)
-    return asyncio.run(provider_offers.InstalledRuntimes().fault(choice, "onnxruntime"))
+    return asyncio.run(provider_offers.Runtimes().fault(choice, "onnxruntime"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from synergai.domain import Configuration, EngineName, Session, UnusableSession
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError, Unavailable
-from worker_agent.hosts.load_errors import LoadCrashed, LoadHung
+from worker_agent.hosts.loads import LoadCrashed, LoadHung
 from worker_agent.hosts.memory import CrowdedOut
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.process import HostProcess
