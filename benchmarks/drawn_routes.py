@@ -21,12 +21,17 @@ MBIT = 1e6 / 8
 ENGINE = EngineName("drawn")
 
 
-def drawn_problem(seed: int, *, cuts: int, workers: int, queries: int = 1) -> RouteProblem:
+def drawn_problem(
+    seed: int, *, cuts: int, workers: int, queries: int = 1, alike: float = 0.3
+) -> RouteProblem:
     """Draw a problem.
 
     A worker takes 1 to 8 times as long as the fastest one, and up to 50% more or less in each
-    layer. Links have 20 to 1000 Mbit/s and up to 10 ms. Some workers are alike, cannot hold the
-    whole engine, or are not linked to each other.
+    layer. Links have 20 to 1000 Mbit/s and up to 10 ms. Some workers cannot hold the whole engine,
+    are not linked to each other, or are alike.
+
+    Args:
+        alike: share of the workers that are of the kind of another one.
     """
     generator = np.random.default_rng(seed)
     chain = _chain(generator, cuts)
@@ -35,7 +40,7 @@ def drawn_problem(seed: int, *, cuts: int, workers: int, queries: int = 1) -> Ro
     # Every worker is of one of these kinds.
     kinds = [_kind(generator, chain, layers) for _ in range(workers)]
     of = [
-        int(generator.integers(workers)) if generator.random() < 0.3 else number
+        int(generator.integers(workers)) if generator.random() < alike else number
         for number in range(workers)
     ]
     names = [f"w{number}" for number in range(workers)]

@@ -30,6 +30,7 @@ ROUTE_PLANNERS: Final = Registry[RoutePlanner](
     "synergai.route_planners",
     {
         "exhaustive": "synergai.routes.enumeration:exhaustive",
+        "genetic": "synergai.routes.genetic:Genetic",
         "local": "synergai.routes.enumeration:local",
         "neurosurgeon": "synergai.routes.enumeration:neurosurgeon",
         "optimal": "synergai.routes.optimal:Optimal",
