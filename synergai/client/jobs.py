@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-import grpc
-
+from synergai.client.reconnecting import Patience, messages_of
 from synergai.errors import Unavailable
 from synergai.protocol.converters import job_status_from_proto
-from synergai.runtime.backoff import Backoff
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -48,46 +45,29 @@ class JobHandle:
         Submitted jobs survive a restart of their gateway, and so does the watch: it reconnects
         while the gateway is unavailable, for up to the client's `patience`.
         """
-        delays = Backoff().delays()
-        unavailable_since: float | None = None
-        while True:
-            call = self._channel.jobs.Watch(jobs_pb2.WatchRequest(job_id=self.id))
-            lost = Unavailable(f"{self._channel.target} ended the watch of job {self.id}")
-            try:
-                async for message in call:
-                    unavailable_since, delays = None, Backoff().delays()
-                    status = job_status_from_proto(message)
-                    yield status
-                    if status.state.ended:
-                        return
-            except grpc.aio.AioRpcError as failure:
-                error = self._channel.to_error(failure)
-                if not isinstance(error, Unavailable):
-                    raise error from None
-                lost = error
-            except asyncio.CancelledError as cancellation:
-                raise self._channel.cancellation_cause(cancellation) from None
-            finally:
-                call.cancel()
-            now = time.monotonic()
-            unavailable_since = now if unavailable_since is None else unavailable_since
-            delay = next(delays)
-            if now + delay - unavailable_since > self._patience:
-                raise lost
-            await asyncio.sleep(delay)
+        request = jobs_pb2.WatchRequest(job_id=self.id)
+        messages = messages_of(
+            self._channel,
+            lambda: self._channel.jobs.Watch(request),
+            Patience(self._patience),
+            lost=f"{self._channel.target} ended the watch of job {self.id}",
+        )
+        async with aclosing(messages):
+            async for message in messages:
+                status = job_status_from_proto(message)
+                yield status
+                if status.state.ended:
+                    return
 
     async def wait(self) -> JobStatus:
         """Wait for the job to end, in any state, and return its final status.
 
         See ``JobStatus.raise_unless_succeeded``.
         """
-        statuses = self.watch()
-        try:
+        async with aclosing(self.watch()) as statuses:
             async for status in statuses:
                 if status.state.ended:
                     return status
-        finally:
-            await statuses.aclose()
         raise Unavailable(f"the watch of job {self.id} ended before the job")
 
     async def results(self, *, follow: bool = True) -> AsyncGenerator[tuple[int, JobResult], None]:
@@ -104,13 +84,10 @@ class JobHandle:
                 was cancelled, was rejected or expired, so that results are missing.
             NotFound: the gateway does not know the job, or no longer has its results.
         """
-        batches = self.result_batches(follow=follow)
-        try:
+        async with aclosing(self.result_batches(follow=follow)) as batches:
             async for batch in batches:
                 for result in batch.results:
                     yield result.index, result
-        finally:
-            await batches.aclose()
         if follow:
             (await self.status()).raise_unless_succeeded()
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
-
+from synergai.client.reconnecting import Patience, messages_of
 from synergai.data.results import JobResult
-from synergai.errors import Unavailable
 from synergai.protocol.arrays import read_outputs
-from synergai.runtime.backoff import Backoff
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    import grpc
 
     from synergai.client.channel import GatewayChannel
 
@@ -33,36 +31,15 @@ async def read_batches(
     channel: GatewayChannel, job_id: str, *, cursor: int, follow: bool, patience: float
 ) -> AsyncGenerator[ResultBatch, None]:
     """Yield the results of a job from `cursor` on."""
-    delays = Backoff().delays()
-    unavailable_since: float | None = None
-    while True:
-        channel.ensure_open()
-        called_at = time.monotonic()
+
+    def call() -> grpc.aio.UnaryStreamCall[jobs_pb2.ResultsRequest, jobs_pb2.ResultBatch]:
         request = jobs_pb2.ResultsRequest(job_id=job_id, cursor=cursor, follow=follow)
-        call = channel.jobs.Results(request)
-        try:
-            async for message in call:
-                cursor = message.cursor
-                yield ResultBatch([_parse(each) for each in message.results], cursor)
-                delays, unavailable_since = Backoff().delays(), None
-        except grpc.aio.AioRpcError as failure:
-            error = channel.to_error(failure)
-            if not isinstance(error, Unavailable):
-                raise error from None
-        except asyncio.CancelledError as cancellation:
-            raise channel.cancellation_cause(cancellation) from None
-        else:
-            return
-        finally:
-            call.cancel()
-        now = time.monotonic()
-        # No message need arrive for long; a call that has lasted was connected.
-        if unavailable_since is None or now - called_at > patience:
-            unavailable_since = now
-        delay = next(delays)
-        if now + delay - unavailable_since > patience:
-            raise error
-        await asyncio.sleep(delay)
+        return channel.jobs.Results(request)
+
+    async with aclosing(messages_of(channel, call, Patience(patience))) as messages:
+        async for message in messages:
+            cursor = message.cursor
+            yield ResultBatch([_parse(each) for each in message.results], cursor)
 
 
 def _parse(message: jobs_pb2.JobResult) -> JobResult:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from synergai.client.multiplexer import DuplexCall
+from synergai.client.reconnecting import Patience
 from synergai.errors import InternalError, Unavailable
-from synergai.runtime.backoff import Backoff
 from synergai.v1 import jobs_pb2
 
 if TYPE_CHECKING:
@@ -84,25 +84,20 @@ class Upload:
 
     async def run(self) -> jobs_pb2.UploadReceipt:
         """Send all inputs that the gateway has not stored yet; return the receipt for all."""
-        delays = Backoff().delays()
-        unavailable_since: float | None = None
+        patience = Patience(self._patience)
         try:
             while True:
                 stored, called_at = self._progress.stored, time.monotonic()
                 self._greeted.clear()
                 try:
                     await self._send()
-                except Unavailable:
-                    now = time.monotonic()
+                except Unavailable as error:
                     progressed = self._progress.stored > stored
                     # The gateway ends calls that wait for inputs for long.
-                    waited = self._greeted.is_set() and now - called_at > _WAITED_S
-                    if unavailable_since is None or progressed or waited:
-                        delays, unavailable_since = Backoff().delays(), now
-                    delay = next(delays)
-                    if now + delay - unavailable_since > self._patience:
-                        raise
-                    await asyncio.sleep(delay)
+                    waited = self._greeted.is_set() and time.monotonic() - called_at > _WAITED_S
+                    if progressed or waited:
+                        patience.reset()
+                    await patience.wait(error)
                 else:
                     return self._receipt
         finally:

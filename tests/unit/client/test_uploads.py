@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synergai.client import uploads
+from synergai.client import reconnecting, uploads
 from synergai.client.channel import GatewayChannel
 from synergai.client.upload_messages import UploadMessage
 from synergai.client.uploads import Upload
@@ -113,7 +113,7 @@ def messages(
 @pytest.fixture(autouse=True)
 def _no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        uploads, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] * 1000))
+        reconnecting, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] * 1000))
     )
 
 
@@ -166,7 +166,7 @@ def test_gateway_that_ends_idle_calls_is_not_given_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr("synergai.client.uploads.time.monotonic", lambda: now)
     spool = IdleSpool([])
     monkeypatch.setattr(
-        uploads, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] + [100.0] * 9))
+        reconnecting, "Backoff", lambda: SimpleNamespace(delays=lambda: iter([0.0] + [100.0] * 9))
     )
     with pytest.raises(Unavailable):
         run(spool, read, patience=90.0)
