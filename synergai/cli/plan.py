@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from synergai.cli.commands import check_plot
 from synergai.cli.dictionary import DEFAULT_DICTIONARY, Dictionary
 from synergai.cli.durations import parse_duration
 from synergai.cli.options import AsJson
 from synergai.cli.output import print_json
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.routes.links import GATEWAY
+
+if TYPE_CHECKING:
+    from synergai.cli.plan_output import Answer
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 
@@ -48,6 +52,10 @@ def plan(
     explain: Annotated[
         bool, typer.Option("--explain", help="Show all that was considered.")
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw the choice over time into a PNG file."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Plan where an engine runs: whole on a worker, as replicas, or in stages.
@@ -63,12 +71,27 @@ def plan(
         ROUTE_PLANNERS.check(planner)
     except InvalidInput as error:
         raise InvalidSettings(f"--planner: {error}") from None
+    if plot is not None:
+        check_plot(plot)
     deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
     case = make_case(name, models, dictionary, fleet, source, queries)
     answer = Answer(case, case.weigh(planner), deadline_s)
+    if plot is not None:
+        _draw(answer, plot)
     if as_json:
         print_json(record(answer))
     else:
         print_answer(answer, explain=explain)
+        if plot is not None:
+            typer.echo(f"plot: {plot}")
     if answer.slack_s is not None and answer.slack_s < 0:
         raise typer.Exit(1)
+
+
+def _draw(answer: Answer, path: Path) -> None:
+    from synergai.cli.plan_plot import plot_plan
+
+    try:
+        plot_plan(answer, path)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from synergai.profiles.dictionary import ConfigurationDictionary
 from synergai.profiles.files import load_dictionary
 from synergai.routes.fleet import one_of_each, read_fleet
 from synergai.routes.links import GATEWAY
-from synergai.routes.options import planned_option, whole_options
+from synergai.routes.options import staged_options, whole_options
 from synergai.routes.problem import RouteProblem
 from synergai.routes.profiled import class_times
 from synergai.runtime.text import counted, suggestion
@@ -72,10 +72,7 @@ class Case(NamedTuple):
 
     def weigh(self, planner: str) -> list[Option]:
         """Return the options that can run, whole ones first."""
-        options = whole_options(self.problem)
-        planned = planned_option(self.problem, planner)
-        if planned is not None:
-            options.append(planned)
+        options = [*whole_options(self.problem), *staged_options(self.problem, planner)]
         if not options:
             raise InvalidInput("; ".join([self._misfit(), *self.notes]))
         return options

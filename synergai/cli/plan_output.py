@@ -80,10 +80,13 @@ def print_answer(answer: Answer, *, explain: bool) -> None:
         typer.echo()
         print_table(
             ("option", "workers", "latency", "interval", "end", "deadline"),
-            (
-                (option.name, *_figures(option), _verdict(deadline_s, option))
-                for option in answer.options
-            ),
+            [
+                *(
+                    (each.name, *_figures(each), _verdict(deadline_s, each))
+                    for each in answer.options
+                ),
+                *_misfit_rows(case),
+            ],
         )
         _print_splits(case)
     for note in case.notes:
@@ -146,6 +149,16 @@ def _steps(case: Case, share: Share) -> Iterator[tuple[str, ...]]:
 def _quantities(seconds: float, size: float, limit: float) -> tuple[str, ...]:
     most = "" if limit == math.inf else decimal(int(limit))
     return format_seconds(seconds), decimal(int(size)), most
+
+
+def _misfit_rows(case: Case) -> Iterator[tuple[str, ...]]:
+    """Yield rows of the workers that have not the memory for the whole engine."""
+    needed = case.problem.memory_bytes(0, case.problem.chain.end)
+    for worker in case.problem.workers:
+        if needed > worker.budget_bytes:
+            limit = decimal(int(worker.budget_bytes))
+            why = f"needs {decimal(int(needed))} of {limit}"
+            yield f"whole on {worker.name}", why, "", "", "", ""
 
 
 def _print_splits(case: Case) -> None:

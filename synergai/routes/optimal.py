@@ -29,20 +29,24 @@ class Optimal:
         return found(optimal_route(problem))
 
 
-def optimal_route(problem: RouteProblem) -> Route | None:
-    """Return the fastest route; None if none is possible."""
+def optimal_route(problem: RouteProblem, legs: int | None = None) -> Route | None:
+    """Return the fastest route; None if none is possible.
+
+    Args:
+        legs: the number of legs that it must have.
+    """
     if not problem.workers:
         return None
     tables = Tables(problem)
     if problem.queries == 1:
-        return Solution.of_latency(tables).best()
-    best = Solution.of_interval(tables).best()
+        return Solution.of_latency(tables).best(legs)
+    best = Solution.of_interval(tables).best(legs)
     if best is None:
         return None
     times = problem.times(best)
     least_s, best_s, below_s = times.interval_s, times.seconds(problem.queries), math.inf
     while below_s > least_s:
-        route = Solution.of_latency(tables, below_s).best()
+        route = Solution.of_latency(tables, below_s).best(legs)
         if route is None:
             break
         times = problem.times(route)

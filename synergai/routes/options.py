@@ -7,8 +7,8 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from synergai.routes.optimal import optimal_route
 from synergai.routes.planner import ROUTE_PLANNERS, run_search
 from synergai.routes.problem import Leg, Route
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from synergai.routes.problem import RouteProblem, RouteTimes
 
+OPTIMAL: Final = "optimal"
+MAX_LEGS: Final = 8
+"""Legs of the longest route that is weighed."""
 _BISECTIONS: Final = 100
 
 
@@ -78,16 +81,23 @@ def whole_options(problem: RouteProblem) -> list[Option]:
     return [*alone, _replicas([option.shares[0] for option in alone], problem.queries)]
 
 
-def planned_option(problem: RouteProblem, planner: str) -> Option | None:
-    """Return the best route of several stages that a planner finds; None if it finds none.
+def staged_options(problem: RouteProblem, planner: str) -> list[Option]:
+    """Return routes of several stages: the one of a planner, or the best of each number of legs.
 
-    A planner that does not split the engine is asked again, without workers that run it whole.
+    A planner may find none that is better than the whole engine.
     """
-    for each in (problem, _without_whole(problem)):
-        route, _ = run_search(ROUTE_PLANNERS.create(planner, {}).search(each), each.times)
-        if route is not None and len(route.legs) > 1 and each.times(route).latency_s < math.inf:
-            return _of_route(problem, f"route of {planner}", route)
-    return None
+    routes: list[tuple[str, Route | None]]
+    if planner == OPTIMAL:
+        most = min(problem.chain.end, len(problem.workers), MAX_LEGS)
+        routes = [(f"{legs} stages", optimal_route(problem, legs)) for legs in range(2, most + 1)]
+    else:
+        search = ROUTE_PLANNERS.create(planner, {}).search(problem)
+        routes = [(f"route of {planner}", run_search(search, problem.times)[0])]
+    return [
+        _of_route(problem, name, route)
+        for name, route in routes
+        if route is not None and len(route.legs) > 1
+    ]
 
 
 def split_options(problem: RouteProblem) -> Iterator[tuple[int, Option]]:
@@ -107,14 +117,6 @@ def split_options(problem: RouteProblem) -> Iterator[tuple[int, Option]]:
         ]
         if options:
             yield place, min(options, key=lambda option: option.seconds)
-
-
-def _without_whole(problem: RouteProblem) -> RouteProblem:
-    workers = [
-        replace(worker, seconds=((*worker.seconds[0][:-1], math.inf), *worker.seconds[1:]))
-        for worker in problem.workers
-    ]
-    return replace(problem, workers=tuple(workers))
 
 
 def _of_route(problem: RouteProblem, name: str, route: Route) -> Option:

@@ -61,10 +61,16 @@ class Solution:
         """Return the routes of the least interval."""
         return cls(tables, np.maximum, tables.stages, tables.intervals)
 
-    def best(self) -> Route | None:
-        """Return the best route over any set of workers, of those with the fewest legs."""
+    def best(self, legs: int | None = None) -> Route | None:
+        """Return the best route over any set of workers, of those with the fewest legs.
+
+        Args:
+            legs: the number of legs that it must have.
+        """
         least = self.least.min(axis=1)
         members = self._tables.counts.sum(axis=1)
+        if legs is not None:
+            least = np.where(members == legs, least, np.inf)
         chosen = np.lexsort((members, least))[0]
         return self.route(chosen) if least[chosen] < np.inf else None
 

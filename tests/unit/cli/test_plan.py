@@ -208,12 +208,23 @@ def test_best_seams_of_a_long_graph_are_planned_with(tmp_path: Path) -> None:
     assert result.exit_code == 0
 
 
+@pytest.mark.parametrize(("queries", "deadline"), [(1, "5s"), (1, "1h"), (2, "5s"), (1000, "1d")])
+def test_choice_is_plotted(
+    models: Path, dictionary: Path, fleet: Path, tmp_path: Path, queries: int, deadline: str
+) -> None:
+    plot = tmp_path / "plots" / "plan.png"
+    given = (*("--fleet", fleet, "--queries", queries), *("--deadline", deadline, "--plot", plot))
+    assert f"plot: {plot}" in run(models, dictionary, *given)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
         (("--planner", "best"), "--planner: 'best' is not in synergai.route_planners; available: "),
         (("--source", "egde"), "there is no worker 'egde'; did you mean edge"),
         (("--deadline", "soon"), "--deadline: "),
+        (("--plot", "plan.pdf"), "must end in .png"),
     ],
 )
 def test_faulty_option_is_refused(

@@ -51,6 +51,13 @@ def test_planner_is_never_worse_than_others_on_large_problems(seed: int, queries
         assert found <= seconds(problem, route) * (1 + 1e-9)
 
 
+@given(PROBLEMS, st.integers(1, 4))
+def test_no_route_of_the_asked_number_of_legs_is_faster(problem: RouteProblem, legs: int) -> None:
+    others = (route for route in routes(problem) if len(route.legs) == legs)
+    expected = min((seconds(problem, each) for each in others), default=math.inf)
+    assert seconds(problem, optimal_route(problem, legs)) == pytest.approx(expected)
+
+
 def test_planner_is_registered_and_tries_no_route() -> None:
     problem = drawn_problem(0, cuts=4, workers=3, queries=10)
     search = ROUTE_PLANNERS.create("optimal", {}).search(problem)

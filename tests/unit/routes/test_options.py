@@ -9,7 +9,7 @@ import pytest
 from synergai.domain import EngineName
 from synergai.routes.chain import Chain
 from synergai.routes.links import Link, Links
-from synergai.routes.options import planned_option, split_options, whole_options
+from synergai.routes.options import split_options, staged_options, whole_options
 from synergai.routes.problem import HOST_BYTES, RouteProblem, RouteWorker
 
 CHAIN = Chain(
@@ -70,13 +70,21 @@ def test_split_has_the_best_workers_that_have_the_memory_for_its_sides() -> None
 
 def test_route_of_unknown_times_is_no_option() -> None:
     unknown = RouteWorker("a", ((math.inf,) * 4,) * 4)
-    assert planned_option(problem(unknown), "local") is None
+    for planner in ("optimal", "neurosurgeon"):
+        assert staged_options(problem(unknown, worker("b")), planner) == []
     assert list(split_options(problem(unknown, worker("b")))) == []
 
 
-def test_best_route_of_stages_is_found_where_the_whole_is_faster() -> None:
-    case = problem(worker("a", 2), worker("b"))
-    option = planned_option(case, "optimal")
-    assert option is not None
-    assert option.is_split
-    assert option.seconds == min(split.seconds for _, split in split_options(case))
+def test_best_route_of_each_number_of_stages_is_weighed() -> None:
+    case = problem(worker("a", 2), worker("b"), worker("c"), worker("d"))
+    options = staged_options(case, "optimal")
+    assert [option.name for option in options] == ["2 stages", "3 stages"]
+    assert [len(option.shares[0].route.legs) for option in options] == [2, 3]
+    assert options[0].seconds == min(split.seconds for _, split in split_options(case))
+
+
+def test_route_of_another_planner_is_weighed_if_it_has_stages() -> None:
+    case = problem(worker("a", 2, SMALL), worker("b", 1, SMALL))
+    [option] = staged_options(case, "neurosurgeon")
+    assert option.name == "route of neurosurgeon"
+    assert staged_options(case, "local") == []

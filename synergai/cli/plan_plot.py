@@ -1,0 +1,183 @@
+"""Plot of a plan: the first queries on their way, and when all of them have been answered."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from matplotlib import colormaps
+
+from synergai.cli.output import format_seconds
+from synergai.runtime.figures import make_figure, plain_ticks, save
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from synergai.cli.plan_output import Answer
+    from synergai.routes.options import Option, Share
+
+_QUERIES: Final = 12
+_ROUTES: Final = 8
+"""Routes that are drawn; there may be many replicas."""
+_LEAST_HOP: Final = 0.005
+"""Share of a query's time from which a hop has a row."""
+_LEAST_NUMBERED: Final = 0.018
+"""Share of the time axis from which a bar has the number of its query."""
+_NEAR: Final = 0.08
+"""Share of the time axis within which the ends of options have one label."""
+_IDLE: Final = "#d3dae1"
+_CHOICE: Final = "#0072b2"
+_OTHER: Final = "#9aa5b1"
+_DEADLINE: Final = "#d55e00"
+_COLOURS: Final = colormaps["viridis"]
+
+
+class _Bar(NamedTuple):
+    """A query that occupies a worker or a link until `free`, and leaves it at `end`; in ms."""
+
+    start: float
+    free: float
+    end: float
+
+
+class _Row(NamedTuple):
+    """A worker or a link with its queries, by their number."""
+
+    label: str
+    is_worker: bool
+    bars: dict[int, _Bar]
+
+
+def plot_plan(answer: Answer, path: Path) -> None:
+    """Write a PNG of a plan."""
+    save(draw_plan(answer), path)
+
+
+def draw_plan(answer: Answer) -> Figure:
+    """Draw the figure of `plot_plan`."""
+    problem = answer.case.problem
+    rows = list(_rows(answer.choice.shares[:_ROUTES], problem.source))
+    heights = [1.0 + 0.42 * len(rows)] + ([3.0] if problem.queries > 1 else [])
+    figure = make_figure(10.0, 0.7 + sum(heights))
+    figure.suptitle(answer.reason(), fontsize=10, wrap=True)
+    panels = figure.subplots(len(heights), squeeze=False, height_ratios=heights).ravel()
+    _draw_timeline(panels[0], rows)
+    if problem.queries > 1:
+        _draw_progress(panels[1], answer)
+    if answer.deadline_s is not None:
+        _draw_deadline(panels[-1], answer.deadline_s * 1e3)
+    for axes in panels:
+        axes.set_xlim(left=0)
+        axes.set_xlabel("time (ms)")
+        plain_ticks(axes, "x")
+        axes.grid(axis="x", alpha=0.3)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _rows(shares: Sequence[Share], source: str) -> Iterator[_Row]:
+    """Yield the links and workers of each route in the order of the data flow."""
+    each = -(-_QUERIES // len(shares))
+    for number, share in enumerate(shares):
+        hosts = [source, *(leg.worker for leg in share.route.legs), source]
+        ready = {number + len(shares) * turn: 0.0 for turn in range(min(each, share.queries))}
+        for place, (start, end) in enumerate(pairwise(hosts)):
+            hop = share.times.hops[place]
+            bars = _pass(ready, hop.interval_s * 1e3, hop.seconds * 1e3)
+            if hop.seconds > _LEAST_HOP * share.times.latency_s:
+                yield _Row(f"{start} → {end}", False, bars)
+            if place < len(share.times.stages):
+                stage = share.times.stages[place] * 1e3
+                bars = _pass({query: bar.end for query, bar in bars.items()}, stage, stage)
+                yield _Row(end, True, bars)
+            ready = {query: bar.end for query, bar in bars.items()}
+
+
+def _pass(ready: dict[int, float], interval: float, duration: float) -> dict[int, _Bar]:
+    """Pass queries through a worker or a link in their order."""
+    bars: dict[int, _Bar] = {}
+    free = 0.0
+    for query, at in ready.items():
+        start = max(at, free)
+        free = start + interval
+        bars[query] = _Bar(start, free, start + duration)
+    return bars
+
+
+def _draw_timeline(axes: Axes, rows: Sequence[_Row]) -> None:
+    queries = {query for row in rows for query in row.bars}
+    width = max(bar.end for row in rows for bar in row.bars.values())
+    for height, row in enumerate(rows):
+        bars = list(row.bars.values())
+        thickness = 0.7 if row.is_worker else 0.3
+        if row.is_worker:
+            begin = bars[0].start
+            axes.barh(height, bars[-1].free - begin, thickness, begin, color=_IDLE)
+        for query, bar in row.bars.items():
+            colour = _COLOURS(0.1 + 0.75 * query / len(queries))
+            busy = bar.free - bar.start
+            axes.hlines(height, bar.start, bar.end, color=colour, linewidth=1)
+            axes.barh(height, busy, thickness, bar.start, color=colour)
+            # A line between bars without a gap.
+            axes.vlines(bar.start, height - thickness / 2, height + thickness / 2, "white", lw=0.6)
+            if row.is_worker and busy > _LEAST_NUMBERED * width:
+                middle = (bar.start + bar.free) / 2
+                axes.text(middle, height, str(query + 1), color="white", ha="center", va="center")
+    axes.set_yticks(range(len(rows)), [row.label for row in rows])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    first = "one query" if len(queries) == 1 else f"the first {len(queries)} queries"
+    axes.set_title(f"{first} on workers and links; grey: a worker waits", fontsize=9, loc="left")
+
+
+def _draw_progress(axes: Axes, answer: Answer) -> None:
+    """Draw the answered queries over time, by option."""
+    options = sorted(answer.options, key=lambda option: option.seconds)
+    near = options[-1].seconds * _NEAR
+    labelled_s = -near
+    for option in options:
+        chosen = option is answer.choice
+        colour = _CHOICE if chosen else _OTHER
+        points = [(0.0, 0.0), *_progress(option)]
+        axes.plot(*zip(*points, strict=True), color=colour, linewidth=2 if chosen else 1)
+        if option.seconds - labelled_s >= near:
+            labelled_s = option.seconds
+            end, count = points[-1]
+            axes.text(end, count, option.name, color=colour, fontsize=8, ha="right", va="bottom")
+    axes.set_ylim(0, answer.case.problem.queries * 1.15)
+    axes.set_ylabel("queries answered")
+    plain_ticks(axes, "y")
+
+
+def _progress(option: Option) -> list[tuple[float, float]]:
+    """Return when a route of an option begins or ends to answer, and what has been answered."""
+    instants = {at for share in option.shares for at in (share.times.latency_s, share.seconds)}
+    return [
+        (at * 1e3, sum(_answered(share, at) for share in option.shares)) for at in sorted(instants)
+    ]
+
+
+def _answered(share: Share, at_s: float) -> float:
+    since_first_s = at_s - share.times.latency_s
+    done = 1 + since_first_s / share.times.interval_s if since_first_s >= 0 else 0.0
+    return min(float(share.queries), done)
+
+
+def _draw_deadline(axes: Axes, deadline: float) -> None:
+    """Draw the deadline as a line, or say that it is far behind the last query."""
+    text = f"deadline {format_seconds(deadline / 1e3)}"
+    end = axes.get_xlim()[1]
+    where = deadline
+    if deadline > 2 * end:
+        where, text = end, f"{text} →"
+    else:
+        axes.axvline(deadline, color=_DEADLINE, linewidth=1.2, linestyle="--")
+    above = axes.get_xaxis_transform()
+    axes.text(
+        where, 1.0, f"{text} ", color=_DEADLINE, fontsize=8, ha="right", va="top", transform=above
+    )
