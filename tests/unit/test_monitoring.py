@@ -1,7 +1,11 @@
-"""The alerts for Prometheus, their tests and the page that says what to do agree."""
+"""The alerts and the dashboard agree with their documentation and with the metrics."""
 
 import re
 from pathlib import Path
+
+import pytest
+
+from deploy.grafana import dashboard
 
 ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "deploy" / "prometheus" / "synergai.rules.yml").read_text()
@@ -21,8 +25,13 @@ def test_each_alert_is_tested_to_fire_and_to_resolve() -> None:
     assert {name for name, quiet in tests if quiet} == set(ALERTS)
 
 
-def test_alerts_use_documented_metrics() -> None:
+def test_dashboard_is_the_one_that_its_program_writes() -> None:
+    assert dashboard.TARGET.read_text() == dashboard.build()
+
+
+@pytest.mark.parametrize("text", [RULES, dashboard.build()], ids=["alerts", "dashboard"])
+def test_alerts_and_dashboard_use_documented_metrics(text: str) -> None:
     documented = re.findall(r"`(\w+)`", METRICS)
-    used = set(re.findall(r"\bsynergai_(\w+)", RULES))
-    assert used
+    used = {name.removesuffix("_bucket") for name in re.findall(r"\bsynergai_(\w+)", text)}
+    assert used - {"build_info"}
     assert used <= set(documented)
