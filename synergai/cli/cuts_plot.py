@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from matplotlib.figure import Figure
-
     from synergai.models.cutting.cuts import Cut
 
 _SEAM: Final = "#0072b2"
@@ -21,11 +19,6 @@ _MIB: Final = 1 << 20
 
 def plot_cuts(cuts: Sequence[Cut], title: str, path: Path) -> None:
     """Write a PNG of cuts."""
-    save(draw_cuts(cuts, title), path)
-
-
-def draw_cuts(cuts: Sequence[Cut], title: str) -> Figure:
-    """Draw the figure of `plot_cuts`."""
     figure = make_figure(9.0, 7.0)
     figure.suptitle(title)
     sizes, weights = figure.subplots(2, 1, sharex=True)
@@ -54,4 +47,4 @@ def draw_cuts(cuts: Sequence[Cut], title: str) -> Figure:
         weights.legend()
     for axes in (sizes, weights):
         axes.grid(alpha=0.3)
-    return figure
+    save(figure, path)

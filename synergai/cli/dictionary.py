@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from synergai.cli.gateway_client import GatewayAddress
-from synergai.cli.options import AsJson, TlsCa, TokenFile
+from synergai.cli.options import (
+    DEFAULT_DICTIONARY,
+    DEFAULT_MODELS,
+    AsJson,
+    Dictionary,
+    TlsCa,
+    TokenFile,
+)
 from synergai.cli.output import (
     format_accuracy,
     format_age,
@@ -23,7 +30,6 @@ from synergai.cli.output import (
     print_table,
     to_jsonable,
 )
-from synergai.runtime.paths import default_dictionary
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
@@ -38,13 +44,6 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-Dictionary = Annotated[
-    Path,
-    typer.Option("--dictionary", metavar="FILE", help="The dictionary: a .db, .csv or .json file."),
-]
-DEFAULT_DICTIONARY: Final = default_dictionary()
-
 
 GatewayTarget = Annotated[
     str | None,
@@ -73,7 +72,7 @@ def show(
     models: Annotated[
         Path,
         typer.Option(metavar="DIR", help="Model directory: entries of other files are stale."),
-    ] = Path("models"),
+    ] = DEFAULT_MODELS,
     as_json: AsJson = False,
     target: GatewayTarget = None,
     tls_ca: TlsCa = None,

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from synergai.client.client import Client
     from synergai.client.store import PlacedEngine, StoreContent, StoredEngine
 
+app: Final = typer.Typer()
+
 _DIGEST_CHARS: Final = 12
 
-Stored = Annotated[str, typer.Argument(metavar="NAME", help="Name of an engine in the store.")]
+Stored = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of an engine in the store.")]
 Version = Annotated[int, typer.Option("--version", metavar="N", help="Its version.")]
 Place = Annotated[
     list[str] | None,
@@ -35,6 +37,11 @@ Place = Annotated[
 ]
 
 
+@app.command(
+    epilog="Example: [bold]synergai engines push resnet50.onnx --version 2 --place "
+    "class=agx-xavier[/bold]"
+)
+@on_gateway
 def push(
     gateway: GatewayAddress,
     path: Annotated[
@@ -109,6 +116,8 @@ async def first_version(client: Client, name: str) -> int:
     )
 
 
+@app.command("store", epilog="Example: [bold]synergai engines store --json[/bold]")
+@on_gateway
 def show_store(
     gateway: GatewayAddress,
     as_json: AsJson = False,
@@ -123,6 +132,10 @@ def show_store(
         typer.echo("the store has no engine; push one with 'synergai engines push'")
 
 
+@app.command(
+    epilog="Example: [bold]synergai engines place resnet50 --version 2 --place label=line-3[/bold]"
+)
+@on_gateway
 def place(
     gateway: GatewayAddress,
     engine: Stored,
@@ -136,6 +149,8 @@ def place(
     typer.echo(f"version {version} of {engine} is placed on {_placement_text(stored)}")
 
 
+@app.command(epilog="Example: [bold]synergai engines remove resnet50 --version 1[/bold]")
+@on_gateway
 def remove(
     gateway: GatewayAddress,
     engine: Stored,
@@ -144,19 +159,6 @@ def remove(
     """Remove a version from the gateway's store, and from the workers that have fetched it."""
     freed = gateway.call(lambda client: client.remove_engine(engine, version))
     typer.echo(f"version {version} of {engine} is removed, which freed {decimal(freed)}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``synergai engines``."""
-    example = "Example: [bold]synergai engines"
-    app.command(epilog=f"{example} push resnet50.onnx --version 2 --place class=agx-xavier[/bold]")(
-        on_gateway(push)
-    )
-    app.command("store", epilog=f"{example} store --json[/bold]")(on_gateway(show_store))
-    app.command(epilog=f"{example} place resnet50 --version 2 --place label=line-3[/bold]")(
-        on_gateway(place)
-    )
-    app.command(epilog=f"{example} remove resnet50 --version 1[/bold]")(on_gateway(remove))
 
 
 def print_store(content: StoreContent) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from synergai.cli import engine_store, served_engines, stages, variant_fronts, variants
-from synergai.cli.options import AsJson
+from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import (
     cut_text,
     format_percent,
@@ -36,12 +36,6 @@ app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-
-Models = Annotated[
-    Path,
-    typer.Option("--models", metavar="DIR", help="The model directory."),
-]
-DEFAULT_MODELS: Final = Path("models")
 
 
 @app.command("list", epilog="Example: [bold]synergai engines list --models models --json[/bold]")
@@ -312,11 +306,8 @@ def add(
     _print_found_by(1)
 
 
-served_engines.register(app)
-engine_store.register(app)
-variants.register(app)
-variant_fronts.register(app)
-stages.register(app)
+for _module in (served_engines, engine_store, variants, variant_fronts, stages):
+    app.add_typer(_module.app)
 
 
 def _split_names(text: str) -> list[str]:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from synergai.profiles.fronts import FrontPoint, VariantFront
 
@@ -24,11 +23,6 @@ _COLUMNS: Final = 3
 
 def plot_fronts(fronts: Sequence[VariantFront], title: str, path: Path) -> None:
     """Write a PNG of the fronts; bars are standard errors."""
-    save(draw_fronts(fronts, title), path)
-
-
-def draw_fronts(fronts: Sequence[VariantFront], title: str) -> Figure:
-    """Draw the figure of `plot_fronts`."""
     columns = min(_COLUMNS, len(fronts))
     rows = -(-len(fronts) // columns)
     figure = make_figure(6.0 * columns, 4.5 * rows)
@@ -38,7 +32,7 @@ def draw_fronts(fronts: Sequence[VariantFront], title: str) -> Figure:
         axes.set_visible(False)
     for axes, front in zip(panels, fronts, strict=False):
         _panel(axes, front)
-    return figure
+    save(figure, path)
 
 
 def _panel(axes: Axes, front: VariantFront) -> None:

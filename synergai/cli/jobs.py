@@ -172,7 +172,7 @@ def results(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="DIRECTORY", help="Write shards; without it, print results."
+            "--output", "-o", metavar="DIR", help="Write shards; without it, print results."
         ),
     ] = None,
     shard_format: ShardFormatOption = None,

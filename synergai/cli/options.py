@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from synergai.client.target import TARGET_VARIABLE, TLS_CA_VARIABLE, TOKEN_FILE_VARIABLE
+from synergai.runtime.paths import default_dictionary
 
 Target = Annotated[
     str,
@@ -39,6 +40,13 @@ TokenFile = Annotated[
         show_envvar=False,
         help="File with a bearer token; without one, SYNERGAI_TOKEN has the token, if any.",
     ),
+]
+DEFAULT_MODELS: Final = Path("models")
+Models = Annotated[Path, typer.Option("--models", metavar="DIR", help="The model directory.")]
+DEFAULT_DICTIONARY: Final = default_dictionary()
+Dictionary = Annotated[
+    Path,
+    typer.Option("--dictionary", metavar="FILE", help="The dictionary: a .db, .csv or .json file."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Priority = Annotated[int, typer.Option(metavar="INTEGER", help="0 (default) to 9 (most urgent).")]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from synergai.cli.commands import check_plot
-from synergai.cli.dictionary import DEFAULT_DICTIONARY, Dictionary
 from synergai.cli.durations import parse_duration
-from synergai.cli.options import AsJson
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
 from synergai.cli.output import print_json
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.routes.links import GATEWAY
@@ -26,7 +25,7 @@ app: Final = typer.Typer(rich_markup_mode="rich")
     "--explain[/bold]"
 )
 def plan(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An engine, or NAME/N.")],
+    name: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine, or NAME/N.")],
     queries: Annotated[
         int, typer.Option(min=1, max=10**9, metavar="INTEGER", help="Queries to run.")
     ] = 1,
@@ -42,9 +41,7 @@ def plan(
         ),
     ] = None,
     dictionary: Dictionary = DEFAULT_DICTIONARY,
-    models: Annotated[
-        Path, typer.Option("--models", metavar="DIR", help="The model directory.")
-    ] = Path("models"),
+    models: Models = DEFAULT_MODELS,
     planner: Annotated[str, typer.Option(metavar="NAME", help="Planner of the route.")] = "optimal",
     source: Annotated[
         str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")

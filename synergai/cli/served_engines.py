@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from synergai.client.client import Client
     from synergai.client.version_policy import VersionFigures, VersionPolicy
 
+app: Final = typer.Typer()
+
 ServedEngine = Annotated[str, typer.Argument(metavar="ENGINE", help="Name of a served engine.")]
 
 
+@app.command(epilog="Example: [bold]synergai engines load onnx_digits[/bold]")
+@on_gateway
 def load(
     gateway: GatewayAddress,
     engine: ServedEngine,
@@ -37,6 +41,8 @@ def load(
     typer.echo(f"{engine} is loaded")
 
 
+@app.command(epilog="Example: [bold]synergai engines unload onnx_digits[/bold]")
+@on_gateway
 def unload(
     gateway: GatewayAddress,
     engine: ServedEngine,
@@ -49,6 +55,8 @@ def unload(
     typer.echo(f"{engine} is unloaded")
 
 
+@app.command(epilog="Example: [bold]synergai engines forget onnx_digits[/bold]")
+@on_gateway
 def forget(
     gateway: GatewayAddress,
     engine: ServedEngine,
@@ -64,6 +72,11 @@ def forget(
     typer.echo(f"the description of {engine} is forgotten")
 
 
+@app.command(
+    epilog="Examples: [bold]synergai engines rollout resnet50 --to 2 --share 10%[/bold], then "
+    "[bold]synergai engines rollout resnet50 --promote[/bold]"
+)
+@on_gateway
 def rollout(
     gateway: GatewayAddress,
     engine: ServedEngine,
@@ -164,14 +177,3 @@ def _version_row(row: VersionFigures) -> tuple[str | Text, ...]:
     mean = format_seconds(row.mean_s) if row.mean_s else ""
     counts = (f"{row.requests:,}", f"{row.errors:,}", mean, f"{row.queries:,}")
     return row.version, state, *counts, format_percent(accuracy)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``synergai engines``."""
-    for command in (load, unload, forget):
-        example = f"synergai engines {command.__name__} onnx_digits"
-        app.command(epilog=f"Example: [bold]{example}[/bold]")(on_gateway(command))
-    app.command(
-        epilog="Examples: [bold]synergai engines rollout resnet50 --to 2 --share 10%[/bold], then "
-        "[bold]synergai engines rollout resnet50 --promote[/bold]"
-    )(on_gateway(rollout))

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.filesize import decimal
 
 from synergai.cli.commands import check_plot
-from synergai.cli.options import AsJson
+from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from synergai.models.cutting.cuts import Cut
     from synergai.models.formats.inspect import ModelDescription
 
-_MODELS: Final = Path("models")
+app: Final = typer.Typer()
 
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="An ONNX engine, or NAME/N.")]
-_Models = Annotated[Path, typer.Option("--models", metavar="DIR", help="The model directory.")]
+_Name = Annotated[str, typer.Argument(metavar="ENGINE", help="An ONNX engine, or NAME/N.")]
 
 
+@app.command(epilog="Example: [bold]synergai engines cuts onnx_mobilenet_op11 --seams[/bold]")
 def cuts(
     name: _Name,
-    models: _Models = _MODELS,
+    models: Models = DEFAULT_MODELS,
     seams: Annotated[
         bool, typer.Option("--seams", help="Only cuts behind an activation or a pool.")
     ] = False,
@@ -47,7 +47,9 @@ def cuts(
         check_plot(plot)
     found = [cut for cut in cut_engine(models, name).cuts if cut.seam or not seams]
     if plot is not None:
-        _draw(found, name, plot)
+        from synergai.cli.cuts_plot import plot_cuts
+
+        plot_cuts(found, f"Cuts of {name}", plot)
     if as_json:
         print_json(found)
         return
@@ -60,6 +62,10 @@ def cuts(
         typer.echo(f"plot: {plot}")
 
 
+@app.command(
+    epilog="Example: [bold]synergai engines split onnx_mobilenet_op11 "
+    "--at Conv2d_6_depthwise/Relu6[/bold]"
+)
 def split(
     name: _Name,
     at: Annotated[
@@ -68,7 +74,7 @@ def split(
             "--at", metavar="TENSOR", help="Where to cut; repeat it in the order of the data flow."
         ),
     ],
-    models: _Models = _MODELS,
+    models: Models = DEFAULT_MODELS,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace stages of the same name.")
     ] = False,
@@ -94,17 +100,6 @@ def split(
         typer.echo(checks[definition.name].result)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``synergai engines``."""
-    app.command(epilog="Example: [bold]synergai engines cuts onnx_mobilenet_op11 --seams[/bold]")(
-        cuts
-    )
-    app.command(
-        epilog="Example: [bold]synergai engines split onnx_mobilenet_op11 "
-        "--at Conv2d_6_depthwise/Relu6[/bold]"
-    )(split)
-
-
 def _row(cut: Cut) -> tuple[str, ...]:
     return (
         str(cut.position),
@@ -116,13 +111,3 @@ def _row(cut: Cut) -> tuple[str, ...]:
         decimal(cut.weights_after),
         "exact" if cut.exact else "yes" if cut.seam else "",
     )
-
-
-def _draw(found: list[Cut], name: str, path: Path) -> None:
-    from synergai.cli.cuts_plot import plot_cuts
-    from synergai.errors import InvalidInput
-
-    try:
-        plot_cuts(found, f"Cuts of {name}", path)
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

@@ -58,7 +58,7 @@ def submit(
         typer.Option(
             "--output",
             "-o",
-            metavar="DIRECTORY",
+            metavar="DIR",
             help="Where to write the results. Default: they stay at the gateway until fetched.",
         ),
     ] = None,

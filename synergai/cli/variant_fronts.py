@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
 
 from synergai.cli.commands import check_plot
-from synergai.cli.options import AsJson
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary
 from synergai.cli.output import format_rate, print_json, print_table, to_jsonable
-from synergai.runtime.paths import default_dictionary
 
 if TYPE_CHECKING:
     from synergai.domain import Variant
     from synergai.profiles.fronts import FrontPoint, VariantFront
 
-_MODELS: Final = Path("models")
-_DICTIONARY: Final = default_dictionary()
+app: Final = typer.Typer()
 
 
+@app.command(epilog="Example: [bold]synergai engines front resnet50 --plot front.png[/bold]")
 def front(
-    engine: Annotated[str, typer.Argument(metavar="NAME", help="An engine with variants.")],
-    dictionary: Annotated[
-        Path, typer.Option(metavar="FILE", help="The configuration dictionary.")
-    ] = _DICTIONARY,
+    engine: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine with variants.")],
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
     worker_class: Annotated[str | None, typer.Option(help="Only this worker class.")] = None,
     models: Annotated[
         Path,
         typer.Option(metavar="DIR", help="Model directory, for accuracies that are not measured."),
-    ] = _MODELS,
+    ] = DEFAULT_MODELS,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the fronts into a PNG file.")
     ] = None,
@@ -65,7 +62,9 @@ def front(
             f"'synergai engines variants {name}', and measure them with {measure}"
         )
     if plot is not None:
-        _draw(fronts, name, plot)
+        from synergai.cli.front_plot import plot_fronts
+
+        plot_fronts(fronts, f"Variants of {name}", plot)
     if as_json:
         print_json(
             [
@@ -87,13 +86,6 @@ def front(
         typer.echo(f"\nplot: {plot}")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``synergai engines``."""
-    app.command(epilog="Example: [bold]synergai engines front resnet50 --plot front.png[/bold]")(
-        front
-    )
-
-
 def _declared(models: Path, name: str) -> dict[str, Variant]:
     """Return what the engine's folder says of its variants; nothing without the engine."""
     from synergai.domain import Variant
@@ -108,16 +100,6 @@ def _declared(models: Path, name: str) -> dict[str, Variant]:
         each.name: Variant(name=each.name, accuracy=each.accuracy or 0.0, origin=each.origin)
         for each in definition.variants
     }
-
-
-def _draw(fronts: list[VariantFront], name: str, path: Path) -> None:
-    from synergai.cli.front_plot import plot_fronts
-    from synergai.errors import InvalidInput
-
-    try:
-        plot_fronts(fronts, f"Variants of {name}", path)
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error
 
 
 def _print(front: VariantFront) -> None:

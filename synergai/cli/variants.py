@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.filesize import decimal
 
-from synergai.cli.options import AsJson
+from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
 from synergai.cli.output import format_percent, print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,14 +18,13 @@ if TYPE_CHECKING:
     from synergai.models.directory import EngineDefinition
     from synergai.models.variants import VariantDefinition
 
-_MODELS: Final = Path("models")
+app: Final = typer.Typer()
 
 
+@app.command(epilog="Example: [bold]synergai engines variants onnx_digits[/bold]")
 def variants(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An engine, or NAME/N.")],
-    models: Annotated[
-        Path, typer.Option("--models", metavar="DIR", help="The model directory.")
-    ] = _MODELS,
+    name: Annotated[str, typer.Argument(metavar="ENGINE", help="An engine, or NAME/N.")],
+    models: Models = DEFAULT_MODELS,
     again: Annotated[
         bool, typer.Option("--again", help="Make existing variants again, too.")
     ] = False,
@@ -58,12 +56,6 @@ def variants(
         print_json([_facts(each) for each in definition.variants])
     else:
         _print(definition)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``synergai engines``."""
-    example = "Example: [bold]synergai engines variants onnx_digits[/bold]"
-    app.command(epilog=example)(variants)
 
 
 def _facts(variant: VariantDefinition) -> dict[str, object]:

@@ -8,6 +8,10 @@ from synergai.client.version_policy import VersionFigures, VersionPolicy
 from synergai.errors import InvalidInput
 
 
+def rollout(**options: str) -> None:
+    served_engines.rollout(target="h:1", tls_ca=None, token_file=None, engine="a", **options)
+
+
 def figures_of(version: str, *, loaded: bool = True) -> VersionFigures:
     return VersionFigures(
         version=version,
@@ -31,7 +35,7 @@ def test_the_mean_of_slow_requests_is_readable(
         engine="a", base="1", target="", share=0.0, reason="", versions=(figures_of("1"),)
     )
     monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
-    served_engines.rollout(GatewayAddress("h:1"), "a")
+    rollout()
     assert " 1.42 s " in capsys.readouterr().out
 
 
@@ -45,7 +49,7 @@ def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
     versions = (figures_of("1"), figures_of("2", loaded=loaded))
     policy = VersionPolicy(engine="a", base="", target="", share=0.0, reason="", versions=versions)
     monkeypatch.setattr(GatewayAddress, "call", lambda *_: policy)
-    served_engines.rollout(GatewayAddress("h:1"), "a")
+    rollout()
     output = capsys.readouterr().out
     assert text in output
     assert ("not loaded" in output) != loaded
@@ -62,4 +66,4 @@ def test_version_that_answers_until_a_higher_one_is_loaded_is_named(
 )
 def test_share_that_is_no_percentage_is_refused_with_what_to_write(share: str, text: str) -> None:
     with pytest.raises(InvalidInput, match=text):
-        served_engines.rollout(GatewayAddress("h:1"), "a", to="2", share=share)
+        rollout(to="2", share=share)
