@@ -76,14 +76,16 @@ class Solution:
 
     def route(self, chosen: int) -> Route:
         """Return the best route over a set of workers that has one."""
-        members = [iter(group) for group in self._tables.groups]
         group, last = int(self.least[chosen].argmin()), self._stages.shape[-1] - 1
-        legs = []
+        backwards = []
         while last:
             chosen -= self._tables.units[group]
             arrived = self._join(self._best[chosen], self._hops[:, group])
             ended = self._join(arrived, self._stages[group, :, last])
             before, first = map(int, np.unravel_index(ended.argmin(), ended.shape))
-            legs.append(Leg(next(members[group]), first, last))
+            backwards.append((group, first, last))
             group, last = before, first
-        return Route(tuple(reversed(legs)))
+        members = [iter(workers) for workers in self._tables.groups]
+        return Route(
+            tuple(Leg(next(members[group]), first, last) for group, first, last in backwards[::-1])
+        )

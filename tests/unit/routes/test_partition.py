@@ -1,0 +1,132 @@
+"""Tests of plans of several routes for one range of queries."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from benchmarks.drawn_routes import drawn_problem
+from synergai.domain import EngineName
+from synergai.routes.chain import Chain
+from synergai.routes.links import Hop, Link, Links
+from synergai.routes.optimal import optimal_route
+from synergai.routes.partition import Share, partition, pour
+from synergai.routes.problem import HOST_BYTES, Leg, Route, RouteProblem, RouteTimes, RouteWorker
+
+WHOLE = HOST_BYTES + 2.6 * 100
+HALF = HOST_BYTES + 2.6 * 50
+CHAIN = Chain(
+    engine=EngineName("net"),
+    sizes=(1, 1, 1),
+    weights_before=(0, 50, 100),
+    weights_after=(100, 50, 0),
+)
+TIMES = st.lists(
+    st.builds(
+        lambda stage, hop: RouteTimes((stage,), (Hop(hop, 0.0),)),
+        st.floats(0.01, 100),
+        st.floats(0, 100),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def problem(*budgets: float, queries: int) -> RouteProblem:
+    seconds = ((0.0, 1.0, 2.0), (0.0, 0.0, 1.0), (0.0, 0.0, 0.0))
+    return RouteProblem(
+        chain=CHAIN,
+        workers=tuple(
+            RouteWorker(f"w{number}", seconds, budget) for number, budget in enumerate(budgets)
+        ),
+        links=Links({}, default=Link(math.inf, 0.1)),
+        queries=queries,
+    )
+
+
+@given(TIMES, st.integers(1, 200))
+def test_each_query_is_poured_where_it_ends_first(times: list[RouteTimes], queries: int) -> None:
+    waiting = [(each.seconds(1), number, 1) for number, each in enumerate(times)]
+    heapq.heapify(waiting)
+    for _ in range(queries):
+        end_s, number, count = heapq.heappop(waiting)
+        heapq.heappush(waiting, (times[number].seconds(count + 1), number, count + 1))
+    shares = pour(times, queries)
+    assert sum(shares) == queries
+    last_s = max(each.seconds(share) for each, share in zip(times, shares, strict=True) if share)
+    assert last_s == pytest.approx(end_s)
+
+
+def test_query_that_two_workers_would_end_at_the_same_time_is_poured_once() -> None:
+    alike = RouteTimes((1.0,), (Hop(0.5, 0.0),))
+    assert sorted(pour([alike, alike], 1)) == [0, 1]
+
+
+@settings(max_examples=50)
+@given(
+    st.builds(
+        drawn_problem,
+        st.integers(0, 2**32 - 1),
+        cuts=st.integers(0, 6),
+        workers=st.integers(0, 5),
+        queries=st.sampled_from([1, 7, 300]),
+    )
+)
+def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem) -> None:
+    plan, single = partition(problem), optimal_route(problem)
+    if single is None:
+        assert plan is None
+        return
+    assert plan is not None
+    workers = [leg.worker for share in plan.shares for leg in share.route.legs]
+    assert len(workers) == len(set(workers))
+    assert sum(share.queries for share in plan.shares) == problem.queries
+    ends = [problem.times(share.route).seconds(share.queries) for share in plan.shares]
+    assert plan.seconds == max(ends)
+    assert plan.seconds <= problem.times(single).seconds(problem.queries)
+    alone = [optimal_route(replace(problem, workers=(each,))) for each in problem.workers]
+    replicas = [problem.times(route) for route in alone if route is not None]
+    if replicas:
+        shares = pour(replicas, problem.queries)
+        times = zip(replicas, shares, strict=True)
+        assert plan.seconds <= max(each.seconds(share) for each, share in times if share)
+
+
+def test_engine_that_fits_on_all_workers_is_not_split() -> None:
+    plan = partition(problem(WHOLE, WHOLE, queries=10))
+    replicas = (Share(Route((Leg("w0", 0, 2),)), 5), Share(Route((Leg("w1", 0, 2),)), 5))
+    assert plan is not None
+    assert plan.shares == replicas
+    assert plan.seconds == pytest.approx(5 * 2 + 2 * 0.1)
+
+
+def test_engine_that_fits_on_no_worker_is_split() -> None:
+    plan = partition(problem(HALF, HALF, queries=10))
+    chain = Route((Leg("w0", 0, 1), Leg("w1", 1, 2)))
+    assert plan is not None
+    assert plan.shares == (Share(chain, 10),)
+    assert plan.seconds == pytest.approx(2.4 + 9)
+
+
+def test_workers_that_hold_the_engine_are_replicas_and_others_a_chain() -> None:
+    plan = partition(problem(HALF, WHOLE, HALF, queries=30))
+    assert plan is not None
+    shares = {tuple(leg.worker for leg in share.route.legs): share.queries for share in plan.shares}
+    assert set(shares) in ({("w1",), ("w0", "w2")}, {("w1",), ("w2", "w0")})
+    assert shares["w1",] == 10
+
+
+def test_workers_beyond_those_of_a_route_are_replicas() -> None:
+    plan = partition(problem(*[WHOLE + number for number in range(12)], queries=24))
+    assert plan is not None
+    assert [share.queries for share in plan.shares] == [2] * 12
+
+
+def test_impossible_engine_has_no_plan() -> None:
+    assert partition(problem(queries=3)) is None
+    assert partition(problem(HALF, queries=3)) is None
