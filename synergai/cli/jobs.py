@@ -52,12 +52,7 @@ FailOnViolation = Annotated[
         help=f"Wait for the job to end, and exit with {VIOLATED} if it missed its QoS.",
     ),
 ]
-JobIdArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB", help="The job's id, or at least 4 characters that only it begins with."
-    ),
-]
+JobIdArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 
 ShardFormatOption = Annotated[
     str | None,
@@ -66,13 +61,6 @@ ShardFormatOption = Annotated[
     ),
 ]
 
-_MIN_PREFIX: Final = 4
-_ID_LENGTH: Final = 16
-"""Characters of a whole id, which needs no list of jobs to be found."""
-_MAX_LISTED: Final = 1000
-"""Newest jobs among which the beginning of an id is looked up."""
-_MAX_NAMED: Final = 8
-"""Ids named in an error."""
 _MAX_REASON: Final = 60
 """Characters of a reason in the table of jobs; `jobs show` has all of it."""
 
@@ -124,7 +112,7 @@ def show(
     """Show a job and which worker ran which of its queries."""
 
     async def run(client: Client) -> JobStatus:
-        return await (await _find(client, job)).status()
+        return await client.job(job).status()
 
     print_status(gateway.call(run), as_json=as_json)
 
@@ -140,8 +128,7 @@ def watch(
     """Watch a job until it ends; interrupting the watch does not cancel the job."""
 
     async def run(client: Client) -> None:
-        found = await _find(client, job)
-        await follow(found, as_json=as_json, fail_on_violation=fail_on_violation)
+        await follow(client.job(job), as_json=as_json, fail_on_violation=fail_on_violation)
 
     gateway.call(run)
 
@@ -155,7 +142,7 @@ def cancel(
     """Stop a job at its next query; completed queries, and their results, are kept."""
 
     async def run(client: Client) -> tuple[JobStatus, JobStatus]:
-        handle = await _find(client, job)
+        handle = client.job(job)
         return await handle.status(), await handle.cancel()
 
     before, status = gateway.call(run)
@@ -189,24 +176,13 @@ def results(
     chosen = parse_format(shard_format)
 
     async def run(client: Client) -> None:
-        found = await _find(client, job)
+        found = client.job(job)
         if output is None:
             await print_results(found, follow=wait, as_json=as_json)
         else:
             await fetch_into(found, output, chosen, follow=wait, as_json=as_json)
 
     gateway.call(run)
-
-
-async def _find(client: Client, job: str) -> JobHandle:
-    """Return the job with this id, or the only listed one whose id begins with it."""
-    if len(job) < _MIN_PREFIX or len(job) >= _ID_LENGTH:
-        return client.job(job)
-    ids = [each.id for each in await client.jobs(limit=_MAX_LISTED) if each.id.startswith(job)]
-    if len(ids) > 1 and job not in ids:
-        more = ", …" if len(ids) > _MAX_NAMED else ""
-        raise InvalidInput(f"several jobs begin with {job!r}: {', '.join(ids[:_MAX_NAMED])}{more}")
-    return client.job(ids[0] if len(ids) == 1 else job)
 
 
 async def follow(job: JobHandle, *, as_json: bool, fail_on_violation: bool = False) -> None:

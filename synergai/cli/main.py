@@ -163,8 +163,6 @@ def _suggesting_extra(command: str) -> Iterator[None]:
         ) from None
 
 
-_MEANT_OPTIONS: Final = {"--timeout": "--deadline"}
-"""Options by the names that other programs give them."""
 _TYPE_NAMES: Final = {"int": "INTEGER", "float": "NUMBER", "str": "TEXT", "path": "PATH"}
 
 
@@ -203,7 +201,6 @@ def _load(name: str) -> Any:
     command.params = [each for each in command.params if each.name not in completion]
     for each in (command, *getattr(command, "commands", {}).values()):
         each.help = _unwrap(each.help or "")
-        _suggest_meant_options(each)
     run = command.invoke
 
     def invoke(ctx: Any) -> Any:
@@ -212,22 +209,6 @@ def _load(name: str) -> Any:
 
     command.invoke = invoke  # type: ignore[method-assign]  # commands import some libraries when they run
     return command
-
-
-def _suggest_meant_options(command: Any) -> None:
-    """Suggest the option that is meant for one that only other programs have."""
-    parse = command.parse_args
-
-    def parse_args(ctx: Any, args: list[str]) -> Any:
-        try:
-            return parse(ctx, args)
-        except Exception as error:  # the type for an unknown option is private
-            meant = _MEANT_OPTIONS.get(getattr(error, "option_name", ""))
-            if any(meant in each.opts for each in command.params):
-                error.possibilities = [meant]  # type: ignore[attr-defined]  # see above
-            raise
-
-    command.parse_args = parse_args
 
 
 def _unwrap(text: str) -> str:

@@ -121,7 +121,7 @@ class HubClient:
     def _send(self, message: hub_pb2.AgentControl) -> None:
         # If not connected, the next registration carries the current state.
         if self._registration is not None:
-            self._registration.control_queue.put(message.SerializeToString())
+            self._registration.send(message)
 
     async def _connect(self) -> NoReturn:
         """Register and serve one connection; always ends with an exception."""

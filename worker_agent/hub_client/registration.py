@@ -19,7 +19,6 @@ from synergai.protocol.hub import GATEWAY_LOST_AFTER
 from synergai.protocol.work_messages import Reports
 from synergai.v1 import hub_pb2
 from worker_agent.hub_client.assignments import Assignments
-from worker_agent.hub_client.control_queue import ControlQueue
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -75,7 +74,7 @@ class Registration:
         self._registered: hub_pb2.Registered
         self._sequence = 0
         self._acknowledged = 0
-        self.control_queue = ControlQueue()
+        self._control: asyncio.Queue[bytes] = asyncio.Queue()
         self._assignments = Assignments(
             runner, self._send_reports, configurations, handler.read_input
         )
@@ -103,7 +102,7 @@ class Registration:
         await _run_until_one_ends(
             self._receive_control(),
             self._send_heartbeats(),
-            self.control_queue.send_all(self._connection.write),
+            self._send_control(),
             self._serve_work(),
         )
 
@@ -121,7 +120,7 @@ class Registration:
         """Wait, with a timeout, until the gateway has received all reports."""
         try:
             async with asyncio.timeout(_FLUSH_TIMEOUT_S):
-                await self.control_queue.wait_empty()
+                await self._control.join()
                 if self._work is not None:
                     self._work.finish()
                     await asyncio.wait([self._work.closed])
@@ -136,6 +135,15 @@ class Registration:
         self._connection.close()
         if self._work is not None:
             self._work.close()
+
+    def send(self, message: hub_pb2.AgentControl) -> None:
+        """Send a message on the control stream."""
+        self._control.put_nowait(message.SerializeToString())
+
+    async def _send_control(self) -> None:
+        while True:
+            await self._connection.write(await self._control.get())
+            self._control.task_done()
 
     async def _receive_control(self) -> None:
         while True:
@@ -161,7 +169,7 @@ class Registration:
             self._sequence += 1
             heartbeat = self._handler.heartbeat_message()
             heartbeat.sequence = self._sequence
-            self.control_queue.put(hub_pb2.AgentControl(heartbeat=heartbeat).SerializeToString())
+            self.send(hub_pb2.AgentControl(heartbeat=heartbeat))
             # A gateway flooded with gRPC calls reads its control streams late, but not its sockets.
             self._send_reports(_NO_REPORTS)
 

@@ -130,20 +130,6 @@ async def test_violated_job_exits_3_on_request(gateway: FakeGateway, run: RunCom
     assert "violated" in missed.out
 
 
-async def test_job_is_named_by_the_beginning_of_its_id(
-    gateway: FakeGateway, run: RunCommand
-) -> None:
-    target = ("--target", gateway.address)
-    for key in ("one", "other"):
-        await run("submit", "identity", "--queries", "4", "--key", key, *target)
-    assert "job-other" in (await run("jobs", "show", "job-ot", *target)).out
-    ambiguous = await run("jobs", "show", "job-o", *target)
-    assert ambiguous.code == 1
-    assert "several jobs begin with 'job-o': job-other, job-one" in ambiguous.err
-    assert (await run("jobs", "show", "job", *target)).code == 1
-    assert "no job 'job-x'" in (await run("jobs", "show", "job-x", *target)).err
-
-
 async def test_cancel_tells_that_the_job_had_ended(gateway: FakeGateway, run: RunCommand) -> None:
     target = ("--target", gateway.address)
     await run("submit", "identity", "--queries", "4", "--key", "k", *target)

@@ -49,14 +49,6 @@ def test_help_lists_every_application(capsys: pytest.CaptureFixture[str]) -> Non
         assert application.summary[:30] in out
 
 
-def test_option_that_is_meant_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, error = run(["infer", "onnx_digits", "--timeout", "1s"], capsys)
-    assert code == 2
-    assert "No such option: --timeout (Possible options: --deadline)" in error
-    _, _, error = run(["workers", "--timeout", "1s"], capsys)
-    assert "--deadline" not in error
-
-
 def test_help_imports_no_application() -> None:
     script = (
         "import sys; from synergai.cli.main import main\n"
