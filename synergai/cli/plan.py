@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -13,9 +13,6 @@ from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dic
 from synergai.cli.output import print_json
 from synergai.errors import InvalidInput, InvalidSettings
 from synergai.routes.links import GATEWAY
-
-if TYPE_CHECKING:
-    from synergai.cli.plan_output import Answer
 
 app: Final = typer.Typer(rich_markup_mode="rich")
 
@@ -74,7 +71,9 @@ def plan(
     case = make_case(name, models, dictionary, fleet, source, queries)
     answer = Answer(case, case.weigh(planner), deadline_s)
     if plot is not None:
-        _draw(answer, plot)
+        from synergai.cli.plan_plot import plot_plan
+
+        plot_plan(answer, plot)
     if as_json:
         print_json(record(answer))
     else:
@@ -83,12 +82,3 @@ def plan(
             typer.echo(f"plot: {plot}")
     if answer.slack_s is not None and answer.slack_s < 0:
         raise typer.Exit(1)
-
-
-def _draw(answer: Answer, path: Path) -> None:
-    from synergai.cli.plan_plot import plot_plan
-
-    try:
-        plot_plan(answer, path)
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}") from error

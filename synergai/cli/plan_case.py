@@ -10,8 +10,7 @@ from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.chain import make_chain, planned_cuts
 from synergai.models.cutting.stages import cut_engine
 from synergai.models.directory import ModelDirectory
-from synergai.models.origins import EngineOrigins
-from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.models.origins import present_entries
 from synergai.profiles.files import load_dictionary
 from synergai.routes.fleet import one_of_each, read_fleet
 from synergai.routes.links import GATEWAY
@@ -19,7 +18,7 @@ from synergai.routes.options import staged_options, whole_options
 from synergai.routes.problem import RouteProblem
 from synergai.routes.profiled import class_times
 from synergai.runtime.text import counted, suggestion
-from synergai.versions import engine_of_stage, stage_name
+from synergai.versions import stage_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from synergai.domain import WorkerClass
     from synergai.models.cutting.cuts import Cut
     from synergai.models.directory import EngineDefinition
+    from synergai.profiles.dictionary import ConfigurationDictionary
     from synergai.routes.options import Option
     from synergai.routes.problem import Leg, RouteWorker
     from synergai.routes.profiled import ClassTimes
@@ -98,7 +98,12 @@ def make_case(
     model = ModelDirectory(models).get(name).of_variant("")
     all_cuts = _find_cuts(models, model, notes)
     cuts = planned_cuts(all_cuts)
-    entries = _present(load_dictionary(dictionary), models, model, notes)
+    entries, left_out = present_entries(load_dictionary(dictionary), models, model)
+    if left_out:
+        notes.append(
+            f"{counted(left_out, 'entry')} of another model file left out; measure again with "
+            f"'synergai profile --stages --engines {model.name}'"
+        )
     classes = sorted({each.worker_class for each in entries if each.engine == model.name})
     if fleet is None and not classes:
         fault = (
@@ -149,30 +154,6 @@ def _find_cuts(models: Path, model: EngineDefinition, notes: list[str]) -> Seque
             "smallest tensor in equal shares of the work"
         )
     return cuts
-
-
-def _present(
-    dictionary: ConfigurationDictionary, models: Path, model: EngineDefinition, notes: list[str]
-) -> ConfigurationDictionary:
-    """Return the entries of an engine's present model file and of its stages."""
-    origins = EngineOrigins(models)
-    about = [
-        each
-        for each in dictionary
-        if engine_of_stage(each.engine) == model.name
-        and each.configuration.variant in ("", model.variant)
-    ]
-    kept = [
-        each
-        for each in about
-        if not each.is_stale(origins.of(each.engine, each.configuration.variant).digest, "")
-    ]
-    if left_out := len(about) - len(kept):
-        notes.append(
-            f"{counted(left_out, 'entry')} of another model file left out; measure again with "
-            f"'synergai profile --stages --engines {model.name}'"
-        )
-    return ConfigurationDictionary(kept)
 
 
 def _class_times(

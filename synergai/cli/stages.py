@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  # typer reads the annotations of commands
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.filesize import decimal
 
 from synergai.cli.commands import check_plot
-from synergai.cli.options import DEFAULT_MODELS, AsJson, Models
-from synergai.cli.output import print_json, print_table
+from synergai.cli.options import DEFAULT_DICTIONARY, DEFAULT_MODELS, AsJson, Dictionary, Models
+from synergai.cli.output import format_seconds, print_json, print_table, to_jsonable
+from synergai.domain import WorkerClass
+from synergai.runtime.paths import default_worker_class
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from synergai.models.cutting.cuts import Cut
+    from synergai.models.cutting.stages import CutEngine
     from synergai.models.formats.inspect import ModelDescription
+    from synergai.profiles.stages import StageTime, StageTimes
 
 app: Final = typer.Typer()
 
@@ -28,6 +34,10 @@ def cuts(
     seams: Annotated[
         bool, typer.Option("--seams", help="Only cuts behind an activation or a pool.")
     ] = False,
+    worker_class: Annotated[
+        str, typer.Option(metavar="NAME", help="Show the times of this worker class.")
+    ] = default_worker_class(),
+    dictionary: Dictionary = DEFAULT_DICTIONARY,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", metavar="FILE", help="Draw sizes and weights into a PNG file."),
@@ -40,24 +50,37 @@ def cuts(
     the shapes of the operators. Behind an activation or a pool, a cut is a seam: no runtime
     computes the operators on both sides as one. At an exact seam, which one operator reads, the
     stages are expected to compute the same bits as the whole engine.
+
+    The times of both sides are those of the dictionary. Where they were not measured, they are
+    predictions, marked by ~.
     """
     from synergai.models.cutting.stages import cut_engine
 
     if plot is not None:
         check_plot(plot)
-    found = [cut for cut in cut_engine(models, name).cuts if cut.seam or not seams]
+    engine = cut_engine(models, name)
+    times = _times(engine, models, dictionary, WorkerClass(worker_class))
+    found = [cut for cut in engine.cuts if cut.seam or not seams]
     if plot is not None:
         from synergai.cli.cuts_plot import plot_cuts
 
         plot_cuts(found, f"Cuts of {name}", plot)
+    sides = [_sides(cut, len(engine.cuts) + 1, times) for cut in found]
     if as_json:
-        print_json(found)
+        print_json(list(map(_record, found, sides)))
         return
+    columns = ("cut", "tensor", "shape", "size", "work before")
+    timed = () if times is None else ("time before", "time behind")
     print_table(
-        ("cut", "tensor", "shape", "size", "work before", "weights before", "after", "seam"),
-        map(_row, found),
-        optional=("shape", "after"),
+        (*columns, *timed, "weights before", "weights behind", "seam"),
+        map(_row, found, sides),
+        optional=("shape", "weights behind"),
     )
+    if times is None:
+        typer.echo(
+            f"no times of class {worker_class}: 'synergai profile --stages --engines {name}' "
+            "measures them there"
+        )
     if plot is not None:
         typer.echo(f"plot: {plot}")
 
@@ -100,14 +123,42 @@ def split(
         typer.echo(checks[definition.name].result)
 
 
-def _row(cut: Cut) -> tuple[str, ...]:
+def _times(
+    engine: CutEngine, models: Path, dictionary: Path, worker_class: WorkerClass
+) -> StageTimes | None:
+    """Return the times of an engine's stages on a worker class; None if there are none."""
+    from synergai.models.origins import present_entries
+    from synergai.profiles.files import load_dictionary
+    from synergai.routes.profiled import stage_times
+
+    if dictionary == DEFAULT_DICTIONARY and not dictionary.exists():
+        return None
+    entries, _ = present_entries(load_dictionary(dictionary), models, engine.definition)
+    works = [cut.work for cut in engine.cuts]
+    return stage_times(entries, engine.definition.name, worker_class, works)
+
+
+def _sides(cut: Cut, end: int, times: StageTimes | None) -> list[StageTime]:
+    """Return the times before and behind a cut; empty if they are not known."""
+    if times is None:
+        return []
+    return [times.of(0, cut.position), times.of(cut.position, end)]
+
+
+def _row(cut: Cut, sides: Sequence[StageTime]) -> tuple[str, ...]:
     return (
         str(cut.position),
         cut.tensor,
         f"{cut.datatype} {list(cut.shape)}",
         decimal(cut.size_bytes),
         f"{cut.work:.1%}",
+        *(f"{'' if side.measured else '~'}{format_seconds(side.seconds)}" for side in sides),
         decimal(cut.weights_before),
         decimal(cut.weights_after),
         "exact" if cut.exact else "yes" if cut.seam else "",
     )
+
+
+def _record(cut: Cut, sides: Sequence[StageTime]) -> dict[str, Any]:
+    times = [side._asdict() for side in sides]
+    return {**to_jsonable(cut), **dict(zip(("head", "tail"), times, strict=False))}

@@ -9,11 +9,14 @@ from synergai.errors import SynergaiError
 from synergai.models.directory import ModelDirectory
 from synergai.models.formats.model_files import digest
 from synergai.models.runtimes import runtime_version
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.versions import engine_of_stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from synergai.domain import EngineName
+    from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ProfileEntry
 
 
@@ -77,6 +80,30 @@ class EngineOrigins:
     def is_stale(self, entry: ProfileEntry) -> bool:
         """Return whether an entry is of another model file or runtime than the engine has now."""
         return entry.is_stale(*self.of(entry.engine, entry.configuration.variant))
+
+
+def present_entries(
+    dictionary: ConfigurationDictionary, models: Path, model: EngineDefinition
+) -> tuple[ConfigurationDictionary, int]:
+    """Return the entries of an engine and its stages, and how many others are of another file.
+
+    Args:
+        models: the model directory that has the engine, and may have stages of it.
+        model: the engine, or one variant of it.
+    """
+    origins = EngineOrigins(models)
+    entries = [
+        entry
+        for entry in dictionary
+        if engine_of_stage(entry.engine) == model.name
+        and entry.configuration.variant in ("", model.variant)
+    ]
+    present = [
+        entry
+        for entry in entries
+        if not entry.is_stale(origins.of(entry.engine, entry.configuration.variant).digest, "")
+    ]
+    return ConfigurationDictionary(present), len(entries) - len(present)
 
 
 def agent_version() -> str:

@@ -39,6 +39,7 @@ class StageTimes:
         works: estimated share of the engine's work before each of its cuts, ascending, 0 to 1.
 
     Attributes:
+        configuration: that of all of them.
         heads: seconds from the inputs to each cut; the first is 0, the last is the whole engine's.
         costs: seconds that the parts on both sides of each cut take more than the whole; 0 at the
             inputs and the outputs.
@@ -58,7 +59,7 @@ class StageTimes:
         self._dictionary = dictionary
         self._engine = engine
         self._worker_class = worker_class
-        self._configuration = configuration
+        self.configuration = configuration
         self._end = len(works) + 1
         whole_s = self._seconds(engine)
         known = {
@@ -101,7 +102,7 @@ class StageTimes:
         return StageTime(max(0.0, predicted), measured=False)
 
     def _seconds(self, engine: EngineName) -> float | None:
-        entry = self._dictionary.row(engine, self._worker_class).get(self._configuration)
+        entry = self._dictionary.row(engine, self._worker_class).get(self.configuration)
         return None if entry is None else 1 / entry.qps
 
 

@@ -51,25 +51,43 @@ def class_times(
     Raises:
         NotFound: the dictionary has no entry of the engine on this class.
     """
-    entries = dictionary.row(engine, worker_class).values()
-    by_rate = sorted(entries, key=lambda entry: entry.planned_qps, reverse=True)
-    if not by_rate:
+    entries = dictionary.row(engine, worker_class)
+    if not entries:
         raise NotFound(
             f"the dictionary has no entry of {engine!r} on {worker_class}; measure it there with "
             f"'synergai profile --engines {engine}'"
         )
     places = (0, *positions, len(works) + 1)
     seconds = [[math.inf] * len(places) for _ in places]
-    staged = None
-    for entry in by_rate:
-        try:
-            times = StageTimes(dictionary, engine, works, worker_class, entry.configuration)
-        except NotFound:
-            continue
-        staged = entry.configuration
+    staged = stage_times(dictionary, engine, worker_class, works)
+    if staged is not None:
         for first, begin in enumerate(places):
             for last, end in enumerate(places[first + 1 :], first + 1):
-                seconds[first][last] = times.of(begin, end).seconds
-        break
-    seconds[0][-1] = 1 / by_rate[0].planned_qps
-    return ClassTimes(tuple(map(tuple, seconds)), by_rate[0].configuration, staged)
+                seconds[first][last] = staged.of(begin, end).seconds
+    fastest = max(entries.values(), key=lambda entry: entry.planned_qps)
+    seconds[0][-1] = 1 / fastest.planned_qps
+    return ClassTimes(
+        tuple(map(tuple, seconds)),
+        fastest.configuration,
+        None if staged is None else staged.configuration,
+    )
+
+
+def stage_times(
+    dictionary: ConfigurationDictionary,
+    engine: EngineName,
+    worker_class: WorkerClass,
+    works: Sequence[float],
+) -> StageTimes | None:
+    """Return the times of stages in the fastest configuration that has them; None without any.
+
+    Args:
+        works: estimated share of the engine's work before each of its cuts, 0 to 1.
+    """
+    entries = dictionary.row(engine, worker_class).values()
+    for entry in sorted(entries, key=lambda entry: entry.planned_qps, reverse=True):
+        try:
+            return StageTimes(dictionary, engine, works, worker_class, entry.configuration)
+        except NotFound:
+            continue
+    return None

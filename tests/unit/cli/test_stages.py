@@ -9,7 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from synergai.cli.engines import app
+from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.models.directory import ModelDirectory
+from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
 
 
@@ -39,3 +42,34 @@ def test_cuts_are_listed_plotted_and_made_into_stages(models: Path, tmp_path: Pa
     assert len(stages) == 2
     for stage in stages:
         assert f"{stage.name}: {stage.file}\nchecked" in said
+
+
+def test_times_of_both_sides_are_shown_where_the_dictionary_has_them(
+    models: Path, tmp_path: Path
+) -> None:
+    dictionary = tmp_path / "dictionary.csv"
+    times = {"onnx_digits": 4.0, "onnx_digits.s0-3": 1.0, "onnx_digits.s3-11": 3.5}
+    add_to_dictionary(
+        dictionary,
+        [
+            ProfileEntry(
+                engine=EngineName(name),
+                worker_class=WorkerClass("agx"),
+                configuration=Configuration(1),
+                qps=1 / seconds,
+            )
+            for name, seconds in times.items()
+        ],
+    )
+    given = ("cuts", "onnx_digits", "--models", models, "--dictionary", dictionary)
+    [cut] = [
+        each
+        for each in json.loads(run(*given, "--worker-class", "agx", "--json"))
+        if each["tensor"] == "conv1/pool"
+    ]
+    assert cut["head"] == {"seconds": 1.0, "measured": True}
+    assert cut["tail"] == {"seconds": 3.5, "measured": True}
+    table = run(*given, "--worker-class", "agx")
+    assert "1 s          3.5 s" in table
+    assert "~" in table
+    assert "no times of class nx: 'synergai profile --stages" in run(*given, "--worker-class", "nx")
