@@ -66,9 +66,6 @@ class SchedulerCore:
     Args:
         dictionary: profiled engine speeds; the core adds the profiles it learns.
         epoch: increases with every start of the gateway, and assignment ids with it.
-
-    Attributes:
-        state: the kernel.
     """
 
     def __init__(
@@ -151,10 +148,7 @@ class SchedulerCore:
         return instant if instant < math.inf else None
 
     def expected_answer_s(self, job: Job, now: float) -> float | None:
-        """Return the seconds until a new request would be answered at the earliest.
-
-        None if nothing is known. See `Interleaver.expected_answer_s`.
-        """
+        """Return the seconds until a new request would be answered; None if unknown."""
         self.state.now = now
         request = JobRecord(job, self.state.queue.newest + 1, Ranges.complement((), 1), 1)
         self.state.waiting.rank(request)
@@ -163,10 +157,7 @@ class SchedulerCore:
         )
 
     def expected_completion(self, job_id: JobId, now: float) -> float | None:
-        """Return when a job is expected to complete, in monotonic seconds.
-
-        None if it has ended or nothing is known. See `completion.expected_completion`.
-        """
+        """Return when a job is expected to complete; None if it has ended or that is unknown."""
         job = self._jobs.by_id.get(job_id)
         if job is None:
             return None
@@ -195,10 +186,7 @@ class SchedulerCore:
         return worker is not None and engine in self._probes.unprofiled(worker)
 
     def profiles(self, worker_id: WorkerId) -> list[tuple[ProfileEntry, float | None]]:
-        """Return the entries of the worker's engines that jobs run with, and the observed paces.
-
-        Sorted by engine; unprofiled engines are left out.
-        """
+        """Return the entries that jobs run with, by engine, and the observed paces."""
         worker = self.state.fleet.workers[worker_id]
         return [
             (estimates[0].entry, worker.observed.pace.get(engine))

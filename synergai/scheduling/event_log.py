@@ -100,14 +100,7 @@ class EventLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayStep:
-    """A recorded event handled again by a new core.
-
-    Attributes:
-        at: when the event was recorded, in monotonic seconds.
-        recorded: the commands in the log.
-        replayed: the commands of the new core.
-        decision_s: CPU time of the new core's decision.
-    """
+    """A recorded event handled again by a new core; `decision_s` is the CPU time of that."""
 
     at: float
     event: Event
@@ -117,13 +110,9 @@ class ReplayStep:
 
 
 def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
-    """Feed the recorded events to a new core.
+    """Feed the recorded events to a new core, without a last line that was cut off.
 
-    Args:
-        cpu_clock: returns CPU seconds; read before and after each event.
-
-    Yields:
-        One step per recorded event; without a last line that was cut off.
+    `cpu_clock` returns CPU seconds; it is read before and after each event.
     """
     with _opened(path) as lines:
         head = _head(path, next(lines, ""))

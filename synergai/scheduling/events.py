@@ -38,11 +38,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     """A worker as the scheduler sees it when it joins.
 
     Attributes:
-        id: unique name of the worker.
         worker_class: workers of one class share profiles.
-        engines: engines it can run.
-        configurations: configurations it can be switched to.
-        sessions: sessions resident in its memory.
         power_mode: its current mode; empty if unknown.
         keeps_sessions: loaded sessions stay in memory; otherwise every assignment that does not
             continue the previous one pays for setup.
@@ -140,11 +136,7 @@ class EnginesChanged(Struct, frozen=True):
 
 
 class ConfigurationsUnusable(Struct, frozen=True):
-    """The configurations changed in which the worker cannot run an engine that it has.
-
-    Attributes:
-        configurations: all of them.
-    """
+    """All configurations in which the worker cannot run an engine that it has."""
 
     worker_id: WorkerId
     engine: EngineName
@@ -180,10 +172,9 @@ class SessionDropped(Struct, frozen=True):
 
 
 class ModeChanged(Struct, frozen=True):
-    """The worker's power mode changed.
+    """The worker's power mode changed; `mode` is read back, and empty if unknown.
 
     Attributes:
-        mode: the mode read back; empty if unknown.
         switch_s: duration of a switch on the gateway's behalf; 0 if switched by someone else.
     """
 
@@ -196,7 +187,6 @@ class JobArrived(Struct, frozen=True):
     """A job was accepted.
 
     Attributes:
-        job: the accepted job.
         ready: number of queries that can run now, from the first: all, unless tensors are still
             being streamed.
         done: ranges recorded before a restart of the gateway.
@@ -236,9 +226,7 @@ class AssignmentStarted(Struct, frozen=True):
 class QueriesDone(Struct, frozen=True):
     """The first `done` queries of the assignment are recorded.
 
-    Attributes:
-        done: counted from the assignment's start.
-        compute_s: time inside the engine since the assignment's start; 0 if unknown.
+    `compute_s` is the time inside the engine since the assignment's start; 0 if unknown.
     """
 
     assignment_id: AssignmentId
@@ -322,8 +310,7 @@ class Dispatch(Struct, frozen=True):
 class Stop(Struct, frozen=True):
     """Stop the assignment at its next query; the worker still reports its end.
 
-    Attributes:
-        abort: also abort the query that runs, if the runtime can do that; its work is lost.
+    With `abort`, the query that runs is also aborted if the runtime can do that; its work is lost.
     """
 
     assignment_id: AssignmentId
@@ -342,7 +329,6 @@ class Load(Struct, frozen=True):
     """Preload a session; ``SessionLoaded`` or ``SessionDropped`` follows.
 
     Attributes:
-        session: what it loads.
         estimate_s: estimated time until it is loaded, with the work ahead of it; 0 if unknown.
     """
 
@@ -366,12 +352,7 @@ class Eject(Struct, frozen=True):
 
 
 class Pause(Struct, frozen=True):
-    """An engine host of the worker crashed while it computed a variant, which pauses there.
-
-    Attributes:
-        session: the engine in this variant.
-        pause_s: seconds for which it is not used.
-    """
+    """An engine host of the worker crashed while it computed a variant, which pauses there."""
 
     worker_id: WorkerId
     session: Session

@@ -62,13 +62,7 @@ ENERGY_SLACK: Final = 0.7
 
 
 class Candidate(NamedTuple):
-    """A worker that can run a job, and when it would complete it.
-
-    Attributes:
-        completes_at: expected completion of the job's pending queries.
-        worker: the worker.
-        estimate: the expected cost in the chosen configuration.
-    """
+    """A worker that can run a job, and when it would complete its pending queries."""
 
     completes_at: float
     worker: WorkerRecord
@@ -79,15 +73,7 @@ class View:
     """What is known of jobs and workers; policies read it.
 
     Attributes:
-        settings: scheduling options.
-        now: the instant of the event.
-        queue: the waiting jobs.
-        fleet: the workers.
-        loads: sessions that are being loaded.
-        estimator: what engines cost on workers.
-        variants: the choice among variants of engines.
         extended_at: when the fleet last gained a worker, an engine on one, or by a probe a profile.
-        minimizes_energy: the objective is ``energy``.
     """
 
     def __init__(self, settings: SchedulingSettings, dictionary: ConfigurationDictionary) -> None:
@@ -115,7 +101,7 @@ class View:
         return self.fleet.serving(engine)
 
     def next_available(self, count: int, engine: EngineName) -> list[WorkerRecord]:
-        """Return the `count` busy workers with `engine` that become available soonest by time."""
+        """Return the busy workers with `engine` that become available soonest by time."""
         return self.fleet.next_available(count, engine)
 
     def running_jobs(self) -> Iterator[Lease]:

@@ -17,7 +17,6 @@ class SchedulingSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     period of updates.
 
     Attributes:
-        policy_options: arguments of the scheduling policy.
         stuck_s: time without progress, in addition to eight times the expected, after which a
             worker's assignments run elsewhere and it gets no new ones for a while; inf for never.
         max_faults: number of failed assignments, without progress in between, that fail a job.

@@ -80,8 +80,4 @@ class ArrivalOrder(ABC):
     def choose(
         self, view: View, job: JobRecord, candidates: Sequence[Candidate]
     ) -> Candidate | None:
-        """Return one of the candidates, or None to wait.
-
-        Args:
-            candidates: the available workers that can run it, in order of joining; not empty.
-        """
+        """Return one of the candidates, which are in order of joining, or None to wait."""

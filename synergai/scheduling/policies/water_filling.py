@@ -10,12 +10,7 @@ if TYPE_CHECKING:
 
 
 def water_fill(queries: float, ready: Sequence[tuple[float, int]], rates: Sequence[float]) -> float:
-    """Return when the participating workers complete `queries`, if they finish together.
-
-    Args:
-        ready: ready time and number of each worker, soonest first.
-        rates: queries per second by worker number; positive for all workers in `ready`.
-    """
+    """Return when workers complete `queries` if they finish together; `ready` is soonest first."""
     total_rate = work = 0.0
     until = math.inf
     for at, worker in ready:

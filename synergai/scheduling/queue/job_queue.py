@@ -73,12 +73,7 @@ class _EngineQueue:
 
 
 class _Aside:
-    """Place of the only job of a queue.
-
-    Attributes:
-        record: the job; None if the queue is empty or its jobs are in lanes.
-        level: the level of its lane, once it needs one.
-    """
+    """The only job of a queue, if it has just one, and the level of its lane, once it needs one."""
 
     __slots__ = ("level", "record")
 
@@ -88,13 +83,7 @@ class _Aside:
 
 
 class JobQueue:
-    """Waiting jobs by level, engine and rank.
-
-    Attributes:
-        size: how many wait.
-        requests: how many of them are single requests.
-        newest: sequence number of the latest job that was ever queued.
-    """
+    """Waiting jobs by level, engine and rank; `newest` is the latest sequence ever queued."""
 
     def __init__(self) -> None:
         self._aside = _Aside()
@@ -115,10 +104,7 @@ class JobQueue:
     def add(self, record: JobRecord, *, over_share: bool = False) -> None:
         """Insert a job by its priority, share and rank.
 
-        Args:
-            record: the job; it must not be queued.
-            over_share: its tenant is over its share, so that it yields to other jobs of its
-                priority; the same for all jobs of a tenant, see `set_over_share`.
+        A tenant that is over its share yields to others of the same priority; see `set_over_share`.
         """
         self.size += 1
         self.requests += record.is_request
@@ -161,10 +147,7 @@ class JobQueue:
             self._insert(record, lane)
 
     def ranked_longest_ago(self, engine: EngineName, count: int) -> list[JobRecord]:
-        """Return up to `count` jobs of `engine` with deadlines, and count them as ranked now.
-
-        The others have no latest start that could change.
-        """
+        """Return up to `count` jobs of `engine` with deadlines, and count them as ranked now."""
         if (only := self._aside.record) is not None:
             return [only] if count and self._has_deadline(only, engine) else []
         queue = self._by_engine.get(engine)
@@ -280,7 +263,7 @@ class JobQueue:
                 yield lane.engine, lane.in_time.before(rank) + by_arrival * len(lane.overdue)
 
     def latest_starts(self, engines: Collection[EngineName], count: int, now: float) -> list[float]:
-        """Return when about the `count` most urgent jobs of some engines must start, ascending.
+        """Return when about the `count` most urgent jobs must start, ascending.
 
         Those that are overdue are left out.
         """

@@ -175,10 +175,7 @@ class Entries:
 class Lane:
     """Waiting jobs, or requests, of one engine, tenant and priority.
 
-    Attributes:
-        level: where their lane is merged with others; changes with the tenant's share.
-        in_time: those whose rank has not passed.
-        overdue: those whose rank has passed.
+    Those whose rank has passed are overdue.
     """
 
     __slots__ = ("engine", "for_requests", "in_time", "level", "overdue")

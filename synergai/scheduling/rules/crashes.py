@@ -28,11 +28,7 @@ LONGEST_PAUSE_S: Final = 600.0
 
 
 class Crashes:
-    """Counts crashes of variants, and lets these pause.
-
-    Attributes:
-        counts: crashes without a completed query in between, and the variants that the worker had.
-    """
+    """Counts crashes of variants, and lets these pause."""
 
     def __init__(self, state: State, workers: WorkerChanges, jobs: ActiveJobs) -> None:
         self._state = state

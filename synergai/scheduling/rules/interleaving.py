@@ -53,9 +53,7 @@ PROBE_S: Final = 10.0
 class Interruption(NamedTuple):
     """A request, the worker that runs it next, and the job assignments that yield to it.
 
-    Attributes:
-        estimate: the request's cost; None if its engine is unprofiled there.
-        aborted: the assignment whose running query is aborted; None if the request waits for it.
+    The estimate is None if its engine is unprofiled there. The query of `aborted` is aborted.
     """
 
     request: JobRecord
@@ -77,9 +75,7 @@ class _History:
     """Interruptions of a worker.
 
     Attributes:
-        requests: those that interrupted its jobs since one of these made progress.
         requests_s: expected duration of these requests.
-        interrupted_at: when a request last interrupted its jobs.
         lost_s: work on aborted queries that later ones have not made up for.
         unabortable: engines whose queries went on although they were told to abort.
     """
@@ -224,16 +220,10 @@ class Interleaver:
     def expected_answer_s(self, request: JobRecord, *, interruptible: bool) -> float | None:
         """Return the seconds after which some worker would answer a new request.
 
-        Setup is left out: a request is worth the attempt to load its engine.
-
-        Args:
-            request: the request, which does not wait yet.
-
-        Returns:
-            The least of all workers' remaining work and query time, behind the requests that wait
-            ahead of it. On an idle worker, it is the profiled time if that is less: an attempt
-            corrects what was observed under a disturbance. None if a worker's remaining work or the
-            engine's speed is unknown.
+        The least of all workers' remaining work and query time, behind the requests that wait ahead
+        of it. Setup is left out: a request is worth the attempt to load its engine. On an idle
+        worker, it is the profiled time if that is less: an attempt corrects what was observed under
+        a disturbance. None if a worker's remaining work or the engine's speed is unknown.
         """
         now = self._state.now
         idle_s, soonest_s, overtakes = math.inf, math.inf, False
@@ -298,12 +288,7 @@ class Interleaver:
     def _aborted(
         self, request: JobRecord, worker: WorkerRecord, wait_s: float, cost_s: float
     ) -> _Aborted | None:
-        """Return the query to abort for a request; None if the request is not worth it.
-
-        Args:
-            wait_s: seconds until it turns to the request otherwise.
-            cost_s: seconds that the request takes on it.
-        """
+        """Return the query to abort for a request, which waits for `wait_s` otherwise."""
         head, now = worker.head, self._state.now
         if head is None or head.estimate is None or head.aborted_at is not None:
             return None

@@ -24,11 +24,6 @@ class State(View):
     """What policies see, and what only rules change. Every rule receives it.
 
     Attributes:
-        dictionary: profiled engine speeds.
-        policy: decides which waiting job runs where.
-        waiting: keeps the queue in the policy's order.
-        sizes: memory that sessions take.
-        commands: the commands of the event, in order.
         timers: heap of instants, with what is to be called then, before decisions; see `call_at`.
         forget_worker: called with a worker that has left.
         forget_job: called with a job that has left the system. Of single requests, rules keep

@@ -28,15 +28,9 @@ _EPOCH_SHIFT: Final = 40
 
 
 class _Cost(NamedTuple):
-    """Expected cost of one assignment.
+    """Expected cost of one assignment: estimate None for a probe, `total_s` infinite if unknown.
 
-    Attributes:
-        estimate: the underlying estimate; None for a probe.
-        setup_s: setup before the first query.
-        per_query_s: seconds per query; 0 if unknown.
-        total_s: setup and all queries; infinite if unknown.
-        batch_times: batch latencies, if it may be batched.
-        compute_by: latest completion of a batch that includes it.
+    `compute_by` is the latest completion of a batch that includes it.
     """
 
     estimate: Estimate | None
@@ -51,11 +45,7 @@ _UNKNOWN_COST: Final = _Cost(None, 0.0, 0.0, math.inf, None, math.inf)
 
 
 class Leases:
-    """The leases in flight, by assignment id.
-
-    Args:
-        epoch: upper bits of the assignment ids, which therefore increase across restarts.
-    """
+    """The leases in flight, by assignment id; `epoch` forms the upper bits of the ids."""
 
     def __init__(self, state: State, epoch: int) -> None:
         self._state = state
@@ -85,9 +75,8 @@ class Leases:
     def assign(self, decision: Assign) -> bool:
         """Lease queries as the policy decided, one assignment per contiguous range.
 
-        Returns:
-            Whether any were leased: none are if the worker would load a variant while another one
-            is being loaded.
+        Return whether any were: none are if the worker would load a variant while another one is
+        being loaded.
         """
         job, worker, estimate = decision.job, decision.worker, decision.estimate
         wanted = count = decision.count
@@ -231,15 +220,10 @@ class Leases:
     def record_progress(
         self, lease: Lease, done: int, compute_s: float, *, final: bool = False
     ) -> int:
-        """Record finished queries and learn from their timing.
+        """Record finished queries, learn from their timing, and return how many are new.
 
-        Args:
-            done: queries finished since its start; implausible values are ignored.
-            compute_s: time inside the engine since its start; 0 if unknown.
-            final: the lease is released next, so its expected end is not updated.
-
-        Returns:
-            The number of queries that were not recorded before.
+        `done` and `compute_s` count from its start. Implausible numbers are ignored. A `final`
+        lease is released next, so its expected end is not updated.
         """
         new = done - lease.done
         if not 0 <= new <= lease.remaining:
@@ -278,11 +262,7 @@ class Leases:
                 self._paced.setdefault(entry.engine, {})[lease.job.job.id] = lease.job
 
     def stop(self, lease: Lease, *, for_request: bool = False, abort: bool = False) -> None:
-        """Command the worker to stop the lease at its next query; idempotent.
-
-        Args:
-            for_request: it yields to a request, and its rest returns to the queue next.
-        """
+        """Command the worker to stop the lease at its next query; idempotent."""
         if lease.stopping and (lease.aborted_at is not None or not abort):
             return
         now = self._state.now
@@ -297,8 +277,7 @@ class Leases:
     def release(self, lease: Lease, *, stopped: bool = False) -> None:
         """End the lease; its unfinished queries are pending again unless the job was removed.
 
-        Args:
-            stopped: it was stopped or taken back; its worker continues a load that has begun.
+        The worker of a stopped lease continues a load that has begun.
         """
         now = self._state.now
         assignment = lease.assignment

@@ -43,7 +43,6 @@ class _Signs:
     """A worker's signs of progress.
 
     Attributes:
-        heard_at: when one of its leases last showed one.
         silences_s: longest recent time between two, by engine.
         ejections: how often it was ejected since it last completed a query.
     """

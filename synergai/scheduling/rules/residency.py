@@ -61,7 +61,6 @@ class _Memory:
     """What is known of the memory of a worker.
 
     Attributes:
-        used_at: when the last assignment of a session ended.
         full_until: until when it is full, after it has refused to preload.
         most_sessions: number of sessions that fit, as seen; infinite if unknown.
     """
@@ -72,12 +71,7 @@ class _Memory:
 
 
 class Residency:
-    """Plans which sessions are preloaded.
-
-    Attributes:
-        due_at: when to plan next: after a change, when a load is overdue, or for the rest of the
-            fleet. Infinite until something changes.
-    """
+    """Plans which sessions are preloaded; next at `due_at`, infinite until something changes."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class Resumption:
-    """The interrupted jobs by worker, each until it is assigned or removed.
-
-    Attributes:
-        jobs: the interrupted jobs, with the index of the worker that each ran on.
-    """
+    """The interrupted jobs by worker, each until it is assigned or removed."""
 
     def __init__(self, state: State) -> None:
         self._state = state

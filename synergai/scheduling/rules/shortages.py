@@ -23,11 +23,7 @@ LONGEST_PAUSE_S: Final = 60.0
 
 
 class Shortages:
-    """Lets sessions pause that lack memory.
-
-    Attributes:
-        counts: failures without a completed query in between.
-    """
+    """Lets sessions pause that lack memory."""
 
     def __init__(self, state: State, workers: WorkerChanges) -> None:
         self._state = state

@@ -107,10 +107,7 @@ class WaitQueue:
         job.rank = self._policy.rank(job)
 
     def rerank(self, engine: EngineName) -> None:
-        """Recompute the ranks of the waiting jobs of `engine` after its estimates changed.
-
-        In a long queue, they are recomputed one after another by `reassess`.
-        """
+        """Recompute the ranks of the waiting jobs of `engine`; a long queue bit by bit."""
         self._drifted.pop(engine, None)
         count = self._view.queue.with_deadlines(engine)
         if count > RERANKED_AT_ONCE:

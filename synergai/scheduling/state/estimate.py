@@ -23,15 +23,12 @@ class Estimate(NamedTuple):
     """Expected cost of an engine on a worker in one configuration.
 
     Attributes:
-        configuration: how the worker runs the engine.
         setup_s: seconds still to be paid before the first query.
         per_query_s: seconds per query at the worker's observed pace.
         typical_s: half of the single queries take longer. Other work on the same cores lengthens
             a few of them much, and so the mean, but not this.
         transfer_s: additional seconds per query if tensors travel with it.
         joules: energy per query; infinite if not profiled.
-        entry: the underlying profile entry.
-        session: the session that must be resident.
         accuracy: measured or declared share of right answers; 0 if it is not known.
         file_variant: the variant of other workers that the engine's single file is; empty if none.
         job_batches: profiled times of the batches that jobs run in, up to their size; None if jobs
@@ -68,10 +65,7 @@ class Estimate(NamedTuple):
 
     @property
     def batch_times(self) -> BatchTimes | None:
-        """Latencies of the batches of single queries at the worker's observed pace.
-
-        None if batches were not profiled.
-        """
+        """Latencies of batches of single queries at the observed pace; None if not profiled."""
         return self._at_pace(self.entry.batch_times)
 
     @property
@@ -139,12 +133,7 @@ def batches_for_jobs(entry: ProfileEntry) -> BatchTimes | None:
 
 
 class Limit(NamedTuple):
-    """Limits on the variants that a job may use.
-
-    Attributes:
-        variant: the only one; empty for any.
-        min_accuracy: lowest accuracy.
-    """
+    """The only variant that a job may use, or empty, and the lowest accuracy."""
 
     variant: str
     min_accuracy: float

@@ -41,11 +41,7 @@ _TRANSFER_WEIGHT: Final = 0.08
 
 
 class Estimator:
-    """Cached cost estimates per engine and worker, updated by observations.
-
-    Attributes:
-        now: the instant of the event.
-    """
+    """Cached cost estimates per engine and worker, updated by observations."""
 
     def __init__(
         self, dictionary: ConfigurationDictionary, loads: Loads, settings: SchedulingSettings
@@ -61,10 +57,7 @@ class Estimator:
     # --- estimates ----------------------------------------------------------------------
 
     def estimate(self, engine: EngineName, worker: WorkerRecord) -> Estimate | None:
-        """Return the cost of `engine` on `worker` in its fastest configuration (thesis, c*).
-
-        None if the engine is not profiled on the worker's class.
-        """
+        """Return the cost in the fastest configuration (thesis, c*); None if not profiled."""
         found = self.estimates(engine, worker)
         return found[0] if found else None
 
@@ -98,10 +91,7 @@ class Estimator:
         )
 
     def allowed(self, job: JobRecord, worker: WorkerRecord) -> tuple[Estimate, ...]:
-        """Return the cost of a job's engine on `worker`, in variants that the job may use.
-
-        The fastest for the job comes first.
-        """
+        """Return the cost of a job's engine in variants that the job may use, its fastest first."""
         found = self.estimates(job.job.engine, worker)
         limit, queries = job.limit, job.job.queries
         if queries > 1 and any(each.job_batches for each in found):
@@ -148,10 +138,7 @@ class Estimator:
         )
 
     def fastest_s(self, job: JobRecord, serving: Sequence[WorkerRecord]) -> float:
-        """Return the least time in which any of `serving` could run the job's pending queries.
-
-        0 if the engine is profiled on none of them.
-        """
+        """Return the least time for the job's pending queries on any of `serving`; 0 if unknown."""
         engine = job.job.engine
         if job.limit is not None:
             fastest = self._fastest_within(job.limit, job, serving)
@@ -305,11 +292,7 @@ class Estimator:
         workers: Collection[WorkerRecord],
         jobs: Iterable[JobRecord],
     ) -> None:
-        """Reset the observed paces of `engine`, as a profile that they relate to is replaced.
-
-        Args:
-            jobs: the engine's jobs, which have paces of their own on these workers.
-        """
+        """Reset the observed paces of `engine` and of its `jobs`, as its profile is replaced."""
         for worker in workers:
             worker.observed.void_pace(engine)
             for lease in worker.all_leases():
@@ -332,11 +315,7 @@ class Estimator:
         self._invalidate(worker, entry.engine)
 
     def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
-        """Update the power mode switch time of a worker.
-
-        The first observation replaces the configured default; each later one weighs as much as
-        the average before it.
-        """
+        """Update a worker's switch time; the first observation replaces the configured default."""
         if seconds > 0:
             believed = worker.observed.switch_s
             worker.observed.switch_s = (

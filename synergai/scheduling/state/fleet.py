@@ -30,7 +30,6 @@ class Fleet:
     """All workers, by id, by engine and by availability.
 
     Attributes:
-        workers: all workers by id.
         interruptible: the workers on which a request can interrupt a job, by order of joining.
         shared: the busy workers that may run a request concurrently with other work.
     """

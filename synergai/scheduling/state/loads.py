@@ -33,30 +33,20 @@ _FORGOTTEN_S: Final = 60.0
 
 
 def overdue_at(began: float, seconds: float) -> float:
-    """Return when a load is overdue that was commanded at `began`.
+    """Return when a load that was commanded at `began` is overdue.
 
-    Args:
-        seconds: estimate of the time until it is loaded, including the work ahead of it; infinite
-            if nothing is known.
+    `seconds` is the estimate until it is loaded, with the work ahead of it; infinite if unknown.
     """
     return began + PATIENCE * (seconds if math.isfinite(seconds) else UNKNOWN_S) + MARGIN_S
 
 
 def preload_limit_s(seconds: float) -> float:
-    """Return after which time a worker takes a preload for one that hangs.
-
-    Args:
-        seconds: estimate of the time until it is loaded; 0 if nothing is known.
-    """
+    """Return how long a preload may take before it hangs; `seconds` is the estimate, or 0."""
     return PATIENCE * (seconds or UNKNOWN_S) + LIMIT_MARGIN_S
 
 
 class Loads:
-    """The loads in flight, whether preloads or for an assignment.
-
-    Attributes:
-        engines: engines with loads in flight.
-    """
+    """The loads in flight, whether preloads or for an assignment; `engines` have some."""
 
     def __init__(self) -> None:
         # By engine, worker and session: when it is overdue.
@@ -104,8 +94,7 @@ class Loads:
     ) -> None:
         """Record a load that continues without an assignment.
 
-        Args:
-            concurrent: it continues while the worker has assignments, not only while it has none.
+        A `concurrent` one continues while the worker has assignments, not only while it has none.
         """
         if not self._apart.get((worker_id, session), (0.0, False))[1]:
             self._apart[worker_id, session] = since, concurrent
@@ -115,10 +104,7 @@ class Loads:
         return (worker_id, session) in self._apart
 
     def left_s(self, worker: WorkerRecord, session: Session, seconds: float, now: float) -> float:
-        """Return what is left of a load when a worker turns to the next assignment.
-
-        All of it, unless it is in progress and not overdue.
-        """
+        """Return what is left of a load: all of it, unless it is in progress and not overdue."""
         known = self._apart.get((worker.id, session))
         if known is None or now > overdue_at(known[0], seconds):
             return seconds
@@ -154,13 +140,9 @@ class Loads:
     def dropped(
         self, worker_id: WorkerId, session: Session, now: float, *, for_memory: bool = False
     ) -> bool:
-        """Record that a session is not resident: it was dropped, or could not be loaded.
+        """Record that a session was dropped or not loaded; return whether its worker decided.
 
-        Args:
-            for_memory: there was no room for it, or it made room for another one.
-
-        Returns:
-            Whether its worker decided that.
+        With `for_memory`, there was no room for it, or it made room for another one.
         """
         self.end(worker_id, session)
         key = worker_id, session

@@ -21,15 +21,10 @@ class Observation(NamedTuple):
 
 
 def observe(lease: Lease, new: int, compute_s: float, now: float) -> Observation | None:
-    """Derive execution times from a report of finished queries.
+    """Derive execution times from a report of `new` finished queries, which `lease.done` includes.
 
-    Args:
-        lease: the reporting lease; its `done` already includes the new queries.
-        new: number of newly finished queries, at least 1.
-        compute_s: time inside the engine since the lease's start; 0 if unknown.
-
-    Returns:
-        The observation; None if it is unknown when the first query began.
+    `compute_s` is the time inside the engine since the lease's start; 0 if unknown. None if it is
+    unknown when the first query began.
     """
     if lease.job.job.with_tensors:
         return Observation(_alone_s(lease, compute_s), _transfer_s(lease, new, compute_s, now))

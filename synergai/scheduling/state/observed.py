@@ -15,7 +15,6 @@ class Observed:
     """What the reports of a worker have shown so far, by engine.
 
     Attributes:
-        pace: observed over profiled time per query.
         typical: the median of single queries' paces, roughly.
         requests: requests behind the pace of an engine that was measured with a single one.
         setup: observed over profiled setup time; also by whether the session was added to a host

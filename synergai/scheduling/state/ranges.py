@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 class Ranges:
-    """Set of integers, kept as sorted disjoint ranges ``[start, stop)``.
-
-    Attributes:
-        total: number of integers in the set.
-    """
+    """Set of `total` integers, kept as sorted disjoint ranges ``[start, stop)``."""
 
     __slots__ = ("_ranges", "total")
 

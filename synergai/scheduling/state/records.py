@@ -74,9 +74,7 @@ class Group:
     """Leases of a worker, one after another, of which its engine host forms batches.
 
     Attributes:
-        session: their session.
         most: the largest batch; 1 for a single lease without batches.
-        leases: how many there are.
     """
 
     session: Session
@@ -89,26 +87,20 @@ class Lease:
     """An assignment in flight, from dispatch to release; see `Phase` for its life cycle.
 
     Attributes:
-        assignment: what was dispatched.
-        job: the job it belongs to.
-        estimate: the expected cost; None for a probe.
+        estimate: None for a probe.
         expected_s: expected duration without the work ahead of it; infinite if unknown.
-        assigned_at: when it was assigned.
         prior_pace: the worker's pace before this lease's first report.
         done: number of recorded queries.
         head_at: when it became the worker's head; None while it waits behind others.
         first_query_at: when its setup ended, if reported.
         reported_at: when it last reported progress or its start.
         compute_s: reported time inside the engine so far.
-        setup_s: reported duration of its setup.
-        stopping: a stop was commanded.
         yielding: it was stopped for a request.
-        aborted_at: when its running query was told to abort; None if it was not.
+        aborted_at: when its running query was told to abort.
         batch_size: number of queries computed together with its single query, itself included.
-        session: the session on its worker while it runs.
         awaited_since: when a request first waited for the loaded session that it measures.
         is_long_probe: it measures a query that has run for longer than `MEASURED_S`.
-        group: the group that it belongs to on its worker; None if it runs concurrently.
+        group: None if it runs concurrently.
     """
 
     assignment: Assignment
@@ -210,24 +202,16 @@ class JobRecord:
     leases in flight are stopping.
 
     Attributes:
-        job: the job as accepted.
-        sequence: order of arrival.
         pending: queries that are neither recorded nor leased.
         ready: queries below this number can run.
-        done: number of recorded queries.
         faults: number of failed assignments without progress in between.
         done_at_fault: number of recorded queries at the last fault.
         fault_covers: last of its assignments that were in flight at that fault.
         held_until: end of its pause before the next retry; None if it does not pause.
         latest_start: when the fastest worker must start the pending queries to meet the deadline.
-        rank: the policy's order key; lower goes first.
         lane: where it is queued; None while it is not queued.
-        leases: its assignments in flight.
         paces: observed over profiled seconds of this job, by worker.
         planned_at: when the last plan that included it completes it; None if there was none.
-        removed: it has left the system; results of its leases are discarded.
-        is_request: it is a single request whose client waits for the answer.
-        limit: which variants of its engine it may use; None for all.
     """
 
     job: Job
@@ -295,32 +279,19 @@ class WorkerRecord:
     is prefetched. A draining worker becomes idle and stays so until it leaves.
 
     Attributes:
-        worker: the worker as it joined.
         index: order of joining; breaks ties.
-        engines: what it can run.
-        sessions: the sessions in its memory.
-        unusable: engines with the configurations that it cannot run them in.
-        variants: the variants that it has of each engine with variants.
         file_variants: the variant of other workers that its single file of an engine is.
-        query_s: seconds of a query of an engine with one thread, as far as they are known.
         paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
         power_mode: the mode after its current assignments; None if unknown.
         observed: what its reports have shown, also before it left and returned.
-        prefetch_s: see `SchedulingSettings`.
-        draining: it accepts no new assignments.
-        leases: its assignments in execution order, without the concurrent ones.
         concurrent: its assignments that run concurrently, in execution order by session.
         head_ends_at: expected end of the first lease.
         behind_head_s: expected duration of all other leases.
-        idle_since: when it last became idle.
         groups: its `leases`, by what forms batches.
         available_at: from when on it accepts an assignment; -inf: already, inf: only an event
             can make it available.
-        last_job: the job of its latest assignment.
         requests: how many of its `leases` are requests'.
         yielding: how many of its leases were stopped for a request.
-        estimates: cached engine costs.
-        fronts: cached variants that are worth using, by engine and who may use them.
         spreads: margin that is kept for deviations from estimates, by engine with variants.
         ejected_until: end of its pause as an outlier; None if it is not ejected.
         on_trial: it was ejected, and has not completed a query since.
@@ -378,11 +349,7 @@ class WorkerRecord:
         return list(every)
 
     def has_other_variants(self, session: Session, *, paused: bool) -> bool:
-        """Return whether it can run the engine of a session in another variant.
-
-        Args:
-            paused: whether variants that pause count.
-        """
+        """Return whether it can run another variant of a session, perhaps one that pauses."""
         variant = session.configuration.variant
         without = self.unusable if paused else self.unusable | self.paused.keys()
         return bool(variant) and any(

@@ -58,8 +58,7 @@ class SessionSizes:
     def of(self, worker: WorkerRecord, session: Session) -> int:
         """Return the size of a session on a worker, in bytes.
 
-        Where the worker has not reported it, that of others of its class counts, or else an
-        assumption.
+        Where the worker has not reported it, that of others of its class counts, or an assumption.
         """
         known = self._by_worker.get(worker.id, {}).get(session)
         if known is None:

@@ -26,7 +26,6 @@ class Demand(NamedTuple):
     """Queries of one engine that have to be answered within the horizon.
 
     Attributes:
-        queries: their number.
         seconds: worker time per query by variant, ascending.
         values: accuracy by variant, ascending; concave in the seconds.
         most_s: most worker time that all of them can use.
@@ -39,14 +38,9 @@ class Demand(NamedTuple):
 
 
 def concave_hull(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the numbers of the points that no mixture of others beats.
+    """Return the numbers of the points that no mixture of others beats, the fastest first.
 
-    Args:
-        points: seconds and accuracy of each variant.
-
-    Returns:
-        Numbers of points, by ascending seconds and accuracy; the gain in accuracy per second falls.
-        The first is the fastest point.
+    Points are seconds and accuracy. Both ascend in the hull, and the gain per second falls.
     """
     hull: list[int] = []
     order = sorted(range(len(points)), key=lambda number: (points[number][0], -points[number][1]))
@@ -66,14 +60,9 @@ def concave_hull(points: Sequence[tuple[float, float]]) -> list[int]:
 def allowances(demands: Sequence[Demand], budget_s: float, horizon_s: float) -> list[float]:
     """Return the mean seconds that a query of each demand may cost.
 
-    Args:
-        demands: each with queries.
-        horizon_s: the horizon, which queries should be much shorter than; infinite if long ones
-            do not delay others.
-
-    Returns:
-        Seconds by demand: less than the fastest variant takes if the time is too short for all,
-        more than the slowest takes if time is left.
+    Queries should be much shorter than the horizon; it is infinite if long ones do not delay
+    others. Seconds are less than the fastest variant takes if the time is too short for all, more
+    than the slowest takes if time is left.
     """
     if len(demands) == 1:
         queries, _, _, most_s = demands[0]

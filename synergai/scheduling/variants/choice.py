@@ -38,10 +38,8 @@ class Variants:
     """Fronts, demand and allowances of the engines with variants.
 
     Attributes:
-        is_on: the objective is ``accuracy``.
         engines: engines with variants that the fleet has; empty with other objectives.
         sharing: the variants that share a worker with other variants.
-        margins: limits on the variant of a single request.
         rule: returns the number of the variant of a query's front that is used.
     """
 

@@ -35,13 +35,10 @@ class Credit:
         in_time: Callable[[int], int] | None = None,
         most: float = 1.0,
     ) -> int:
-        """Return the number of the variant for the next query.
+        """Return the number of the variant for the next query, by ascending costs.
 
-        Args:
-            costs: cost by variant, ascending; not empty.
-            in_time: returns the slowest variant, up to a given one, that this very query may use;
-                None if it may use any.
-            most: most credit that is kept for later, in costs of the slowest variant.
+        `in_time` returns the slowest variant, up to a given one, that this very query may use.
+        `most` is the credit that is kept for later, in costs of the slowest variant.
         """
         balance = self._balance
         means = allowance + balance if balance < 0.0 else allowance

@@ -23,8 +23,6 @@ class Front(Struct):
         costs: worker time per query by variant, in times of the engine's fastest variant.
         values: accuracy by variant, relative to that of the engine's best; 0 if it is not known. If
             none is known, that of the reference counts as 1.
-        with_tensors: whether its queries come with tensors.
-        built_at: when it was built.
         estimates: the engine's estimates on the worker, as last seen.
         fastest_s: worker time per query of the engine's fastest variant, by these.
     """
@@ -63,12 +61,6 @@ def build_front(
     A variant of unknown accuracy is used only if it is the fastest. A slower one whose accuracy is
     higher by less than the standard error of the difference is no better for sure, and left out.
     If no accuracy is known, the reference counts as the only accurate variant.
-
-    Args:
-        estimates: the engine's estimates on the worker, fastest first.
-        limit: which variants may be used; None for all.
-        with_tensors: whether queries come with tensors.
-        reference: the engine's first variant, which the others were made from.
     """
     places = [n for n, each in enumerate(estimates) if limit is None or limit.allows(each)]
     if not places:

@@ -37,11 +37,9 @@ class JobDemand:
         self._jobs.pop(job.sequence, None)
 
     def per_s(self, now: float, horizon_s: float, sample_cost: float = 1.0) -> float:
-        """Return the rate.
+        """Return the rate, if each job has at least `horizon_s` to complete.
 
-        Args:
-            horizon_s: least time in which a job has to be completed, in seconds.
-            sample_cost: how much a query without tensors counts, compared with one that has them.
+        `sample_cost` is how much a query without tensors counts, compared with one that has them.
         """
         if not self._jobs:
             return 0.0

@@ -34,16 +34,7 @@ _MAX_SPREAD: Final = 3.0
 
 
 class Query(Struct, frozen=True):
-    """A request that a worker runs next, in a variant to be chosen.
-
-    Attributes:
-        worker: where it runs.
-        front: the variants that it may use.
-        starts_at: when it is expected to start.
-        deadline: its deadline; infinite if it has none.
-        now: the instant of the event.
-        limits: knows what its deadline and the requests that wait behind it need.
-    """
+    """A request that a worker runs next, in a variant to be chosen."""
 
     engine: EngineName
     worker: WorkerRecord
@@ -54,11 +45,7 @@ class Query(Struct, frozen=True):
     limits: Margins
 
     def in_time(self, at: int) -> int:
-        """Return the slowest variant, up to a given one, that keeps the deadlines.
-
-        That is its own deadline, and those of the requests that wait behind it. The fastest if
-        there is none.
-        """
+        """Return the slowest variant, up to a given one, that keeps all deadlines."""
         return self.limits.slowest_in_time(self, at) if at else 0
 
 
@@ -117,10 +104,8 @@ class Margins:
     def _left_s(self, behind: list[float], query: Query, starts_at: float, query_s: float) -> float:
         """Return the most seconds that the requests behind a request leave to it.
 
-        Args:
-            behind: when each must start, ascending; the first one is the request itself.
-            starts_at: when it is expected to start at the latest.
-            query_s: seconds that each of the others takes.
+        `behind` has when each must start, ascending; the first one is the request itself. Each of
+        the others takes `query_s`.
         """
         now = query.now
         others_free = 0.0

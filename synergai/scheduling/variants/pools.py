@@ -55,9 +55,7 @@ class Family:
     """Observed load of an engine with variants.
 
     Attributes:
-        arrivals: its requests.
         deadline_s: mean time that they have; infinite if they have no deadlines.
-        jobs: its other jobs.
     """
 
     __slots__ = ("arrivals", "deadline_s", "jobs")
@@ -84,12 +82,8 @@ class _Member(NamedTuple):
     """An engine of a pool.
 
     Attributes:
-        family: its observed load.
-        workers: how many workers have it.
         fastest_s: mean seconds of its fastest variant on them.
         sample_cost: those of a query without tensors, which is not transferred, as a share of it.
-        seconds: mean seconds of each variant.
-        front: its variants on one of them.
     """
 
     engine: EngineName
@@ -105,7 +99,6 @@ class _Pool:
     """Engines with variants that share workers, directly or through other engines.
 
     Attributes:
-        found_at: when its members were determined.
         fresh_until: when the allowances are to be computed again.
         check_at: the earlier of that, and of when its members are determined again.
         most_queued: number of waiting jobs beyond which they are computed earlier.
@@ -134,11 +127,7 @@ class _Pool:
 
 
 class Pools:
-    """The pools of a fleet.
-
-    Attributes:
-        families: observed load of the engines with variants.
-    """
+    """The pools of a fleet, and the observed load of the engines with variants."""
 
     def __init__(self, estimator: Estimator, fleet: Fleet, queue: JobQueue, fronts: Fronts) -> None:
         self._estimator = estimator

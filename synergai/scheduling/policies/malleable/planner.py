@@ -100,7 +100,6 @@ class Plan(NamedTuple):
     """An order of jobs and the workers that each may use.
 
     Attributes:
-        order: job numbers, shape (jobs,).
         allowed: by job number, shape (jobs, workers).
         cost: total cost; lower is better.
     """
@@ -114,11 +113,7 @@ class Allocation(NamedTuple):
     """The part of a job that a plan assigns to a worker.
 
     Attributes:
-        job: the job's number.
-        worker: the worker's number.
-        begins: seconds from now.
         queries: number of queries, fractional.
-        completes: when all parts of the job are complete, in seconds from now.
     """
 
     job: int
@@ -131,8 +126,7 @@ class Allocation(NamedTuple):
 class Planner:
     """Local search for a plan, evaluating many plans at a time.
 
-    Args:
-        effort: approximate number of sequential water-filling steps; bounds the run time.
+    `effort` is about the number of sequential water-filling steps; it bounds the run time.
     """
 
     def __init__(self, problem: Problem, weights: Weights, effort: int) -> None:
@@ -263,16 +257,7 @@ class Planner:
 def plan_cost(
     completes: Floats, deadlines: Floats, importance: Floats, weights: Weights, typical_s: float
 ) -> Floats:
-    """Return the cost of completing jobs at these times.
-
-    Args:
-        completes: completion times in seconds from now, shape (..., jobs).
-        deadlines: same unit and shape.
-        importance: weight of each job, same shape.
-
-    Returns:
-        One cost per plan, shape (...).
-    """
+    """Return the cost of completing jobs at these times, shape (...) for (..., jobs)."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         # Soft lateness: one half if exactly the remaining time is used.
         late = 1.0 / (1.0 + (np.maximum(deadlines, 0.0) / completes) ** weights.sharpness)

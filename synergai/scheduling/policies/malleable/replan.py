@@ -28,13 +28,8 @@ _KEEP_FRACTION: Final = 0.95
 class Replanner:
     """Replan with some running assignments preemptible; derive stops and assignments.
 
-    Args:
-        preemptible: running leases that may be stopped; all or none of a worker's.
-        places: positions in the previous plan, by job sequence number.
-
-    Attributes:
-        jobs: the jobs with queries to plan.
-        cost: cost of the plan plus that of the jobs that just run to their end.
+    Of a worker's leases, all or none are preemptible. `places` are positions in the previous plan,
+    by job sequence number.
     """
 
     def __init__(

@@ -24,9 +24,6 @@ _IMPORTANCE: Final = 8.0
 class Snapshot:
     """Jobs and workers at one instant, with the cost of each job on each worker.
 
-    Args:
-        jobs: the jobs to plan; those that no worker can run are left out.
-
     Attributes:
         estimates: by job and worker; None where the job cannot run.
         alone_s: least time in which a single worker could run each job's remaining queries.
@@ -91,8 +88,6 @@ class Snapshot:
         """Return the planning problem for some of the jobs.
 
         Args:
-            rows: indices into `jobs`.
-            queries: number of queries to plan, per row.
             ready: seconds from now until each worker is free.
             not_before: seconds from now until the unplanned part of each job ends.
         """
