@@ -40,8 +40,6 @@ class Installation:
 
     Attributes:
         listen: address for clients; empty for the gateway's default, as for the others.
-        work_port: port of the agents' work sockets; 0 picks a free port.
-        insecure: listen beyond loopback although encryption or authentication is missing.
     """
 
     listen: str = ""
@@ -67,11 +65,7 @@ class Installation:
         yield RunCommand(("systemctl", "try-restart", SERVICE))
 
     def refusal(self, root: Path) -> str:
-        """Return why the gateway will refuse to start once it is installed; empty if it will not.
-
-        Args:
-            root: directory that takes the place of ``/``.
-        """
+        """Return why the gateway will refuse to start once it is installed, or nothing."""
         # Imported here: they are slow to import.
         from gateway.access.exposure import check_before_start
         from gateway.gateway_settings import GatewaySettings
@@ -117,8 +111,7 @@ def _lines(file: Path) -> list[str]:
 def removal_steps(*, purge: bool = False) -> Iterator[Step]:
     """Yield the steps that remove the gateway.
 
-    Args:
-        purge: also remove its settings, jobs and dictionary.
+    With `purge`, they also remove its settings, jobs and dictionary.
     """
     yield RunCommand(("systemctl", "disable", "--now", SERVICE), may_fail=True)
     yield RemovePath(f"{UNITS}/{SERVICE}")

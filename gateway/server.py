@@ -68,11 +68,7 @@ _HARD_EXIT_S: Final = 10.0
 
 
 class Gateway:
-    """A gateway with its servers; an asynchronous context manager.
-
-    Raises (on entering):
-        SynergaiError: a port, the state directory or the dictionary cannot be used.
-    """
+    """A gateway with its servers; an asynchronous context manager."""
 
     # Set on entering.
     app: App

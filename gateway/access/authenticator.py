@@ -55,11 +55,7 @@ class Authenticator:
     async def authenticate(
         self, authorization: Sequence[str], certificate: PeerCertificate | None
     ) -> Caller:
-        """Return the caller of a call.
-
-        Args:
-            authorization: all values of the header or metadata `AUTHORIZATION`.
-        """
+        """Return the caller of a call."""
         try:
             caller = await self._find(authorization, certificate)
             caller.check_valid()

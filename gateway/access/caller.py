@@ -28,9 +28,7 @@ class Caller:
     changes the caller itself, by `update` or `revoke`.
 
     Args:
-        tenant: its tenant; empty is the default tenant.
         expires_at: Unix time after which its credentials are invalid; None for never.
-        credential: kind of its credentials: ``token``, ``jwt``, ``certificate`` or ``none``.
     """
 
     __slots__ = (
@@ -98,12 +96,10 @@ class Caller:
         return any(grant.roles for grant in self._grants)
 
     def may(self, *roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
-        """Return whether the caller has one of some roles.
+        """Return whether the caller has one of some roles, for an engine and a tenant.
 
-        Args:
-            engine: the engine concerned, or a version of it, which patterns do not tell apart;
-                None asks whether it has the role for any engine.
-            tenant: the tenant concerned; None stands for the caller's own.
+        No engine stands for any, no tenant for the caller's own. Patterns do not tell versions
+        apart.
         """
         decisions = self._decisions
         key = roles, engine, tenant
@@ -154,11 +150,7 @@ class Caller:
         )
 
     def tenant_of(self, requested: str, role: Role, *, engine: str) -> str:
-        """Return the tenant of a request or job.
-
-        Args:
-            requested: the tenant that it names; empty for the caller's own.
-        """
+        """Return the tenant of a request or job, which names one or means the caller's own."""
         tenant = requested or self.tenant
         self.check(role, engine=engine, tenant=tenant)
         return tenant

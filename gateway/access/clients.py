@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """Callers of the table's clients, by one kind of credential.
-
-    Args:
-        key: returns a client's credential; None if it has another kind.
-    """
+    """Callers of the table's clients, by the one kind of credential that `key` returns."""
 
     def __init__(self, kind: str, key: Callable[[Client], str | None]) -> None:
         self._kind = kind

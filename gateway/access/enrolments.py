@@ -29,12 +29,7 @@ _KEPT_S: Final = 7 * 86_400.0
 
 
 class EnrolledWorker(Struct, frozen=True, kw_only=True):
-    """A worker that has exchanged a token for a secret.
-
-    Attributes:
-        enrolled_at: when it enrolled, in seconds since the epoch.
-        revoked_at: when it was revoked; None if it was not.
-    """
+    """A worker that has exchanged a token for a secret. Times are Unix times."""
 
     id: str
     worker_class: str
@@ -88,10 +83,7 @@ class EnrolmentStore:
     def issue(self, worker_id: str, worker_class: str, expires_at: float, now: float) -> str:
         """Return a new enrolment token; only its hash is stored.
 
-        Args:
-            worker_id: the only worker that may use it; empty for any that is not known.
-            worker_class: its class; empty for any.
-            expires_at: end of its validity, in seconds since the epoch.
+        Without a worker's id it is for any that is not known, without a class for any class.
         """
         text = secrets.token_urlsafe(32)
         token = _Token(worker_id=worker_id, worker_class=worker_class, expires_at=expires_at)

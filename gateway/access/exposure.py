@@ -33,9 +33,6 @@ def check_exposure(config: GatewaySettings, *, workers_are_listed: bool) -> None
     """Check that every port that other machines can reach is encrypted and authenticated.
 
     With ``insecure``, missing protection is logged instead.
-
-    Args:
-        workers_are_listed: whether the access table says which workers may join.
     """
     encryption = "" if config.tls_cert else "--tls-cert and --tls-key"
     table = "" if config.access else "--access"

@@ -39,11 +39,7 @@ _decoder: Final = msgspec.json.Decoder(_Keys)
 
 
 class KeySet:
-    """The signing keys of an issuer by key id.
-
-    Args:
-        location: ``https`` URL or path of the JWKS.
-    """
+    """The signing keys of an issuer by key id, from an ``https`` URL or a file."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -58,11 +54,7 @@ class KeySet:
         await self._tasks.close()
 
     async def find(self, key_id: str) -> dict[str, Any]:
-        """Return a key as a JWK.
-
-        Args:
-            key_id: its id; empty for the only key.
-        """
+        """Return a key as a JWK; an empty id means the only key."""
         key = self._find(key_id)
         if key is None:
             now = time.monotonic()

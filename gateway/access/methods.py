@@ -19,13 +19,9 @@ if TYPE_CHECKING:
 
 
 class Permission(Struct, frozen=True):
-    """The permission that a call needs.
+    """The permission that a call needs: one of some roles, for the engine if there is one.
 
-    Attributes:
-        roles: one of these; none if any authenticated caller may make it, and anonymous ones with
-            any grant.
-        engine: the engine for which the role has to hold; None for any.
-        public: everyone may make it.
+    Without roles, any authenticated caller may make it, and anonymous ones with any grant.
     """
 
     roles: tuple[Role, ...] = ()
@@ -140,11 +136,7 @@ ROUTES: Final = {
 
 
 def check_call(permission: Permission | None, caller: Caller) -> None:
-    """Check that a caller may make a call.
-
-    Args:
-        permission: the permission that it needs; None refuses every caller.
-    """
+    """Check that a caller may make a call; one without a permission is refused."""
     if permission is None:
         KNOWN.check(caller)
         raise PermissionDenied("this call is not served: no role allows it")

@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 class PeerCertificate(Struct, frozen=True):
-    """A client's certificate, whose chain TLS has verified.
-
-    Attributes:
-        names: its common name and subject alternative names.
-        alternative_names: the latter.
-    """
+    """A client's certificate, whose chain TLS has verified."""
 
     names: tuple[str, ...]
     alternative_names: frozenset[str] = frozenset()

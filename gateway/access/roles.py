@@ -42,9 +42,8 @@ such as ``*`` mean clients that are known."""
 class Grant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row of the access table: roles, and where they apply.
 
-    Attributes:
-        to: patterns of callers' names; ``group:NAME`` means all members of a group.
-        tenants: patterns of tenants to which they apply besides the caller's own.
+    ``group:NAME`` in `to` means all members of a group. `tenants` come in addition to the caller's
+    own.
     """
 
     to: tuple[str, ...]

@@ -38,8 +38,6 @@ class Client(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         tenant: its tenant; by default, its name.
         token_sha256: SHA-256 of its bearer token, in hexadecimal digits.
-        certificate: common name or subject alternative name of its certificate.
-        expires: time after which it is refused; None for never.
     """
 
     name: str
@@ -62,11 +60,7 @@ class Client(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An issuer of JSON web tokens. Its clients are named ``jwt:SUBJECT``.
 
-    Attributes:
-        keys: ``https`` URL or file of the issuer's key set (JWKS).
-        tenant_claim: claim with the client's tenant; without it, the subject is the tenant.
-        groups_claim: claim with the client's groups.
-        max_lifetime_s: longest time until a token may expire, in seconds.
+    `keys` is an ``https`` URL or file (JWKS). Without a tenant claim, the subject is the tenant.
     """
 
     issuer: str
@@ -82,15 +76,7 @@ class Jwt(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of a tenant; None stands for no limit.
-
-    Attributes:
-        requests_per_s: requests per second, with bursts of one second.
-        bytes_per_s: bytes of requests per second, with bursts of one second.
-        connections: connections with open calls.
-        unfinished_jobs: submitted and streamed jobs that have not ended.
-        stored_bytes: bytes of uploads, and of the results of jobs over them.
-    """
+    """Limits of a tenant; None stands for no limit. Rates allow bursts of one second."""
 
     max_priority: Annotated[int, Meta(ge=0, le=MAX_PRIORITY)] = MAX_PRIORITY
     requests_per_s: Rate | None = None
@@ -107,7 +93,6 @@ class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers that may join, and what they may serve.
 
     Attributes:
-        engines: patterns of engines that they may serve.
         digests: digests that each of these engines, or of their versions ``NAME/N``, may have;
             engines that are not listed may have any.
         certificate: subject alternative name that the agent's certificate must have, in which
@@ -147,11 +132,9 @@ class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Content of the file.
+    """Content of the file. Without a grant, a client may do nothing.
 
-    Attributes:
-        grants: roles of clients; without a grant, a client may do nothing.
-        workers: workers that may join; None leaves the agents' port as it is without a table.
+    None as workers leaves the agents' port as it is without a table.
     """
 
     clients: tuple[Client, ...] = ()

@@ -24,14 +24,6 @@ class WatchedFiles(Generic[T]):
     """Content of files, which follows their changes.
 
     Files that are invalid after a change leave the previous content in force.
-
-    Args:
-        what: name of the content, for the log.
-        read: reads them; called from a thread after the first time.
-
-    Attributes:
-        content: the content in force.
-        rejected: number of changes that were not applied, because the files were invalid.
     """
 
     def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:

@@ -35,11 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class JoiningWorker(Struct, frozen=True, kw_only=True):
-    """A worker that registers, and the proof of its identity.
-
-    Attributes:
-        id: the id that it claims.
-    """
+    """A worker that registers, and the proof of its identity."""
 
     id: str
     worker_class: str
@@ -58,9 +54,6 @@ class WorkerRules:
     """The section ``[[workers]]`` of the access table, and the enrolled workers.
 
     Without the section from the start, every worker may join and serve all engines.
-
-    Args:
-        clock: current time in seconds since the epoch.
     """
 
     def __init__(
@@ -100,11 +93,7 @@ class WorkerRules:
     # --- joining ----------------------------------------------------------------------------
 
     async def admit(self, joining: JoiningWorker, token: str = "") -> bool:
-        """Check that a worker may join; enrol it if its token allows it.
-
-        Returns:
-            Whether it has been enrolled now.
-        """
+        """Check that a worker may join; return whether its token has enrolled it now."""
         with without_path(f"worker {joining.id} cannot join now"):
             if self.active:
                 await self.load()

@@ -28,10 +28,6 @@ def connection_limits(descriptors: int, *, native: bool = False) -> ConnectionLi
 
     Clients get half of what is not reserved. Each connection takes `PER_CONNECTION`, that of an
     agent one more for work.
-
-    Args:
-        descriptors: the number.
-        native: whether clients are served by a native server.
     """
     half = (descriptors - RESERVED) // 2
     return ConnectionLimits(

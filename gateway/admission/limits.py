@@ -8,14 +8,7 @@ from synergai.errors import Overloaded, Unavailable
 
 
 class Admission:
-    """Counts requests in flight and the bytes of their inputs.
-
-    Args:
-        max_bytes: most bytes of inputs at a time; a single request may exceed them.
-
-    Attributes:
-        open: whether new work is accepted.
-    """
+    """Counts requests in flight and the bytes of their inputs, which a single one may exceed."""
 
     def __init__(self, max_requests: int, max_bytes: int) -> None:
         self._max_requests = max_requests

@@ -31,9 +31,6 @@ class TenantQuotas:
 
     Without a table there are no quotas, and nothing is tracked. Tenants are forgotten while they
     use nothing.
-
-    Args:
-        max_tenants: tenants tracked at a time; further ones are refused.
     """
 
     def __init__(
@@ -65,8 +62,7 @@ class TenantQuotas:
     ) -> TenantUsage | None:
         """Count a request; return the usage on which to end it, or None if it has no limit.
 
-        Args:
-            charged: it has been counted before, and does not count towards the rates again.
+        One that was `charged` before does not count towards the rates again.
         """
         table = self._table
         if table is None:
@@ -96,11 +92,7 @@ class TenantQuotas:
         return usage
 
     def store(self, tenant: str, used: int, added: int = 0) -> None:
-        """Count the bytes that a tenant stores.
-
-        Args:
-            added: bytes to store in addition; 0 only counts.
-        """
+        """Count the bytes that a tenant stores, and those to store in addition."""
         usage = self._usage_of(tenant)
         if usage is not None:
             usage.store(used, added, self._clock.now())

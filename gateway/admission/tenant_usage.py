@@ -20,15 +20,7 @@ _REFUSAL_DELAY_S: Final = 0.25
 
 
 class TenantUsage:
-    """Usage of one tenant, and its quota.
-
-    Args:
-        tenant: its name; empty is the default tenant.
-
-    Attributes:
-        tenant: its name; empty is the default tenant.
-        connections: open calls by connection.
-    """
+    """Usage of one tenant, and its quota."""
 
     __slots__ = (
         "_bytes",
@@ -63,11 +55,7 @@ class TenantUsage:
         self._bytes = _bucket(self._bytes, quota.bytes_per_s, now)
 
     def start_request(self, size_bytes: int, now: float, *, charged: bool = False) -> None:
-        """Count a request.
-
-        Args:
-            charged: it has been counted before, and does not count towards the rates again.
-        """
+        """Count a request, towards the rates only if it was not charged before."""
         quota = self.quota
         self._check("requests_in_flight", self.in_flight, quota.requests_in_flight, now)
         if not charged:
@@ -128,12 +116,7 @@ class TenantUsage:
         self.jobs -= 1
 
     def store(self, used: int, added: int, now: float) -> None:
-        """Count stored bytes.
-
-        Args:
-            used: bytes that are stored.
-            added: bytes to store in addition; 0 only counts.
-        """
+        """Count stored bytes, and those to store in addition."""
         self.stored_bytes = used
         limit = self.quota.stored_bytes
         if added and limit is not None and used + added > limit:

@@ -9,9 +9,6 @@ class TokenBucket:
     The bucket fills at `rate` and holds what arrives in a second, but at least one token. Something
     that costs more than a full bucket passes when the bucket is full, and leaves a debt that has
     to be filled before anything else passes: it is late, but not refused for ever.
-
-    Args:
-        now: current time; the bucket is full.
     """
 
     __slots__ = ("_at", "_level", "_rate", "capacity")

@@ -21,16 +21,7 @@ REFUSALS: Final = (Unauthenticated, PermissionDenied, QuotaExceeded)
 class AuditedCall:
     """A call in progress.
 
-    Args:
-        name: full name of the gRPC method, or HTTP method and route.
-        peer: address of the connection's other end.
-
-    Attributes:
-        object: the engine, job or upload concerned, once it is known.
-        tenant: the tenant concerned, if it is not the caller's own.
-        worker: id of the worker that calls; empty if a client does.
-        credential: how the worker has proved its identity.
-        refused: whether a refusal has been recorded.
+    What it concerns is set once it is known; `worker` is empty if a client calls.
     """
 
     __slots__ = (

@@ -19,16 +19,9 @@ class Entry(Struct, frozen=True, kw_only=True):
     """One line of the log. Values never contain tensors, tokens or secrets, and are cut.
 
     Attributes:
-        caller: name of the caller, or id of the worker.
-        tenant: the tenant concerned; empty is the default one.
         credential: how the caller authenticated: ``token``, ``jwt``, ``certificate``, ``secret``
             or ``none``.
-        peer: address of the connection's other end.
-        call: full name of the gRPC method, or HTTP method and route.
-        object: the engine, job, upload or worker concerned.
         result: name of the gRPC status code.
-        reason: why it was refused; empty if it was not.
-        quota: name of the quota that refused it.
         refused: whether it was refused for want of permission or quota.
     """
 
@@ -52,11 +45,7 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 def to_line(entry: Entry, unix_time: float, count: int = 1) -> str:
-    """Return an entry as a line of JSON in ASCII, with its line break.
-
-    Args:
-        unix_time: when it happened; the last time if it happened often.
-    """
+    """Return an entry as a line of JSON in ASCII, with its line break."""
     at = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
     texts = {name: getattr(entry, name) for name in _TEXTS}
     content = {"time": at.replace("+00:00", "Z"), **texts, "count": count}

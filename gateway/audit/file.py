@@ -26,9 +26,6 @@ class AuditFile:
 
     It is opened again if another file, or none, is at its path, so that it can be rotated. Lines
     that cannot be written are dropped.
-
-    Args:
-        path: the file; created for its owner only.
     """
 
     def __init__(self, path: Path, *, max_queued: int = MAX_QUEUED) -> None:

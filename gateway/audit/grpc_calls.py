@@ -25,11 +25,7 @@ _JOBS: Final = "/synergai.v1.Jobs"
 
 
 class GrpcRecord:
-    """What the audit log has to say of a call: a change, or a refusal.
-
-    Args:
-        request: its request; an iterator if it is a stream.
-    """
+    """What the audit log has to say of a call: a change, or a refusal."""
 
     def __init__(self, call: AuditedCall, request: object) -> None:
         call.object = _object_of(request)

@@ -41,13 +41,7 @@ class _Burst:
 
 
 class AuditLog:
-    """Record of changes and refusals.
-
-    Args:
-        append: writes a line, without blocking.
-        clock: Unix time.
-        call_later: schedules a callback after a number of seconds; by default, on the running loop.
-    """
+    """Record of changes and refusals; `append` writes a line, without blocking."""
 
     def __init__(
         self,

@@ -73,7 +73,6 @@ class Dispatcher:
 
     Attributes:
         unloaded: engines that an operator has unloaded; none of them is preloaded.
-        preloads: what preloading cost.
     """
 
     def __init__(
@@ -115,11 +114,7 @@ class Dispatcher:
     def submit(
         self, job: Job, handler: JobHandler, *, ready: int, done: tuple[tuple[int, int], ...] = ()
     ) -> None:
-        """Schedule a job.
-
-        Args:
-            done: ranges ``[first, stop)`` of queries that are already recorded.
-        """
+        """Schedule a job."""
         self._handlers[job.id] = handler
         self._handle(JobArrived(job, ready, done))
 
@@ -165,19 +160,13 @@ class Dispatcher:
         return iter(self._workers.values())
 
     def unprofiled(self, worker: ConnectedWorker) -> list[EngineName]:
-        """Return the engines of a worker without a dictionary entry for its class.
-
-        A worker that is not in the fleet yet has none.
-        """
+        """Return the engines of a worker without a dictionary entry for its class."""
         if self._workers.get(worker.id) is not worker:
             return []
         return self._core.unprofiled(worker.id)
 
     def is_unprofiled(self, worker: ConnectedWorker, engine: EngineName) -> bool:
-        """Return whether an engine of a worker has no dictionary entry for its class.
-
-        False if the worker is not in the fleet yet.
-        """
+        """Return whether an engine of a worker has no dictionary entry for its class."""
         in_fleet = self._workers.get(worker.id) is worker
         return in_fleet and self._core.is_unprofiled(worker.id, engine)
 
@@ -268,10 +257,8 @@ class Dispatcher:
     ) -> None:
         """Pass an event to the core and execute its commands.
 
-        Args:
-            source: the worker that it happened to; the event is dropped unless this very worker,
-                and not another connection under its id, is in the fleet.
-            after_pending: whether to wait for all pending writes of the journal first.
+        It is dropped unless its `source`, and no other connection under that id, is in the fleet.
+        With `after_pending`, it waits for all pending writes of the journal first.
         """
         if source is not None and self._workers.get(source.id) is not source:
             return

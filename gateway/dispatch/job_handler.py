@@ -34,11 +34,8 @@ _log = logging.getLogger(__name__)
 class JobHandler(Protocol):
     """Owner of a job, called by the dispatcher on the event loop's thread.
 
-    Attributes:
-        durable: results count only once the journal has recorded them.
-        with_tensors: queries carry their tensors, and responses are wanted.
-        inputs_follow: they are sent after the assignment, by the handler itself.
-        answered: its client has been answered, so that nothing waits for the end of the job.
+    Results of a durable one count only once the journal has recorded them. If inputs follow, the
+    handler sends them itself. Nothing waits for the end of one that is answered.
     """
 
     durable: bool
@@ -66,19 +63,10 @@ class JobHandler(Protocol):
         now: float,
         /,
     ) -> None:
-        """Handle newly completed queries.
-
-        Args:
-            progress: their assignment, this report included.
-            responses: serialized responses of the new queries, if they carry tensors.
-        """
+        """Handle newly completed queries, and their serialised responses, if they carry tensors."""
 
     def on_ended(self, state: JobState, reason: str, fault: Fault, now: float, /) -> None:
-        """Handle the end of the job; the last call.
-
-        Args:
-            reason: explanation for users; empty on success.
-        """
+        """Handle the end of the job, with a reason for users; the last call."""
 
 
 def job_error(engine: EngineName, state: JobState, reason: str, fault: Fault) -> SynergaiError:

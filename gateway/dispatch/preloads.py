@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Cost:
-    """Cost of loads.
-
-    Attributes:
-        joules: energy of the machine in that time, as far as it has a power meter.
-    """
+    """Cost of loads, with the machine's energy as far as it has a power meter."""
 
     seconds: float = 0.0
     joules: float = 0.0
@@ -30,11 +26,7 @@ class Cost:
 
 
 class Preloads:
-    """Sessions that were loaded before they were needed.
-
-    Attributes:
-        waiting: those that no query has used yet, with their cost.
-    """
+    """Sessions that were loaded before they were needed, until a query uses them."""
 
     def __init__(self) -> None:
         self.loads = 0

@@ -189,12 +189,10 @@ def apply_progress(
     *,
     with_tensors: bool | None,
 ) -> int:
-    """Apply a report to an assignment's progress; return the number of newly completed queries.
+    """Apply a report to an assignment's progress; return how many queries are newly completed.
 
-    Args:
-        progress: the assignment's progress; unchanged if an error is raised.
-        with_tensors: whether responses are expected; None if the job has ended and they are
-            ignored.
+    The progress is unchanged if an error is raised. With None for `with_tensors`, the job has ended
+    and responses are ignored.
     """
     assignment = progress.assignment
     done, labelled, correct = report.done, report.labelled, report.correct

@@ -48,10 +48,8 @@ class Catalogue:
     each variant is compared on its own: a worker with another one serves the rest.
 
     Args:
-        on_established: called with each description that becomes established or gains a worker.
         suggests: whether the current caller may be told of an engine when it asks for an unknown
             one.
-        stored: returns the digests of the files that the store has of an engine; empty without any.
 
     Attributes:
         on_service_changed: called with each engine that becomes known, or whose workers change.
@@ -163,11 +161,7 @@ class Catalogue:
         raise self.not_found(name)
 
     async def wait_inspected(self, name: str, timeout_s: float | None = None) -> None:
-        """Wait until an engine is no longer pending; see `find_usable`.
-
-        Args:
-            name: name of the engine, known or not.
-        """
+        """Wait until an engine is no longer pending; see `find_usable`."""
         try:
             self.find_usable(name)
         except EnginePending:

@@ -118,11 +118,7 @@ def _shown(digest: str) -> str:
 class EngineConflict(NamedTuple):
     """An engine of a worker, or one variant of it, that is not used because it differs.
 
-    Attributes:
-        variant: the variant; empty for the whole engine.
-        digest: SHA-256 of the worker's file, in hexadecimal digits; empty if unknown.
-        in_service: that of the file in service; empty if there is none.
-        difference: how it differs, for people.
+    The variant is empty for the whole engine; an unknown digest is empty, too.
     """
 
     worker_id: WorkerId
@@ -134,11 +130,7 @@ class EngineConflict(NamedTuple):
 
 
 class EstablishedDescription(Struct, frozen=True, kw_only=True):
-    """A description that clients have relied on.
-
-    Attributes:
-        holders: workers that serve it, or did when they were last connected.
-    """
+    """A description that clients have relied on, and the workers that serve or served it."""
 
     description: Description
     holders: tuple[WorkerId, ...]

@@ -21,12 +21,7 @@ _MAX_COMPARED_LENGTH: Final = 100
 
 
 class KnownEngines:
-    """The known engines, in the order in which they became known.
-
-    Args:
-        suggests: whether the current caller may be told of an engine when it asks for an unknown
-            one.
-    """
+    """The known engines, in the order in which they became known."""
 
     def __init__(self, suggests: Callable[[str], bool] = lambda _: True) -> None:
         self._engines: dict[EngineName, None] = {}

@@ -26,15 +26,9 @@ _MAX_HOLDERS: Final = 256
 class EngineOffers:
     """The offers of one engine; `Catalogue` has the rule by which one is in service.
 
-    Args:
-        established: its description that was established in an earlier run; None without one.
-
     Attributes:
         by_worker: offer of each connected worker, those of the longest connected workers first.
-        description: the description in service; None if there is none.
-        established: whether a client has asked for the description.
         engine: the engine that clients see; None if no worker serves it.
-        conflicts: offers that differ from the description, and variants that do.
     """
 
     def __init__(self, name: EngineName, established: EstablishedDescription | None = None) -> None:
@@ -75,8 +69,7 @@ class EngineOffers:
     def resolve(self, stored: Collection[str]) -> dict[WorkerId, Engine]:
         """Choose the description in service; return the engine as each worker may serve it.
 
-        Args:
-            stored: digests of the files that the store has of this engine; empty if it has none.
+        The files that the store has take precedence.
         """
         usable = {each: engine for each, engine in self.by_worker.items() if not engine.fault}
         candidates = usable

@@ -23,8 +23,6 @@ class WorkerPower:
     """Power of a worker's machine, as reported by its agent.
 
     Attributes:
-        mode: current power mode; empty if there is none or it is unknown.
-        meter: name of the power meter; empty if there is none.
         joules: energy since the agent started; None if not measured.
         engines: energy since the worker joined, in joules, by engine.
     """

@@ -130,8 +130,7 @@ def _may_be_of(entry: ProfileEntry, engine: Engine) -> bool:
 def _digest(engine: Engine, variant: str) -> str | None:
     """Return the SHA-256 of the file of an engine or of one of its variants.
 
-    Returns:
-        The digest; empty if it is not known, None if a worker with `engine` lacks the variant.
+    Empty if it is not known, None if a worker with `engine` lacks the variant.
     """
     if engine.variants:
         return next((each.digest for each in engine.variants if each.name == variant), None)

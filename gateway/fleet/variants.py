@@ -50,9 +50,6 @@ class FleetVariants:
         """Check that a variant of an engine in service reaches a floor on some worker.
 
         Passes if no worker that has the engine is in the fleet yet.
-
-        Args:
-            variant: the only variant that may be used; empty for any.
         """
         if self._still_reaches(engine, floor, variant):
             return

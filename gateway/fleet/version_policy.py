@@ -28,11 +28,9 @@ _log = logging.getLogger(__name__)
 class VersionPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The policy of one engine.
 
-    Attributes:
-        base: the pinned version, or the old one of a rollout; empty for the highest usable one.
-        target: the new version of a rollout; empty without one.
-        share: share of the requests without a version that get the target, 0 to 1.
-        reason: why the gateway rolled back the last rollout; otherwise empty.
+    Requests without a version get `base`, the pinned one or the old one of a rollout; empty means
+    the highest usable one. A share of them, 0 to 1, gets `target`. The reason is why the last
+    rollout was rolled back.
     """
 
     base: str = ""
@@ -58,9 +56,6 @@ def draw(name: str, target: str, request_id: str) -> float:
     The same id of a request always gives the same number, so that growing the share only moves
     requests from the old version to the new one. Other targets give other numbers: it is not
     always the same requests that get a new version first. Without an id, the number is random.
-
-    Args:
-        request_id: id of the request; empty if it has none.
     """
     if not request_id:
         return random.random()

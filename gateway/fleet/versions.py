@@ -35,15 +35,11 @@ class Versions:
     Args:
         stored: returns the versions of an engine that are in the store; none by default. Call
             `on_stored_changed` whenever they may have changed.
-        check_floor: checks that a version, or one variant of it, reaches an accuracy, see
-            `FleetVariants.check_floor`; every floor passes by default.
 
     Attributes:
-        policies: policies of the engines that have one, by name; change them by `set_policy`.
         prepare: called with a version in service that has to be prepared; calls `set_prepared`
             once it is. Every version counts as prepared by default.
         on_unusable: called with a version that has a fault on every worker that has it.
-        hold: called with the name of an engine and a rollout that waits for an operator.
     """
 
     def __init__(
@@ -69,12 +65,8 @@ class Versions:
     def resolve(self, name: str, version: str = "", request_id: str = "") -> EngineName:
         """Return the version of an engine that a request or job gets.
 
-        It need not be in service; `Catalogue.find` tells.
-
-        Args:
-            name: name of the engine, without a version.
-            version: the version that the client asks for, and maybe a variant of it, such as
-                ``2.int8``; empty leaves the choice to the gateway.
+        It need not be in service; `Catalogue.find` tells. A client may ask for a version, and maybe
+        a variant of it, such as ``2.int8``; the gateway chooses otherwise.
         """
         if not version:
             default = self._defaults.get(name)
@@ -92,8 +84,7 @@ class Versions:
     def of_job(self, spec: JobSpec, key: str = "") -> JobSpec:
         """Return the specification of a job with the version that it gets; see `resolve`.
 
-        Args:
-            key: idempotency key, if it has one; stands for the id of a request.
+        An idempotency key stands for the id of a request.
         """
         engine = self.resolve(spec.engine, spec.version, key)
         if spec.variant and self.catalogue.serves(engine):

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 class RunAssignment(Struct, frozen=True):
-    """Order to run an assignment, with its serialized requests unless it draws on samples.
-
-    Attributes:
-        inputs_follow: its inputs follow in `SendInputs`.
-    """
+    """Order to run an assignment, with its serialized requests unless it draws on samples."""
 
     assignment: Assignment
     requests: Sequence[bytes]
@@ -42,11 +38,7 @@ class RunAssignment(Struct, frozen=True):
 
 
 class StopAssignment(Struct, frozen=True):
-    """Order to stop an assignment before its next query.
-
-    Attributes:
-        abort: also abort a query that runs.
-    """
+    """Order to stop an assignment before its next query, or to abort it."""
 
     assignment_id: AssignmentId
     abort: bool = False
@@ -56,7 +48,6 @@ class SendInputs(Struct, frozen=True):
     """Order with the next inputs of an assignment.
 
     Attributes:
-        inputs: serialised ``Input`` messages.
         suspects: queries among them that have to run alone, counted from the assignment's first.
     """
 
@@ -72,12 +63,8 @@ class CompletedQueries(Struct, frozen=True):
     """Queries of one assignment that a report has newly completed.
 
     Attributes:
-        engine: engine that computed them.
-        queries: number of queries.
         compute_s: seconds that they took inside the engine; each counts with its whole batch.
         batch: size of the batches that they were computed in.
-        at: when the report arrived, in monotonic seconds.
-        variant: the variant that computed them; empty if the engine has none.
     """
 
     engine: EngineName
@@ -96,12 +83,8 @@ class AssignmentProgress:
     job only once the journal has them, and lasts until then.
 
     Attributes:
-        dispatched_at: when it was sent, in monotonic seconds.
-        done: completed queries.
         labelled: completed queries with a known label.
         correct: labelled queries that were answered correctly.
-        compute_s: time that the completed queries took inside the engine.
-        batch: size of the batches that its queries were computed in.
         failed: why inputs failed, by query from the assignment's first, of the last report.
         input_bytes: bytes of the inputs that the worker has, of a job over its client's own data.
     """
@@ -127,35 +110,18 @@ class ConnectedWorker:
 
     Attributes:
         instance: id of the agent's process; empty from an agent that sends none.
-        local: whether the agent is in the gateway's process.
-        backends: backends that are installed; none of an agent that cannot fetch engines.
-        labels: names by which operators select it.
-        orders: send queue of the work stream; closed while there is none.
-        control: send queue of the control stream.
-        memory_limit_bytes: limit of the memory of all its engines; 0 if there is none.
-        memory_enforcement: how the agent enforces it.
-        engines_rss_bytes: resident memory of its engines.
-        power: power mode and power draw of the machine.
         unusable: sessions that it cannot run, and why, although it has engine and configuration.
         session_budget_bytes: memory for its sessions; 0 if its agent does not report it.
         session_bytes: memory of sessions that it had loaded when it registered.
-        pinned: sessions that it always keeps.
         engine_cores: CPU cores for its engines; 0 if it runs one thing at a time.
         offered: engines by name, as the agent describes them.
         engines: the same engines as this gateway treats them; those not to be used have a fault.
         forgotten: engines that an operator removed from both, until its agent describes them again.
         placed: engine versions of the store that are placed on it, as last reported.
         being_removed: engines that were placed on it until then, whose removal was asked for.
-        placements_sent: whether its agent has been told them.
         fetchable: digests of their manifests and files.
         fetches: calls in which its agent fetches them.
-        in_flight: assignments that were sent and have not ended.
-        free_since: when its last assignment ended.
-        last_seen_at: when its last message arrived.
-        queries_done: queries completed since it connected.
-        busy_s: time that its engines computed since it connected.
         run_s: time from dispatch to completion of completed assignments that had an estimate.
-        estimated_run_s: estimated time of the same assignments.
         estimate_error_s: sum of the absolute errors of these estimates.
     """
 

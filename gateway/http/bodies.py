@@ -31,12 +31,9 @@ _ENCODINGS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Bodies:
-    """Reads request bodies.
+    """Reads request bodies, within a limit for each and for all at a time.
 
-    Args:
-        max_bytes: largest body, compressed or not.
-        max_total_bytes: limit on the bytes of the bodies held at a time; a single one may exceed
-            it.
+    A single body may exceed the latter. Sizes are those after decompression.
     """
 
     def __init__(self, max_bytes: int, max_total_bytes: int) -> None:

@@ -46,14 +46,7 @@ class TooManyPipelined(Exception):
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """uvicorn's connection with these limits.
-
-    Args:
-        *args, **options: see `HttpToolsProtocol`.
-
-    Attributes:
-        waiting_since: when it was opened or its last response sent, in the event loop's time.
-    """
+    """uvicorn's connection with these limits."""
 
     _surplus = False
     _peer: Peer
@@ -83,12 +76,10 @@ class LimitedConnection(HttpToolsProtocol):
             self._wait_for_head()
 
     def _make_room(self) -> bool:
-        """Close the connection whose request has been incomplete for longest.
+        """Close the connection whose request has been incomplete for longest, if for long enough.
 
-        Of the clients, the one with the most such connections loses one.
-
-        Returns:
-            Whether there was one, for long enough.
+        Of the clients, the one with the most such connections loses one. Return whether there was
+        one.
         """
         before = self.loop.time() - YIELD_AFTER_S
         others = [each for each in self.connections if isinstance(each, LimitedConnection)]

@@ -26,16 +26,7 @@ def monitoring_routes(
     store_fault: Callable[[], str],
     conflicts: Callable[[], Iterable[str]],
 ) -> Sequence[BaseRoute]:
-    """Return the routes.
-
-    Args:
-        metrics: returns the metrics in Prometheus' text format.
-        ready: returns whether the gateway accepts requests, for ``/healthz``.
-        accepts_jobs: returns whether there is room to record new jobs.
-        store_fault: returns why the store of engines cannot be used; empty if it can.
-        conflicts: returns how each engine or variant differs that a worker does not use for this
-            reason.
-    """
+    """Return the routes of the metrics, the health and the conflicts of engines."""
 
     async def render(_request: Request) -> Response:
         return Response(await metrics(), headers={"content-type": CONTENT_TYPE_LATEST})

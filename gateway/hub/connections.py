@@ -33,7 +33,6 @@ class AgentConnection:
     """An agent's connection: its control stream, and its work stream if it has one.
 
     Attributes:
-        worker: the registered worker; None before registration.
         joining: identity that it was admitted with; None for an agent of this process.
         id: secret that the agent's work stream must present (``session`` in the protocol).
     """

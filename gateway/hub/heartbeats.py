@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class HeartbeatMonitor:
-    """Periodic check of when each worker was last seen.
-
-    Attributes:
-        interval_s: time between two checks.
-        timeout_s: time without a message after which a worker is lost.
-    """
+    """Periodic check of when each worker was last seen."""
 
     def __init__(self, heartbeat_s: float, now: float) -> None:
         self.interval_s = heartbeat_s / 2

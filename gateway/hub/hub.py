@@ -70,16 +70,7 @@ REGISTER_WITHIN_S: Final = 10.0
 
 
 class Hub:
-    """Servicer of ``synergai.v1.Hub``.
-
-    Args:
-        profiles: receives their engines, whose profiles depend on the model files.
-        on_new_engines: called with the names of engines that agents register.
-        on_forgotten_engines: called with names of engines that are too many to remember.
-
-    Attributes:
-        work_port: port of the work sockets, announced to agents; 0 if there is none.
-    """
+    """Servicer of ``synergai.v1.Hub``."""
 
     def __init__(
         self,

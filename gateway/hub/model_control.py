@@ -45,7 +45,6 @@ class _Load:
     """An engine being loaded; continues even if all callers have timed out.
 
     Attributes:
-        pending: workers that have not answered yet.
         done: result is set once a worker is ready, an error once none can be; the result is itself
             a future, done once the journal has recorded that the engine is in service.
     """
@@ -57,11 +56,7 @@ class _Load:
 
 
 class ModelControl:
-    """Loader and unloader of engines.
-
-    Args:
-        dictionary: throughput per configuration, to pick the fastest.
-    """
+    """Loader and unloader of engines."""
 
     def __init__(
         self,

@@ -25,14 +25,7 @@ _configuration = lru_cache(maxsize=1024)(configuration_to_proto)
 
 
 def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterator[Orders]:
-    """Convert orders into as few messages as the size limit allows.
-
-    Args:
-        limit_bytes: approximate size of a message; a single larger order is sent alone.
-
-    Yields:
-        The messages, in order.
-    """
+    """Convert orders into messages of about `limit_bytes`; a single larger order is sent alone."""
     assignments: list[tuple[hub_pb2.Assignment, Sequence[Buffer]]] = []
     stops: list[int] = []
     aborts: list[int] = []

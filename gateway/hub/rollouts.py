@@ -32,12 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rollouts:
-    """Changes which versions requests without a version get.
-
-    Args:
-        load: loads an engine; returns when the first worker is ready.
-        write: writes the policies, durably.
-    """
+    """Changes which versions requests without a version get."""
 
     def __init__(
         self,
@@ -66,12 +61,9 @@ class Rollouts:
     # --- changes --------------------------------------------------------------------------------
 
     async def start(self, name: str, version: str, share: float) -> None:
-        """Give a version a share of the requests, or change its share.
+        """Give a version a share of the requests, 0 to 1, or change its share.
 
         Returns once a worker has loaded it. If the call is cancelled, the rollout continues.
-
-        Args:
-            share: share of the requests, 0 to 1.
         """
         async with self._changing:
             await self._apply(name, self._begun(name, version, share))

@@ -30,11 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class TlsListener:
-    """Accepts TLS connections, whose handshakes end when their protocols are closed.
-
-    Args:
-        make: factory of the protocols, called when a connection is accepted.
-    """
+    """Accepts TLS connections, whose handshakes end when their protocols are closed."""
 
     def __init__(
         self, make: Callable[[], WorkSocket], tls: ssl.SSLContext, handshake_timeout_s: float

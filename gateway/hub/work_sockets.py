@@ -30,9 +30,8 @@ below 1024, the usual limit of file descriptors.
 class WorkSocketServer:
     """Server that accepts work sockets.
 
-    Args:
-        on_authenticated: called with the connection id a socket presented and the socket, to
-            take it over. Raising a `SynergaiError` closes the socket.
+    `on_authenticated` takes over a socket with the connection id that it presented. If it raises a
+    `SynergaiError`, the socket is closed.
     """
 
     def __init__(

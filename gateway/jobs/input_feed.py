@@ -48,11 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobData(NamedTuple):
-    """The files of a job over an upload.
-
-    Attributes:
-        results: the same, as results.
-    """
+    """The files of a job over an upload."""
 
     inputs: OpenLog
     results_log: OpenLog
@@ -64,9 +60,7 @@ class _AssignedInputs:
     """The inputs of one assignment.
 
     Attributes:
-        worker: the worker that runs it.
         held: cost of each input whose result is not recorded yet, in order.
-        task: sends the inputs.
     """
 
     worker: ConnectedWorker
@@ -111,11 +105,7 @@ class _AssignedInputs:
 
 
 class InputFeed:
-    """Sends the inputs of a job to the workers that run its assignments.
-
-    Args:
-        on_results: called with the numbers of responses and of failed inputs that were recorded.
-    """
+    """Sends the inputs of a job to the workers that run its assignments."""
 
     def __init__(
         self,

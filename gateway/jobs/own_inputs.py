@@ -34,13 +34,10 @@ class OwnInputs:
         self.failed = 0
 
     async def prepare(self, tenant: str, record: JobRecord) -> tuple[JobRecord, JobData]:
-        """Open the upload of a new job, to which nothing can be added then.
+        """Open the upload of a new job; return its record with the number of inputs, and its files.
 
-        Args:
-            tenant: the caller's tenant. An upload of it becomes the job's tenant's.
-
-        Returns:
-            The record with the number of inputs, and the files.
+        Nothing can be added to it then. An upload of the caller's tenant becomes the job's
+        tenant's.
         """
         try:
             return await self._prepare(tenant, record)

@@ -27,11 +27,7 @@ _WAITING: Final = frozenset({Phase.PAUSED, Phase.UNRECORDED})
 
 
 class Pauses:
-    """The paused jobs.
-
-    Args:
-        jobs: all unfinished jobs.
-    """
+    """The paused jobs."""
 
     def __init__(
         self, store: Journal, dispatcher: Dispatcher, jobs: Mapping[JobId, SubmittedJob]

@@ -30,11 +30,7 @@ A job that runs beside requests for hours has thousands of executions. A status 
 
 
 class ProgressRate:
-    """Spacing of the updates to a watcher, which grows with their size and number of watchers.
-
-    Args:
-        max_per_s: updates per second to all watchers together.
-    """
+    """Spacing of the updates to a watcher, which grows with their size and number of watchers."""
 
     def __init__(
         self, min_interval_s: float = MIN_INTERVAL_S, max_per_s: float = MAX_PER_S

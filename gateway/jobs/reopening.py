@@ -38,11 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reopening:
-    """Tries again to open the files of jobs.
-
-    Args:
-        on_opened: called with a job and its files, to run it.
-    """
+    """Tries again to open the files of jobs, to run them."""
 
     def __init__(
         self,

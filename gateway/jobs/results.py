@@ -44,9 +44,7 @@ class JobResults:
         """Yield the results of a job in the order in which they were stored.
 
         Only durable results are shown, and these never change. Nothing is read ahead of the client.
-
-        Args:
-            caller: who asks; checked again for each batch.
+        The caller is checked again for each batch.
         """
         status = await self._jobs.get(caller, job_id)
         if not status.spec.upload_id:

@@ -29,7 +29,6 @@ class Retention:
     """Deletes data whose retention time is over.
 
     Args:
-        now: returns Unix time.
         uploads_kept_s: time after its last change for which an unused upload is kept.
         results_kept_s: time after a job's end for which its inputs and results are kept.
         budget_bytes: size of all data above which the data of ended jobs is deleted earlier,

@@ -184,11 +184,7 @@ class StreamedJob:
 
 
 class StreamedJobs:
-    """Runner of streamed jobs.
-
-    Args:
-        window_bytes: maximum bytes of inputs held per job.
-    """
+    """Runner of streamed jobs, each with at most `window_bytes` of inputs."""
 
     def __init__(
         self,
@@ -219,15 +215,10 @@ class StreamedJobs:
         queries: AsyncIterator[Query],
         on_disconnected: Callable[[SynergaiError], object] = lambda _: None,
     ) -> AsyncGenerator[Answer, None]:
-        """Run a job; closing the generator cancels it.
+        """Run a job; yield its initial status, results in any order, and the final status.
 
-        Args:
-            caller: who runs it; checked again for each query.
-            spec: specification of the job; without a tenant, it is the caller's.
-            on_disconnected: called if the answers end early, because they are read too slowly.
-
-        Yields:
-            The initial status, results in any order, and the final status.
+        Closing the generator cancels it. The caller is checked again for each query.
+        `on_disconnected` is called if the answers end early, because they are read too slowly.
         """
         spec = in_tenant(caller, spec)
         caller.check_priority(spec.priority)

@@ -55,12 +55,7 @@ _ENDED: Final = frozenset(state for state in JobState if state.ended)
 
 
 class SubmittedJobs:
-    """Service for submitting, querying, watching and cancelling jobs.
-
-    Attributes:
-        pauses: the jobs that wait until the journal can be written.
-        progress_rate: spaces updates to the clients that wait for jobs.
-    """
+    """Service for submitting, querying, watching and cancelling jobs."""
 
     def __init__(
         self,
@@ -134,11 +129,8 @@ class SubmittedJobs:
     ) -> JobStatus:
         """Accept a job; return once the journal has recorded it.
 
-        Args:
-            spec: specification of the job; without a tenant, it is the caller's, and without a
-                version of the engine, the gateway chooses one, which the job keeps.
-            key: idempotency key; submitting the same specification again under it returns the
-                same job.
+        Without a tenant it is the caller's, and the job keeps the version of the engine that the
+        gateway chooses. The same specification under the same idempotency key returns the same job.
         """
         if len(key) > _MAX_KEY or not key.isprintable():
             raise InvalidInput(
@@ -178,11 +170,7 @@ class SubmittedJobs:
     async def list(
         self, caller: Caller, states: Collection[JobState], limit: int
     ) -> list[JobStatus]:
-        """Return the jobs that a caller may see, newest first.
-
-        Args:
-            limit: maximum number of jobs, at most `MAX_LISTED`.
-        """
+        """Return the jobs that a caller may see, newest first, at most `MAX_LISTED`."""
         limit = min(limit, MAX_LISTED)
         wanted = frozenset(states) or frozenset(JobState)
         found = []

@@ -134,12 +134,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 class SubmittedJob:
     """An unfinished submitted job. Its status shows only what the journal has recorded.
 
-    Args:
-        on_phase: called with the job whenever its phase has changed.
-
     Attributes:
-        phase: what happens to it.
-        feed: its inputs, once it runs over an upload; None for a job on samples.
         ending: done once its end is recorded, or could not be; None before its end.
     """
 

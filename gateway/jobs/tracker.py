@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 
 
 class JobTracker:
-    """Live record of an unfinished job.
-
-    Args:
-        expected: returns when the job is expected to complete, in monotonic seconds, if known.
-        errors: of earlier estimates; None for a job whose client sets the pace.
-
-    Attributes:
-        queries_s: part of the estimate that its queries take; None without an estimate.
-    """
+    """Live record of an unfinished job, with its estimates if the client does not set the pace."""
 
     def __init__(
         self,
@@ -152,13 +144,7 @@ class JobTracker:
     async def next_change(
         self, changed: asyncio.Event, state: JobState, progress_at: float
     ) -> None:
-        """Wait for a change that is not seen yet.
-
-        Args:
-            changed: of `watching`.
-            state: last state seen; another one ends the wait at once.
-            progress_at: time of the event loop until which other changes wait.
-        """
+        """Wait for a change of state, or from `progress_at`, in the loop's time, for any other."""
         await changed.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(progress_at):

@@ -62,11 +62,7 @@ _INPUTS: Final = UploadRequest.INPUTS_FIELD_NUMBER
 
 
 class Receipt(NamedTuple):
-    """What is stored of an upload.
-
-    Attributes:
-        digest: their digest; None if they were deleted after their job.
-    """
+    """What is stored of an upload; its digest is None if it was deleted after its job."""
 
     stored: int
     digest: int | None
@@ -98,14 +94,10 @@ class InputUploads:
     """The uploads of all tenants.
 
     Args:
-        budget_bytes: limit on all uploads and results; None for none.
         memory_bytes: limit on the memory of open uploads. It is not that of requests: uploads
             whose clients send slowly, or nothing, must not keep requests from being accepted.
         idle_s: time without a message after which an upload is ended.
         first_s: time without the first message after which a call is ended.
-
-    Attributes:
-        stored_bytes: bytes stored since the start.
     """
 
     def __init__(
@@ -134,11 +126,9 @@ class InputUploads:
     async def upload(
         self, tenant: str, messages: AsyncIterator[bytes], check_caller: Callable[[], None]
     ) -> AsyncGenerator[Receipt, None]:
-        """Store the inputs of a stream; yield what is stored whenever it is durable.
+        """Store serialised ``UploadRequest``s; yield what is stored whenever it is durable.
 
-        Args:
-            messages: serialised ``UploadRequest`` messages.
-            check_caller: raises if the caller may no longer upload.
+        `check_caller` raises if the caller may no longer upload.
         """
         opening = await self._first(messages)
         if opening is None:

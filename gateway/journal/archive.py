@@ -52,13 +52,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """State of a journal.
-
-    Attributes:
-        path: its database, or that of its copy.
-        copy_of: the database that it is a copy of; None if it is no copy.
-        fault: what is wrong; empty if nothing is.
-    """
+    """State of a journal, or of a copy of one; the fault is empty if nothing is wrong."""
 
     path: Path
     running: bool

@@ -22,11 +22,7 @@ class JournalDamaged(JournalBroken):
 
 
 class StoreFull(Overloaded):
-    """The disk is full, so that nothing can be recorded; it may have room again later.
-
-    Args:
-        directory: the state directory; clients are not told its path.
-    """
+    """The disk is full, so that nothing can be recorded; it may have room again later."""
 
     def __init__(self, directory: object = "the gateway's state directory") -> None:
         super().__init__(

@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedExecution(Execution):
-    """An execution with its labels; `seconds` run from when the worker was free for it.
-
-    Attributes:
-        labelled: number of queries with a known label.
-        correct: number of these that were answered correctly.
-        failures: number of queries whose input failed.
-    """
+    """An execution with its labels; `seconds` run from when the worker was free for it."""
 
     labelled: int = 0
     correct: int = 0
@@ -58,9 +52,6 @@ class Executions:
     """Recorded executions of one job; adjacent ranges of a worker and configuration are merged.
 
     Streamed jobs are dispatched query by query, and would otherwise have as many executions.
-
-    Attributes:
-        failures: number of these whose input failed.
     """
 
     def __init__(self, earlier: Iterable[RecordedExecution] = ()) -> None:

@@ -21,10 +21,8 @@ class JobRecord:
     """Facts recorded of a job. Instants are Unix times.
 
     Attributes:
-        estimated_s: seconds from the first dispatch to completion, as estimated then.
         estimated_low_s, estimated_high_s: interval that holds 90 % of actual times; see
             `EstimateErrors`.
-        executions: recorded queries per assignment or worker; the ranges do not overlap.
     """
 
     id: JobId
@@ -56,12 +54,7 @@ class JobRecord:
         return self.finished_at - self.dispatched_at
 
     def status(self, now: float, *, completes_at: float | None = None) -> JobStatus:
-        """Return the status as of `now`, or of the end if the job has ended.
-
-        Args:
-            now: Unix time.
-            completes_at: Unix time at which the job is expected to complete, if known.
-        """
+        """Return the status as of `now`, or of the end if the job has ended."""
         until = now if self.finished_at is None else self.finished_at
         dispatched_at = until if self.dispatched_at is None else self.dispatched_at
         finished_at = (

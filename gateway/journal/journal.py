@@ -73,13 +73,9 @@ class _QueuedOperation(NamedTuple):
 
 
 class Journal:
-    """Durable record of jobs in a state directory.
+    """Durable record of jobs in a state directory, locked by one gateway at a time.
 
-    Args:
-        directory: state directory, created if missing; locked by one gateway at a time.
-
-    Attributes:
-        broken: done once the journal can no longer be written, with the cause.
+    `broken` is done once the journal can no longer be written, with the cause.
     """
 
     def __init__(
@@ -125,12 +121,8 @@ class Journal:
     ) -> asyncio.Future[JobId]:
         """Record a new job; return its id, or that of the earlier job with the same key.
 
-        Args:
-            asked: the specification before the gateway chose what it leaves open, which jobs under
-                the same key have to repeat; that of the record by default.
-
-        Raises (the future):
-            IdempotencyConflict: the key was used for another specification.
+        Jobs under the same key have to repeat what was asked for, before the gateway chose the
+        rest.
         """
         return self._enqueue_write(
             partial(operations.accept, record=record, key=key, asked=asked, terms=terms)
@@ -139,11 +131,7 @@ class Journal:
     def find_accepted(
         self, spec: JobSpec, key: str, terms: SubmissionTerms = NO_TERMS
     ) -> asyncio.Future[JobId | None]:
-        """Return the id of the job accepted under a key, if any.
-
-        Raises (the future):
-            IdempotencyConflict: the key was used for another specification.
-        """
+        """Return the id of the job accepted under a key, if any; see `accept`."""
         return self._enqueue(partial(operations.find_accepted, spec=spec, key=key, terms=terms))
 
     def record_dispatch(self, record: JobRecord) -> asyncio.Future[None]:
@@ -155,9 +143,8 @@ class Journal:
     ) -> asyncio.Future[None]:
         """Record the completed queries of an assignment; `execution` covers it from its start.
 
-        Raises (the future):
-            InternalError: a query is already recorded under another assignment or beyond the
-                job's range, or the job has ended. Nothing is changed then.
+        Nothing is changed if a query is already recorded under another assignment or beyond the
+        job's range, or if the job has ended.
         """
         return self._enqueue_write(
             partial(
@@ -180,9 +167,6 @@ class Journal:
 
         Results of many operations share a sync as well. After a crash between the two, the queries
         run again, and the sink leaves their second results out.
-
-        Raises (the future):
-            InternalError: see `record_execution`.
         """
 
         def record(connection: apsw.Connection) -> RecordedExecution:
@@ -270,11 +254,7 @@ class Journal:
         limit: int,
         wanted: Callable[[str, str], bool] = lambda _engine, _tenant: True,
     ) -> asyncio.Future[list[JobRecord]]:
-        """Return the newest jobs that ended in one of `states`, newest first.
-
-        Args:
-            wanted: whether to include jobs of an engine and tenant; called from another thread.
-        """
+        """Return the newest jobs that ended in one of `states`; another thread calls `wanted`."""
         return self._enqueue(
             partial(operations.ended_jobs, states=tuple(states), limit=limit, wanted=wanted)
         )

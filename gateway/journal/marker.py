@@ -30,11 +30,7 @@ _RESTORING: Final = "restoring"
 
 
 class Mark(NamedTuple):
-    """What the database contains at least.
-
-    Attributes:
-        restoring: whether a restore has begun, which has not been completed.
-    """
+    """What the database contains at least, and whether a restore has begun but not ended."""
 
     epoch: int = 0
     commits: int = 0
@@ -65,11 +61,7 @@ def write_marker(path: Path, mark: Mark) -> None:
 
 
 class Marker:
-    """Marker of an open journal.
-
-    Args:
-        mark: the first mark, written durably.
-    """
+    """Marker of an open journal."""
 
     def __init__(self, path: Path, mark: Mark) -> None:
         self._path = path

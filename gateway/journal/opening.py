@@ -45,11 +45,7 @@ class OpenedJournal(NamedTuple):
 
 
 def open_journal(directory: Path, clock: Clock, stack: ExitStack) -> OpenedJournal:
-    """Open the journal in a locked state directory; create it if there is none.
-
-    Args:
-        stack: closes the journal.
-    """
+    """Open the journal in a locked state directory; create it if there is none."""
     path = directory / DATABASE
     connection = None
     with ExitStack() as opened:
@@ -109,12 +105,7 @@ def check_files(directory: Path) -> Mark | None:
 def check_content(
     connection: apsw.Connection, path: Path, mark: Mark | None, *, thorough: bool = False
 ) -> None:
-    """Check the content of a database against the mark and its checksums.
-
-    Args:
-        path: its file, for messages.
-        mark: what it contains at least; None if there is no marker.
-    """
+    """Check the content of a database against its checksums and the mark, if there is one."""
     try:
         version = schema.read_version(connection)
         commits = schema.read_counters(connection).commits if version else 0

@@ -29,11 +29,7 @@ class Space(Enum):
 
 
 class Reserve:
-    """File that occupies the reserved space.
-
-    Args:
-        path: the file; one that is left from an earlier process is taken over.
-    """
+    """File that occupies the reserved space; one of an earlier process is taken over."""
 
     def __init__(self, path: Path, size_bytes: int = RESERVE_BYTES) -> None:
         self._path = path

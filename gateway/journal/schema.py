@@ -172,12 +172,9 @@ def count_commit(connection: apsw.Connection, commits: int, now: ClockReading) -
 
 
 def follow_clock(connection: apsw.Connection, now: ClockReading) -> float:
-    """Move the instants of unfinished jobs by what the clock was changed since the last commit.
+    """Move the instants of unfinished jobs by how the clock was changed; return these seconds.
 
     Their deadlines then are as far away as they would be if the clock had not been changed.
-
-    Returns:
-        The seconds by which the clock was changed.
     """
     [row] = connection.execute("SELECT boot_id, since_boot, unix FROM gateway")
     last = ClockReading(*row)

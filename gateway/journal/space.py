@@ -15,9 +15,6 @@ def is_disk_full(error: Exception, connection: apsw.Connection | None = None) ->
     """Return whether an operation failed for lack of space, and can be repeated later.
 
     A failed sync never can, for any cause: the kernel may have dropped unwritten data.
-
-    Args:
-        connection: the database, which has had no other error since.
     """
     if isinstance(error, OSError):
         return is_out_of_space(error)

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 class Buckets:
-    """Upper bounds of a histogram's buckets, in seconds.
-
-    Attributes:
-        labels: the bounds as label values, with infinity.
-    """
+    """Upper bounds of a histogram's buckets, in seconds, and their label values with infinity."""
 
     __slots__ = ("bounds", "labels")
 
@@ -101,10 +97,8 @@ class EngineStatistics:
     """Statistics of one engine.
 
     Attributes:
-        success: successful requests, from arrival to result.
         queue: their time in the queue.
         transfer: their time between dispatch and result, less compute time.
-        fail: requests that failed because of the engine, the worker or their input.
         compute: queries of requests and jobs in the engine; each query of a batch counts with the
             time of the whole batch.
         batches: the queries among them that ran in batches, by batch size.
@@ -171,12 +165,7 @@ class EngineStatistics:
 
 
 class WorkMetrics:
-    """Metrics of an engine's requests, or of its jobs.
-
-    Attributes:
-        queue: time from arrival to the first dispatch.
-        run: time from the first dispatch to completion.
-    """
+    """Metrics of an engine's requests, or of its jobs."""
 
     __slots__ = ("estimated_run", "excess", "outcomes", "queue", "run", "violations")
 
@@ -205,11 +194,7 @@ class WorkMetrics:
 
 
 class VariantMetrics:
-    """Metrics of one variant of an engine.
-
-    Attributes:
-        statistics: figures for the protocol's ModelStatistics.
-    """
+    """Metrics of one variant of an engine."""
 
     __slots__ = ("queries", "statistics")
 
@@ -230,10 +215,7 @@ class EngineMetrics:
 
     Attributes:
         labelled: queries of ended jobs with a known label.
-        statistics: figures for the protocol's ModelStatistics.
-        variants: metrics of its variants by name; empty if it has none.
         accuracy: sum of the accuracies of the variants that answered requests in time.
-        floor_violations: number of requests answered by a variant below their floor.
     """
 
     __slots__ = (
@@ -285,11 +267,7 @@ class EngineMetrics:
 
 
 class TenantLabels:
-    """Labels of a bounded number of tenants.
-
-    Args:
-        limit: number of tenants with labels of their own, the first ones seen.
-    """
+    """Labels of a bounded number of tenants, the first ones seen."""
 
     def __init__(self, limit: int = MAX_TENANTS) -> None:
         self._limit = limit
@@ -313,14 +291,7 @@ class TenantState(NamedTuple):
 
 
 class TenantCounts:
-    """Requests and jobs per tenant.
-
-    Args:
-        limit: number of tenants with series of their own, the first ones seen.
-
-    Attributes:
-        by_label: the counts by the tenant's label.
-    """
+    """Requests and jobs per tenant, by its label."""
 
     def __init__(self, limit: int = MAX_TENANTS) -> None:
         self._labels = TenantLabels(limit)

@@ -31,9 +31,8 @@ PREFIX: Final = "synergai_"
 class Family(NamedTuple):
     """A metric family.
 
-    Attributes:
-        new: returns the library's family of this kind, without series.
-        read: returns the label values and the value of each series; called on the event loop.
+    `new` returns the library's family of this kind, `read` the label values and value of each
+    series.
     """
 
     new: Callable[..., Any]

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """The gateway's metrics, in their own registry.
-
-    Attributes:
-        refused_agents: number of agents whose connection was closed for an invalid message.
-        stale_reports: number of ignored reports on assignments that were not in flight.
-    """
+    """The gateway's metrics, in their own registry."""
 
     def __init__(self) -> None:
         # Otherwise every counter adds a `_created` series.

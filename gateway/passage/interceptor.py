@@ -40,7 +40,6 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
     Args:
         certificates: whether the port requires client certificates, which are known only once a
             call has begun.
-        native: whether it is for a native server, which has read the request of a unary call.
     """
 
     def __init__(

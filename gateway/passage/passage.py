@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class Passage:
     """The way of each call to its handler: `audit`, `admit`, `count`, in this order.
 
-    Args:
-        authenticator: finds the callers; None lets everyone do everything.
+    Without an authenticator, everyone may do everything.
     """
 
     def __init__(
@@ -40,12 +39,7 @@ class Passage:
         return self._authenticator is not None or self._log is not None
 
     def audit(self, name: str, peer: str) -> AuditedCall | None:
-        """Return the current task's call for the audit log; None without one.
-
-        Args:
-            name: full name of the gRPC method, or HTTP method and route.
-            peer: address of the connection's other end.
-        """
+        """Return the current task's call for the audit log; None without one."""
         if self._log is None:
             return None
         call = AuditedCall(self._log, name, peer)
@@ -58,12 +52,7 @@ class Passage:
         authorization: Sequence[str],
         certificate: PeerCertificate | None,
     ) -> None:
-        """Authenticate the caller, bind it to the current task and check that it may make the call.
-
-        Args:
-            permission: the permission that the call needs; None refuses it.
-            authorization: all values of the header or metadata ``authorization``.
-        """
+        """Authenticate the caller, bind it to the current task and check that it may call."""
         if self._authenticator is not None:
             caller = await self._authenticator.authenticate(authorization, certificate)
             bind_caller(caller)  # first: the audit log of a refusal has the caller
@@ -72,11 +61,7 @@ class Passage:
     def count(
         self, permission: Permission | None, peer: str, *, stream: bool = False
     ) -> AbstractContextManager[None]:
-        """Return a context in which the call of the bound caller counts, unless it is public.
-
-        Raises (on entering):
-            QuotaExceeded, Overloaded: there is no room for it.
-        """
+        """Return a context in which the call of the bound caller counts, unless it is public."""
         if self._authenticator is None or (permission is not None and permission.public):
             return nullcontext()
         return self._quotas.call(current_caller().tenant, peer, stream=stream)

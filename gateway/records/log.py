@@ -61,11 +61,7 @@ class Record(NamedTuple):
 
 
 class RecordLog:
-    """A log in its own directory.
-
-    Attributes:
-        bytes: size of all records with their headers.
-    """
+    """A log in its own directory."""
 
     def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.directory = directory
@@ -192,9 +188,7 @@ class RecordLog:
     def read(self, first: int, count: int, limit_bytes: int) -> list[bytes]:
         """Return the payloads of durable records of one segment, from number `first` on.
 
-        Args:
-            first: number of the first record.
-            limit_bytes: limit on their size together; a single larger record is read alone.
+        `limit_bytes` limits their size together; a single larger record is read alone.
         """
         stop = min(first + count, self._durable)
         if first >= stop:

@@ -23,12 +23,7 @@ _RESPONSE: Final = JobResult.RESPONSE_FIELD_NUMBER
 
 
 class InputResult(Struct, frozen=True):
-    """Outcome of one input.
-
-    Attributes:
-        response: the serialised ``ModelInferResponse``; empty if it failed.
-        error: why it failed; empty if it did not.
-    """
+    """Outcome of one input: a serialised ``ModelInferResponse``, or why it failed."""
 
     index: int
     name: str

@@ -26,12 +26,7 @@ _KINDS: Final[tuple[Kind, ...]] = ("uploads", "results")
 
 
 class DataKey(NamedTuple):
-    """Name of a log.
-
-    Attributes:
-        kind: what its records are.
-        name: id of the upload, or of the job. A valid name, so that it is safe in paths.
-    """
+    """Name of a log: that of its upload or job, which is safe in paths."""
 
     tenant: str
     kind: Kind
@@ -39,11 +34,7 @@ class DataKey(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A log in the store.
-
-    Attributes:
-        bytes: its size.
-    """
+    """A log in the store."""
 
     bytes: int
     used_at: float
@@ -53,7 +44,6 @@ class OpenLog:
     """A log that is in use. One thread at a time writes it, with the lock held.
 
     Attributes:
-        users: number of users, without whom it is closed.
         takers: number of jobs that use the upload, or are about to; nothing can be added then.
         user: id of the job that used the upload, if known; nothing can be added then, either.
     """
@@ -81,11 +71,7 @@ class _KeyLock(asyncio.Lock):
 
 
 class DataStore:
-    """Owner of the logs.
-
-    Args:
-        clock: returns Unix time.
-    """
+    """Owner of the logs."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         self._directory = directory

@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class HeldRequest:
-    """A held request, as its server sees it.
-
-    Attributes:
-        result: task that waits and then runs the request.
-    """
+    """A held request, as its server sees it."""
 
     def __init__(self, run: Coroutine[Any, Any, Buffer]) -> None:
         self.result: asyncio.Future[Buffer] = asyncio.create_task(run)

@@ -52,13 +52,8 @@ class Request:
     """A request in flight; the dispatcher's handler of its job.
 
     Attributes:
-        data: the serialised ``ModelInferRequest``.
-        dispatched_at: time of the first dispatch; None before it.
-        estimate_s: estimated seconds from the last dispatch to completion.
-        accuracy: accuracy of the variant that has answered; 0 if its engine has none.
         answered: its response has been handed over; how the job ends does not change that.
         result: the serialised ``ModelInferResponse``, or the error for the client.
-        usage: its tenant's usage, on which it is counted; None if its tenant has no limits.
     """
 
     __slots__ = (
@@ -180,12 +175,7 @@ class Request:
 
 
 class Inference:
-    """Runs inference requests as jobs of one query.
-
-    Attributes:
-        loop: the event loop that completes their results.
-        variants: how accurate variants are.
-    """
+    """Runs inference requests as jobs of one query."""
 
     def __init__(
         self,
@@ -218,11 +208,9 @@ class Inference:
         *,
         charged: bool = False,
     ) -> Request:
-        """Accept and enqueue a request.
+        """Accept and enqueue a request, of `tenant` if its parameters name none.
 
-        Args:
-            tenant: the tenant, if the request's parameters name none.
-            charged: it has been counted towards its tenant's rates before.
+        One that was `charged` has been counted towards its tenant's rates before.
         """
         self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data

@@ -35,9 +35,6 @@ class RequestOptions(Struct, frozen=True, kw_only=True):
 
     Attributes:
         priority: 0 (default) to 9 (most urgent).
-        timeout_s: seconds within which it must complete; None for no limit.
-        tenant: its tenant; empty if not given.
-        min_accuracy: lowest accuracy of the variants that may answer, 0 to 1.
     """
 
     priority: int = 0

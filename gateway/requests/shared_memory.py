@@ -58,9 +58,6 @@ class SharedMemoryRegions:
 
     All methods raise `NotFound` if the owner has no such region, and `InvalidInput` if a name is
     invalid, a part too long, or the file not there, not usable or too short.
-
-    Args:
-        max_bytes: most bytes that a request with its inputs may have.
     """
 
     def __init__(self, max_bytes: int, directory: Path = Path("/dev/shm")) -> None:  # noqa: S108 - the system's own

@@ -32,11 +32,7 @@ _BYTE_SIZE: Final = "shared_memory_byte_size"
 
 
 class SharedTensors:
-    """The tensors of a request that are in shared memory.
-
-    Attributes:
-        request: the request with its inputs, and without references to regions.
-    """
+    """The tensors of a request in shared memory, and the request without references to them."""
 
     def __init__(
         self, regions: SharedMemoryRegions, owner: Owner, raw: RawRequest[RequestHeader]
@@ -81,11 +77,7 @@ class SharedTensors:
 
 
 class SharedMemoryRequest:
-    """An accepted request whose outputs are copied to shared memory.
-
-    Attributes:
-        result: task that waits for the response.
-    """
+    """An accepted request whose outputs are copied to shared memory."""
 
     def __init__(self, request: PendingRequest, tensors: SharedTensors) -> None:
         self._request = request

@@ -25,11 +25,8 @@ def serialised_timings(
 ) -> bytes:
     """Return bytes to append to a serialised ``ModelInferResponse`` to add the timings.
 
-    Args:
-        queue_s: seconds from arrival to the last dispatch, failed attempts included.
-        transfer_s: seconds from that dispatch to the result, less compute time: network, queue
-            on the worker, engine load, pre- and postprocessing.
-        estimated_s: the scheduler's estimate from dispatch to result; 0 if it had none.
+    Failed attempts count as queue. Transfer is from the last dispatch to the result, less compute
+    time: network, queue on the worker, engine load, pre- and postprocessing.
     """
     response = ModelInferResponse(
         parameters={

@@ -56,11 +56,7 @@ class LocalHub:
 class LocalConnection:
     """A connection to a hub in this process; implements the agent's `HubConnection`.
 
-    Args:
-        on_joined: called once the worker has joined the fleet.
-
-    Attributes:
-        responses: control messages of the gateway, closed by the owner of the connection.
+    Its owner closes `responses`, the control messages of the gateway.
     """
 
     def __init__(

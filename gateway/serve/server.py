@@ -26,9 +26,6 @@ class LocalServer:
 
     The agent starts first, so that its engine hosts load the first models while this process is
     still importing the gateway.
-
-    Raises (on entering):
-        SynergaiError: a port, the state directory or the model directory cannot be used.
     """
 
     def __init__(self, config: ServeSettings) -> None:

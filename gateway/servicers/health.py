@@ -33,11 +33,7 @@ _SERVICE_UNKNOWN: Final[int] = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class HealthServicer:
-    """Serves ``grpc.health.v1.Health``.
-
-    Args:
-        accepts_jobs: returns whether there is room to record new jobs.
-    """
+    """Serves ``grpc.health.v1.Health``."""
 
     def __init__(
         self, versions: Versions, admission: Admission, accepts_jobs: Callable[[], bool]

@@ -112,12 +112,7 @@ class InferenceCalls:
         tenant: str,
         peer: Callable[[], Peer],
     ) -> Buffer:
-        """Run one request and return the serialised ``ModelInferResponse``; cancelling cancels it.
-
-        Args:
-            tenant: the tenant, if the request's parameters name none.
-            peer: returns the client.
-        """
+        """Run one request and return the serialised response; cancelling cancels it."""
         pending = self.begin(raw, budget_s, tenant, peer)
         try:
             return await pending.result
@@ -155,12 +150,7 @@ class InferenceCalls:
     # --- engines --------------------------------------------------------------------------------
 
     def find_engine(self, name: str, version: str) -> Engine:
-        """Return a version of an engine in service, or a variant of it.
-
-        Args:
-            version: the version, and maybe a variant of it, such as ``2.int8``; empty for the one
-                that requests without a version get.
-        """
+        """Return a version of an engine in service, or a variant of it."""
         current_caller().check(*READERS, engine=name)
         engine = self._versions.find(name, version)
         return of_variant(engine, parse_version(version)[1]) if "." in version else engine
@@ -178,14 +168,7 @@ class InferenceCalls:
         return engine_config(self.find_engine(name, version))
 
     def statistics(self, name: str, version: str) -> statistics_pb2.ModelStatisticsResponse:
-        """Return the statistics of an engine's versions, or of all engines if `name` is empty.
-
-        A version's statistics include its variants, which follow it.
-
-        Args:
-            name: name of the engine; empty for all in service.
-            version: the version; empty for all in service.
-        """
+        """Return the statistics of an engine's versions and their variants, or of all engines."""
         if not name:
             visible = visible_engines(current_caller(), self._catalogue.in_service())
             names = dict.fromkeys(split_version(each)[0] for each in visible)

@@ -38,14 +38,10 @@ class InferenceStream:
     """The requests of one stream, and their responses.
 
     Args:
-        peer: returns the client.
         window: requests in flight beyond which the stream is not read.
         end_on_error: end the stream with the status of the first request that fails; otherwise
             its response carries the error, and the stream continues.
         on_disconnected: called if the stream has been ended because its client reads too slowly.
-
-    Attributes:
-        responses: serialised ``ModelStreamInferResponse``s to send.
     """
 
     def __init__(

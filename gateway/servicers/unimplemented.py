@@ -33,7 +33,6 @@ class UnimplementedHandler(grpc.GenericRpcHandler):
 
     Args:
         texts: error messages by full method path, or by path up to the last slash for a service.
-        default: error message of all other methods.
     """
 
     def __init__(self, texts: Mapping[str, str], default: str) -> None:

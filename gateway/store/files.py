@@ -108,11 +108,7 @@ class LocalFiles:
 
 
 class FsspecFiles:
-    """A file system of fsspec, such as an S3 bucket.
-
-    Args:
-        url: its URL, such as ``s3://bucket/prefix``.
-    """
+    """A file system of fsspec, by a URL such as ``s3://bucket/prefix``."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -204,11 +200,7 @@ class FsspecFiles:
 
 
 def open_files(location: str, state: Path) -> Files:
-    """Return the files of a store.
-
-    Args:
-        location: a directory or a URL of fsspec; empty for the state directory.
-    """
+    """Return the files of a store, by default in the state directory."""
     if "://" in location:
         return FsspecFiles(location)
     return LocalFiles(Path(location) if location else state / "store")

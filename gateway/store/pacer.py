@@ -26,11 +26,9 @@ _STAYS_BUSY_S: Final = 1.0
 
 
 class Pacer:
-    """Delays transfers to a common rate, in turns.
+    """Delays transfers to a common rate, in turns; to a lower one while the fleet is busy.
 
-    Args:
-        bytes_per_s: the rate; 0 for no limit.
-        busy_bytes_per_s: the rate while the fleet is busy, if it is lower; 0 for no limit.
+    A rate of 0 is no limit.
     """
 
     def __init__(

@@ -60,7 +60,6 @@ class Push:
     """A version that a client is pushing.
 
     Attributes:
-        data: its manifest, as it was sent.
         continued_at: when it was begun or continued, in monotonic seconds.
     """
 
@@ -74,11 +73,7 @@ class Push:
 
 
 class Pushes:
-    """The versions that clients are pushing, and what was received of them.
-
-    Args:
-        budget_bytes: limit of the store's content; 0 for none.
-    """
+    """The versions that clients are pushing, and what was received of them."""
 
     def __init__(
         self,
@@ -116,9 +111,7 @@ class Pushes:
     ) -> list[Missing]:
         """Begin or continue a push; return the content that is to be uploaded.
 
-        Args:
-            readable: sizes of the stored content that the client may read, by SHA-256.
-            stored: sizes of all stored content.
+        That is all but what the client may read; `readable` and `stored` are sizes by SHA-256.
         """
         self.end(key)
         self._check_budget(push, stored)

@@ -36,11 +36,8 @@ class StoredVersion(Struct, frozen=True, kw_only=True):
     """A version of an engine in the store.
 
     Attributes:
-        digest: SHA-256 of its manifest.
         model_sha256: digest of its model, as workers report it.
         placement: selectors of the workers that fetch it; none for every one with the backend.
-        pushed_at: when it was published, in ISO 8601.
-        pushed_by: name of the client that pushed it.
         fault: why it cannot be fetched; empty if it can.
     """
 
@@ -70,11 +67,7 @@ class _Record(Struct, frozen=True, kw_only=True):
 
 
 class Storage:
-    """The records and the content in some files.
-
-    Args:
-        location: what identifies them, to notice that they were lost.
-    """
+    """The records and the content in some files, with an id, to notice that they were lost."""
 
     def __init__(self, files: Files, location: str, remembered: Path) -> None:
         self._files = files

@@ -57,13 +57,7 @@ _log = logging.getLogger(__name__)
 class EngineStore:
     """The store of a gateway.
 
-    Args:
-        location: what identifies the storage, to notice that it was lost.
-        budget_bytes: limit of its content; 0 for none.
-
-    Attributes:
-        fault: why the storage cannot be used; empty if it can.
-        loaded: whether the versions are known.
+    `fault` says why the storage cannot be used; empty if it can. A budget of 0 is none.
     """
 
     def __init__(
@@ -164,14 +158,10 @@ class EngineStore:
         data: bytes,
         placement: Sequence[str] = (),
     ) -> tuple[str, bool, list[Missing]]:
-        """Begin or continue to push a version.
+        """Begin or continue to push a version with a placement, as far as the client tells it.
 
-        Args:
-            placement: selectors with which it is to be published, as far as the client tells them.
-
-        Returns:
-            The digest of the manifest, whether the version is published already, and the content
-            that is to be uploaded.
+        Return the digest of the manifest, whether the version is published already, and the content
+        that is to be uploaded.
         """
         self._check_loaded()
         validate_name(engine, "engine name")
@@ -204,9 +194,7 @@ class EngineStore:
     ) -> StoredVersion:
         """Make an uploaded version visible.
 
-        Args:
-            placement: selectors of its workers. None stand for all workers, or for those of a
-                version that is stored already.
+        No selectors stand for all workers, or for those of a version that is stored already.
         """
         selectors = parse_placement(placement)
         return await self._running.complete(

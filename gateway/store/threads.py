@@ -18,11 +18,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Threads:
-    """Runs blocking operations on a storage.
-
-    Args:
-        count: number of threads; with one, operations follow one another.
-    """
+    """Runs blocking operations on a storage; with one thread, one after another."""
 
     def __init__(self, count: int, name: str, location: str) -> None:
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=name)
