@@ -44,12 +44,7 @@ _HUB_PORT: Final = 8010
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """Options of an installation.
-
-    Attributes:
-        keep_settings: whether the settings of an earlier installation, if there is one, take the
-            place of the others here.
-    """
+    """Options of an installation; `keep_settings` prefers those of an earlier one."""
 
     gateway: str
     worker_class: str

@@ -52,13 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """A worker of this machine.
-
-    Attributes:
-        meter: the power meter of the machine; None for a worker that does not report it.
-        reconciler: fetches the engines that the gateway places on it, which all workers of the
-            machine then have; None for a worker on which none are placed.
-    """
+    """A worker of this machine; only one of them has the power meter and the reconciler."""
 
     def __init__(
         self,

@@ -220,9 +220,7 @@ def _element(element: object) -> object:
 def print_outputs(engine: Engine, outputs: Mapping[str, NDArray[Any]], top: int | None) -> None:
     """Print an answer: one table of classes, one of boxes and one of other outputs.
 
-    Args:
-        top: number of best classes to show for each row of a 2-D output; None means the usual
-            number for an engine that classifies, and the values for any other.
+    Without `top`, only an engine that classifies has its best classes shown.
     """
     boxes: list[tuple[str, ...]] = []
     classes: list[tuple[str, ...]] = []

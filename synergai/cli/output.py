@@ -73,11 +73,8 @@ def print_table(
     """Print a table; texts are not interpreted as markup.
 
     On a terminal, long texts are folded between words; names, figures and short cells stay whole.
-    If the terminal is too narrow for that, columns are left out, which a line below says. Files
-    and pipes get full-width lines.
-
-    Args:
-        optional: columns that may be left out, the least important one first.
+    If the terminal is too narrow for that, optional columns are left out, the first one first,
+    which a line below says. Files and pipes get full-width lines.
     """
     cells = [[_to_cell(value) for value in row] for row in rows]
     console = Console()

@@ -18,12 +18,7 @@ _NO_LIMIT_S: Final = 10 * 365 * 86400.0
 
 
 def normalize_deadline(seconds: float | None) -> float | None:
-    """Return a caller's deadline; None if it is too far away to matter.
-
-    Raises:
-        DeadlineExceeded: it has passed, as a remaining budget may have.
-        InvalidInput: it is not a number.
-    """
+    """Return a caller's deadline; None if it is too far away to matter."""
     if seconds is None:
         return None
     try:

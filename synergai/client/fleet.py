@@ -46,11 +46,9 @@ class WorkerState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerProfile:
-    """Basis of a worker's estimates of one engine.
+    """Basis of a worker's estimates of one engine: its fastest entry, and the observed pace.
 
-    Attributes:
-        entry: the dictionary entry of its fastest configuration.
-        pace: observed time per query over the profiled one; None if it was not observed.
+    The pace is the time per query over the profiled one; None if it was not observed.
     """
 
     entry: ProfileEntry

@@ -33,11 +33,8 @@ _ID_BITS: Final = 48
 class DuplexCall(Generic[RequestT, ResponseT]):
     """A bidirectional call whose requests are written by a separate task.
 
-    Iterating over it yields the responses, and raises the error that the call ended with.
-
-    Args:
-        requests: requests to write; the call is half-closed after the last one. If it raises, the
-            call is cancelled and reading raises the same exception.
+    Iterating over it yields the responses, and raises the error that the call ended with, or that
+    of making a request.
     """
 
     def __init__(

@@ -46,11 +46,7 @@ class SharedStream:
         request: Request,
         timeout: float | None,  # noqa: ASYNC109 - sent to the gateway as the deadline
     ) -> inference_pb2.ModelInferResponse:
-        """Return the response to `request`, retrying while the gateway is unavailable.
-
-        Args:
-            request: its id and its parameter ``timeout`` are overwritten.
-        """
+        """Return the response to `request`, retrying while the gateway is unavailable."""
         if request.ByteSize() > self._max_streamed_bytes:
             method = self._channel.oip.ModelInfer
             return await self._channel.call(method, request, timeout=timeout)
@@ -121,11 +117,7 @@ class QueryStream:
         request: Request,
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> Reply:
-        """Send `request` and return its reply; cancel the query if the caller is cancelled.
-
-        Args:
-            request: its id and its parameter ``timeout`` are overwritten.
-        """
+        """Send `request`, with another id; cancel the query if the caller is cancelled."""
         reply = self._multiplexer.expect(request)
         deadline = None if timeout is None else self._loop.time() + timeout
         query = _Query(request, reply, deadline)

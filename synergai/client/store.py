@@ -95,12 +95,7 @@ class StoredEngine:
 
 @dataclass(frozen=True, slots=True)
 class StoreContent:
-    """Content of a store.
-
-    Attributes:
-        used_bytes: bytes of its content, which versions may share.
-        budget_bytes: limit of these; 0 for none.
-    """
+    """Versions in a store, and the bytes that their content uses of its budget; 0 is no limit."""
 
     engines: tuple[StoredEngine, ...]
     used_bytes: int

@@ -58,11 +58,7 @@ _DATATYPES: Final = {
 
 
 def datatype_of(dtype: np.dtype[Any]) -> str:
-    """Return the protocol's datatype for `dtype`.
-
-    Raises:
-        InvalidInput: there is none, as for complex numbers and dates.
-    """
+    """Return the protocol's datatype for `dtype`."""
     # The dtype of ml_dtypes has kind V; `dtype.name` is too slow to compute for every dtype.
     if (dtype.kind == "V" and dtype.name == "bfloat16") or _marked_bfloat16(dtype):
         return "BF16"
@@ -79,11 +75,7 @@ def _marked_bfloat16(dtype: np.dtype[Any]) -> bool:
 
 
 def to_raw(array: Array) -> bytes:
-    """Serialise `array` as raw tensor contents.
-
-    Raises:
-        InvalidInput: the dtype has no datatype, or an object is neither ``bytes`` nor ``str``.
-    """
+    """Serialise `array` as raw tensor contents."""
     datatype = datatype_of(array.dtype)
     if datatype == "BYTES":
         return _join_elements(array)
@@ -93,11 +85,7 @@ def to_raw(array: Array) -> bytes:
 
 
 def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
-    """Return raw tensor contents as an array: a read-only view, except for ``BYTES``.
-
-    Raises:
-        InvalidInput: the datatype is unknown, or the data does not fit the shape.
-    """
+    """Return raw tensor contents as an array: a read-only view, except for ``BYTES``."""
     dtype = _dtype(datatype)
     count = _count(shape)
     if dtype.hasobject:
@@ -113,12 +101,7 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
 def from_contents(
     contents: inference_pb2.InferTensorContents, datatype: str, shape: Sequence[int]
 ) -> Array:
-    """Return typed tensor contents as an array.
-
-    Raises:
-        InvalidInput: the datatype is unknown or has no typed contents, an element is out of its
-            range, or the data does not fit the shape.
-    """
+    """Return typed tensor contents as an array."""
     dtype = _dtype(datatype)
     field = TYPED_FIELDS.get(datatype)
     if field is None:
@@ -144,15 +127,7 @@ def build_request(
     request_id: str = "",
     parameters: Mapping[str, bool | int | float | str] | None = None,
 ) -> inference_pb2.ModelInferRequest:
-    """Build a request with `inputs` as raw contents.
-
-    Args:
-        outputs: names of the requested outputs; empty requests all.
-        version: version of the engine; empty accepts any.
-
-    Raises:
-        InvalidInput: see `to_raw`; or `inputs` is empty or not a mapping.
-    """
+    """Build a request with `inputs` as raw contents; without `outputs`, it requests all."""
     from synergai.oip import inference_pb2
 
     if not isinstance(inputs, Mapping):
@@ -186,14 +161,7 @@ def read_outputs(response: inference_pb2.ModelInferResponse) -> dict[str, Array]
 
 
 def read_tensors(tensors: Sequence[Tensor], raw: Sequence[bytes]) -> dict[str, Array]:
-    """Return the arrays of a message's tensors by name.
-
-    Args:
-        raw: raw contents, one per tensor; empty if the tensors have typed contents.
-
-    Raises:
-        InvalidInput: the data does not fit the datatypes and shapes.
-    """
+    """Return the arrays of a message's tensors by name, from raw or typed contents."""
     if raw and len(raw) != len(tensors):
         raise InvalidInput(f"there are {len(raw)} raw contents for {len(tensors)} tensors")
     arrays = {}

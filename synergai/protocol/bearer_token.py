@@ -20,13 +20,9 @@ _LOCAL: Final = ("unix:", "unix-abstract:")
 
 
 def token_metadata(token: str, target: str, *, encrypted: bool, insecure: bool) -> Metadata:
-    """Return the metadata that presents a token; empty without one.
+    """Return the metadata that presents a token, if it cannot be read on its way.
 
-    Args:
-        insecure: send the token without TLS to other machines as well.
-
-    Raises:
-        InvalidInput: the token is malformed, or could be read on its way.
+    Without TLS, it goes to other machines only if that is `insecure` on purpose.
     """
     if not token:
         return ()

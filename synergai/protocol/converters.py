@@ -233,11 +233,7 @@ def engine_from_metadata(message: inference_pb2.ModelMetadataResponse) -> Engine
 
 
 def batch_times_from_proto(seconds: Sequence[float]) -> BatchTimes | None:
-    """Convert the batch times of an assignment; None if it must not be batched.
-
-    Args:
-        seconds: compute times of batches of 1, 2, 4, 8, … queries.
-    """
+    """Convert the times of batches of 1, 2, 4, 8, … queries; None if there are none."""
     if not seconds:
         return None
     if len(seconds) > MAX_BATCH.bit_length() or not all(0 <= each < math.inf for each in seconds):

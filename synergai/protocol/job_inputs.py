@@ -27,12 +27,7 @@ _DIGEST_BYTES: Final = 8
 
 
 class JobInput(Struct, frozen=True):
-    """A split ``Input``.
-
-    Attributes:
-        request: its serialised ``ModelInferRequest``; None if it has a URL.
-        url: where the worker reads it; empty if it has a request.
-    """
+    """A split ``Input``: a serialised ``ModelInferRequest``, or the URL at which it is read."""
 
     name: str
     request: Buffer | None
@@ -40,11 +35,7 @@ class JobInput(Struct, frozen=True):
 
 
 def split_input(data: Buffer) -> JobInput:
-    """Split a serialised ``Input``; the request is a view of it.
-
-    Raises:
-        DecodeError: it is not an ``Input``, or has no content.
-    """
+    """Split a serialised ``Input``; the request is a view of it. May raise `DecodeError`."""
     view = memoryview(data)
     name, url = "", ""
     request: Buffer | None = None

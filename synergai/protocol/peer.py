@@ -26,11 +26,7 @@ _UNKNOWN_USER: Final = 65534
 
 
 class Peer:
-    """The other end of a TCP connection.
-
-    Attributes:
-        tls: the connection's TLS; None if it is not encrypted.
-    """
+    """The other end of a TCP connection."""
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self.tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -47,11 +43,7 @@ class Peer:
 
     @property
     def user(self) -> int:
-        """The id of the user whose process on this machine it is.
-
-        Raises:
-            PermissionDenied: it is elsewhere, or the system does not say whose it is.
-        """
+        """The id of the user whose process on this machine it is."""
         if not self.is_local:
             raise PermissionDenied(
                 "shared memory is for clients that connect by loopback, on the gateway's machine: "

@@ -54,7 +54,6 @@ class RequestHeader(Struct, frozen=True):
     Attributes:
         message: the request without ``raw_input_contents``. Must not be modified: requests of the
             same template share it.
-        raw: the ``raw_input_contents``, in order; views of the received buffer, or copies.
     """
 
     message: ModelInferRequest
@@ -66,9 +65,7 @@ class RequestHeader(Struct, frozen=True):
 class RequestTemplate:
     """The common part of requests that differ only in the contents of their raw tensors.
 
-    Attributes:
-        message: the request without ``raw_input_contents``, shared by all that match.
-        validated_for: the engine that matching requests have been validated against.
+    `validated_for` is the engine that matching requests have been validated against.
     """
 
     message: ModelInferRequest
@@ -189,11 +186,7 @@ def check_response(data: Buffer) -> None:
 
 
 def parse_response(data: Buffer) -> tuple[ModelInferResponse, Sequence[Buffer]]:
-    """Parse the serialised ``ModelInferResponse`` in `data`.
-
-    Returns:
-        The response without its raw contents, and these.
-    """
+    """Parse the serialised ``ModelInferResponse`` in `data`; return its raw contents apart."""
     rest, (raw,) = split_fields(data, _RAW_OUTPUT_CONTENTS)
     message = ModelInferResponse.FromString(rest)
     if len(raw) != len(message.outputs):
@@ -237,17 +230,10 @@ def field_prefix(number: int, size: int) -> bytes:
 def split_fields(
     data: Buffer, *numbers: int, max_fields: int = sys.maxsize
 ) -> tuple[bytes, list[list[memoryview]]]:
-    """Split length-delimited fields off a serialised message.
+    """Split the length-delimited fields with these numbers off a serialised message.
 
-    Args:
-        max_fields: limit on the number of all top-level fields.
-
-    Returns:
-        The message without these fields and, per number, the contents of its fields as views, in
-        order.
-
-    Raises:
-        DecodeError: `data` is not a message, or has more than `max_fields` fields.
+    Returns the message without them and, per number, their contents as views, in order. Raises
+    `DecodeError` if `data` is not a message, or has too many fields.
     """
     view = memoryview(data)
     rest: list[memoryview] = []

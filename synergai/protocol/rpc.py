@@ -70,11 +70,7 @@ RequestT = TypeVar("RequestT")
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Placeholder for a message that could not be parsed.
-
-    Attributes:
-        expected: full name of the expected protobuf message.
-    """
+    """Placeholder for a message that could not be parsed, with the name of the expected one."""
 
     expected: str
 
@@ -240,11 +236,7 @@ async def delay_refusal(error: SynergaiError) -> None:
 
 
 def log_internal_error(where: str, error: BaseException | None = None) -> InternalError:
-    """Log an exception with an id, and return an error with only that id for the client.
-
-    Args:
-        error: the exception; by default, the current one.
-    """
+    """Log an exception, by default the current one; return an error with its id for the client."""
     error_id = secrets.token_hex(4)
     _log.error("internal error %s in %s", error_id, where, exc_info=error or True)
     return InternalError(f"internal error {error_id}; the server's log has the details")
@@ -473,11 +465,7 @@ def channel_options(
 
 
 def bind(server: grpc.aio.Server, address: str) -> str:
-    """Bind `server`, which is not started yet, to an address and return the bound address.
-
-    Raises:
-        Unavailable: the port is in use, or the host is not an address of this machine.
-    """
+    """Bind `server`, which is not started yet, to an address and return the bound address."""
     host, _, _ = address.rpartition(":")
     try:
         port = server.add_insecure_port(address)

@@ -33,12 +33,7 @@ class Identity:
 
     @classmethod
     def read(cls, certificate: Path | None, key: Path | None) -> Identity | None:
-        """Read an identity from its two files; None if neither is given.
-
-        Raises:
-            InvalidInput: only one file is given, or the files cannot be read, are damaged, or do
-                not match.
-        """
+        """Read an identity from its two files; None if neither is given."""
         if certificate is None and key is None:
             return None
         if certificate is None or key is None:
@@ -63,9 +58,6 @@ def server_context(
 
     The files are checked for changes before every handshake, so renewed certificates take effect
     without a restart.
-
-    Args:
-        http2: whether to agree on HTTP/2, as clients of gRPC demand.
     """
 
     def read() -> ssl.SSLContext:
@@ -105,11 +97,7 @@ class _ReloadingContext(ssl.SSLContext):
 
 
 class _ReloadedFiles(Generic[T]):
-    """Content of PEM files, read again when they change.
-
-    Attributes:
-        content: result of the last successful `read`.
-    """
+    """Content of PEM files, read again when they change."""
 
     def __init__(self, read: Callable[[], T], paths: tuple[Path | None, ...]) -> None:
         self._read = read

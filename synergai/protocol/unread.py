@@ -31,11 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class UnreadResponses:
-    """The unread responses of all clients.
-
-    Attributes:
-        disconnected: number of clients that were disconnected since they read too slowly.
-    """
+    """The unread responses of all clients, and how many were disconnected for them."""
 
     def __init__(self, max_bytes: int = DEFAULT_MAX_UNREAD_BYTES) -> None:
         self.max_bytes = max_bytes
@@ -49,9 +45,7 @@ class UnreadResponses:
     def open(self, disconnect: Callable[[Overloaded], object]) -> UnreadOfClient:
         """Return the count of one stream, call or connection.
 
-        Args:
-            disconnect: called once if the client reads too slowly; its responses are then no longer
-                counted.
+        `disconnect` is called once if the client reads too slowly, after which nothing is counted.
         """
         return UnreadOfClient(self, disconnect)
 
@@ -116,12 +110,7 @@ class UnreadResponses:
 
 
 class UnreadOfClient:
-    """The unread responses of one stream, call or connection.
-
-    Attributes:
-        expected: bytes that its requests in flight are expected to return.
-        read_at: when the client last read a response, in the event loop's time.
-    """
+    """The unread responses of one stream, call or connection, and those expected."""
 
     __slots__ = ("_all", "_disconnect", "bytes", "expected", "read_at")
 

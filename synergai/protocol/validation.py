@@ -102,10 +102,6 @@ def check_request(
 
     The model name is not checked: the caller looked the engine up by it.
 
-    Args:
-        raw: ``raw_input_contents`` of the request if they were split off
-            (see ``synergai.protocol.request_codec``).
-
     Raises:
         InvalidInput: the version differs; an input is unknown, missing or duplicated, or its
             datatype, shape or data is wrong; or a requested output does not exist or cannot be

@@ -40,11 +40,8 @@ _PROGRESS: Final = Ended.PROGRESS_FIELD_NUMBER
 class Orders(Struct, frozen=True):
     """A ``WorkOrders`` with its tensors apart.
 
-    In orders to be sent, no message contains the tensors that accompany it.
-
-    Attributes:
-        stops: ids of assignments to stop before their next query.
-        aborts: ids of assignments to stop at once.
+    In orders to be sent, no message contains the tensors that accompany it. Stops wait for the
+    next query of an assignment; aborts do not.
     """
 
     assignments: Sequence[tuple[Assignment, Sequence[Buffer]]] = ()

@@ -29,11 +29,7 @@ class WorkMessage(Protocol):
 
 
 class WorkTransport(Protocol):
-    """One end of a work stream.
-
-    Attributes:
-        closed: done when the transport is closed; holds the error unless it was closed orderly.
-    """
+    """One end of a work stream; `closed` holds the error unless it was closed orderly."""
 
     max_bytes: int
     closed: asyncio.Future[None]

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def write_atomic(path: Path, text: str, mode: int = 0o644) -> None:
     """Write `text` to `path` atomically and durably: readers see the old or the new content.
 
-    Args:
-        mode: permissions of the file; only the owner can read it while it is written.
+    Only the owner can read it while it is written.
     """
     with (
         naming(path),

@@ -74,9 +74,6 @@ def fit_scale(axes: Axes, series: Iterable[float]) -> None:
     """Make the y axis logarithmic if one series dwarfs another; it starts at 0 in any case.
 
     Below the smallest series that is not zero, the logarithmic axis is linear down to 0.
-
-    Args:
-        series: a typical value of each series, such as its mean; at least 0.
     """
     sizes = [each for each in series if each > 0 and math.isfinite(each)]
     if is_dwarfed(sizes):

@@ -11,10 +11,9 @@ if TYPE_CHECKING:
 
 
 def own_like(directory: Path, file: Path | int) -> None:
-    """Give a file to the owner of a directory if this process runs as root.
+    """Give a file, a path or descriptor, to the owner of a directory if this process runs as root.
 
-    Args:
-        file: path or descriptor of the file. A link is not followed: the owner could have made it.
+    A link is not followed: the owner could have made it.
     """
     if os.geteuid():
         return

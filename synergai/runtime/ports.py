@@ -23,11 +23,7 @@ def cannot_listen(address: str) -> Unavailable:
 
 
 def check_free(addresses: Iterable[str]) -> None:
-    """Check, before a slow start, that a server will probably be able to listen.
-
-    Args:
-        addresses: ``HOST:PORT`` each; any port is free if it is 0.
-    """
+    """Check, before a slow start, that a server will probably be able to listen."""
     for address in addresses:
         for each in bind(address):
             each.close()
@@ -36,10 +32,7 @@ def check_free(addresses: Iterable[str]) -> None:
 def bind(address: str, backlog: int = 0, *, both_families: bool = False) -> list[socket.socket]:
     """Return sockets bound to those addresses of a host that this machine has.
 
-    Args:
-        address: ``HOST:PORT``; port 0 chooses a free port.
-        backlog: connections that may wait to be accepted; 0 if the sockets do not listen.
-        both_families: whether any wildcard stands for IPv4 and IPv6, as gRPC has it.
+    If `both_families`, any wildcard stands for IPv4 and IPv6, as gRPC has it.
     """
     host, _, text = address.rpartition(":")
     host, port = host.strip("[]"), int(text)

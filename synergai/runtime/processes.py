@@ -31,11 +31,7 @@ def limit_data(max_bytes: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make the kernel kill this process when its parent dies.
-
-    Args:
-        parent: the parent's process id; if it is already dead, this process exits at once.
-    """
+    """Make the kernel kill this process when its parent dies; exit at once if it has died."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         # The parent died before the request took effect.

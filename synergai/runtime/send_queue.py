@@ -17,16 +17,10 @@ class SendQueue(Generic[T]):
     """Bounded queue between the producers of a stream and the handler that writes it.
 
     The handler receives everything that was put during one turn of the event loop, or while the
-    peer was slow, as one batch.
-
-    Args:
-        limit: maximum number of queued items. Beyond it the peer is considered stuck, and the
-            queue is closed with `Overloaded`.
-        on_error: called when the queue is closed with an error, because a handler that waits for
-            its peer would not notice.
-        send_at_once: called with an item that is put while the handler waits for one; returns
-            whether it has sent the item, which spares the handler a turn of the event loop. None
-            leaves all items to the handler.
+    peer was slow, as one batch. With more items than the limit, the peer is stuck: the queue is
+    closed with `Overloaded`, and `on_error` called for a handler that waits for its peer. An item
+    that is put while the handler waits for one is sent by `send_at_once`, if that returns true,
+    which spares the handler a turn of the event loop.
     """
 
     def __init__(
@@ -90,11 +84,7 @@ class SendQueue(Generic[T]):
         return items
 
     async def collect_until_idle(self, turns: int, timeout_s: float) -> list[T]:
-        """Collect further items until the event loop brings no more, and return them in order.
-
-        Args:
-            turns: consecutive turns of the loop without a new item that count as idle.
-        """
+        """Collect items until several turns of the loop bring no more, and return them in order."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         idle_turns = known = 0
@@ -105,11 +95,7 @@ class SendQueue(Generic[T]):
         return self.get_batch_nowait()
 
     async def collect_until(self, enough: Callable[[int], bool], timeout_s: float) -> list[T]:
-        """Collect further items until there are enough, and return them in order.
-
-        Args:
-            enough: called with the number of items after each `put` and `recheck`.
-        """
+        """Collect further items until there are `enough`, and return them in order."""
         if not (self.closed or enough(len(self._items))):
             # Checked where items are put: waking the handler for each of them would cost more.
             self._enough = enough

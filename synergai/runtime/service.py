@@ -36,12 +36,9 @@ class Service(Protocol):
 def run_service(
     make: Callable[[], AbstractAsyncContextManager[Service]], log_level: LogLevel
 ) -> None:
-    """Run a service on uvloop until it stops; SIGINT and SIGTERM stop it.
+    """Run a service, made on the loop, on uvloop until it stops; SIGINT and SIGTERM stop it.
 
     A second signal exits the process at once.
-
-    Args:
-        make: factory of the service; called on the running loop, which gRPC objects bind to.
     """
     import uvloop  # deferred to keep --help fast
 

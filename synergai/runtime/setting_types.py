@@ -47,11 +47,7 @@ HUB: Final = "127.0.0.1:8010"
 
 
 def validate_address(text: str, example: str = "127.0.0.1:8001") -> str:
-    """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 stands for a free one.
-
-    Args:
-        example: a valid address of the same kind, for the message.
-    """
+    """Return `text` if it is ``HOST:PORT`` or ``[IPV6]:PORT``; port 0 stands for a free one."""
     host, separator, port = refuse_url(text).rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host_is_valid = ":" in host and not set(host[1:-1]) - set("0123456789abcdefABCDEF:.%")

@@ -74,11 +74,7 @@ _FLAGS: Final[dict[str, Any]] = {"yes": True, "on": True, "no": False, "off": Fa
 
 
 class Option(NamedTuple):
-    """A setting, as it is given on the command line, by a variable or in a file.
-
-    Attributes:
-        name: name of its field.
-    """
+    """A setting, as it is given on the command line, by a variable or in a file."""
 
     name: str
     type: Any
@@ -160,11 +156,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, options: Mapping[str, object] | None = None, file: Path | None = None) -> Self:
-        """Load settings from the command line, the environment and a TOML file.
-
-        Args:
-            options: options given on the command line, by field name.
-        """
+        """Load settings from the command line (`options`), the environment and a TOML file."""
         known = options_of(cls)
         from_file = _read(file)
         problems = [

@@ -46,11 +46,7 @@ class _Content(Struct, frozen=True):
 
 
 class StateFile(Generic[T]):
-    """A value in a file that only its owner can read.
-
-    Args:
-        remedy: what to do if it is damaged, for the error.
-    """
+    """A value in a file that only its owner can read; `remedy` says what to do if it is damaged."""
 
     def __init__(self, path: Path, kind: type[T], remedy: str) -> None:
         self.path = path

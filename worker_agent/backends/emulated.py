@@ -74,10 +74,6 @@ class EmulatedBackend:
     """A ``worker_agent.backends.Backend``, `JobAware` and `Interruptible`.
 
     Queries follow an absolute schedule: a query that ends late shortens the next ones.
-
-    Args:
-        threads: selects the configuration, unless `provider` does.
-        age_s: returns the seconds since the setup began; by default, with the process.
     """
 
     def __init__(

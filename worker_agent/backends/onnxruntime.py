@@ -61,12 +61,7 @@ _RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
 
 
 class OnnxRuntimeBackend:
-    """A model in an ONNX Runtime session.
-
-    Attributes:
-        elsewhere: share of the nodes that `provider` does not run, 0 to 1; None if it is not
-            known.
-    """
+    """A model in an ONNX Runtime session; `elsewhere` is the share of nodes on other providers."""
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:
         try:

@@ -49,9 +49,6 @@ class TfliteBackend:
 
     The interpreter does not validate offsets in the file, so the model must have passed
     ``synergai.models.formats.inspect.check``. Quantised tensors are passed as integers.
-
-    Args:
-        provider: ``XNNPACK`` to insist on it, ``Builtin`` to do without it; None for the default.
     """
 
     def __init__(self, path: Path, threads: int, provider: ProviderChoice | None = None) -> None:

@@ -43,11 +43,7 @@ def check_batchable(engine: Engine) -> None:
 
 
 class BatchCandidate(Struct, frozen=True):
-    """A query considered for a batch.
-
-    Attributes:
-        rows: size of its tensors' first axis.
-    """
+    """A query considered for a batch; `rows` is the size of its tensors' first axis."""
 
     rows: int
     key: BatchKey

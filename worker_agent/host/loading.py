@@ -46,13 +46,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in memory, and what its queries need.
-
-    Attributes:
-        job_aware: the backend, if it wants to know the job.
-        interruptible: the backend, if its queries can be interrupted.
-        batch_memory: where the inputs of batches are joined.
-    """
+    """A model in memory, and what its queries need."""
 
     engine: Engine
     backend: Backend
@@ -87,10 +81,9 @@ class ModelLoader:
     def load(
         self, variant: str, since: float, like: Engine | None = None
     ) -> tuple[LoadedModel | None, Ready | LoadFailed]:
-        """Load the engine, or one variant of it; return None if that fails, and what to report.
+        """Load the engine or one variant of it; return what to report, and no model if that fails.
 
-        Args:
-            like: the engine with another variant, whose tensors this one must have.
+        Its tensors must be those of the variant `like`.
         """
         try:
             with self._all_cores():

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 
 class DecodedQuery(Struct, frozen=True):
-    """A query ready to be computed.
-
-    Attributes:
-        message: the request without its tensors.
-        inputs: model inputs by name; views of the request's bytes where possible.
-    """
+    """A query ready to be computed; its message has no tensors."""
 
     query: RunQuery
     message: ModelInferRequest

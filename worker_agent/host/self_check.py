@@ -33,12 +33,7 @@ _MAX_REASON_CHARS: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of the check.
-
-    Attributes:
-        samples: The engine's samples; without any if it is unverified and has no sample set.
-        unverified: Why it is not known to work; empty if it is.
-    """
+    """Result of the check; `unverified` says why the model is not known to work."""
 
     samples: Samples
     unverified: str

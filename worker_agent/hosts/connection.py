@@ -18,12 +18,7 @@ QUICK_S: Final = 0.0005
 
 
 class Connection(asyncio.Protocol):
-    """The agent's end of the socket.
-
-    Attributes:
-        heard_at: when the host sent something last, on the clock of the loop.
-        lost: set once either side has disconnected.
-    """
+    """The agent's end of the socket; `lost` is set once either side has disconnected."""
 
     def __init__(
         self, runs: Sized, receive: Callable[[Message], None], on_invalid: Callable[[], None]

@@ -54,11 +54,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SessionChange:
-    """A session that was loaded, was evicted, or failed to load.
-
-    Attributes:
-        no_room: it was to be preloaded, and there was not enough memory; or it was evicted.
-    """
+    """A session that was loaded, was evicted, or failed to load; `no_room` if memory lacked."""
 
     session: Session
     resident: bool
@@ -71,10 +67,7 @@ class SessionChange:
 class HostPool:
     """Starts hosts on demand and evicts the least recently used ones.
 
-    Args:
-        memory_bytes: budget of the hosts' total resident memory; a single host may exceed it.
-        hang_timeout_s: a host that is silent for this long while it has runs is killed.
-        on_unusable: called with an engine when the list of its unusable sessions has changed.
+    Their resident memory stays within a budget, which a single host may exceed.
     """
 
     def __init__(

@@ -41,14 +41,9 @@ class GivenUp(Unavailable):
 
 
 class Preload:
-    """A load that nothing needs yet.
+    """A load that nothing needs yet, until `needed`.
 
-    Args:
-        limit_s: the host is killed if it is not loaded after this time without suspensions, also
-            if something needs it by then.
-
-    Attributes:
-        needed: something needs it by now, so that it is a load like any other.
+    Its host is killed if it is not loaded after `limit_s` without suspensions, in any case.
     """
 
     def __init__(

@@ -59,9 +59,6 @@ class HostProcess:
     Runs are fed without waiting and end by callback, in the order in which they were fed. If the
     process dies or hangs, all pending runs end with ``HOST_DIED``; but the run of a variant that it
     computed when it crashed, with ``CRASHED``.
-
-    Attributes:
-        was_suspended: it was suspended while it loaded, so that its load times are too long.
     """
 
     def __init__(
@@ -105,10 +102,7 @@ class HostProcess:
     ) -> HostProcess:
         """Start a host for `session` and wait until the engine is resident and warm.
 
-        Args:
-            on_exit: called once if the host exits without being closed after it was ready.
-            on_unusable: called with the variant and the reason when the engine fails with
-                `provider`, or has variants and this one fails.
+        `on_unusable` is called with a variant, and why it fails, or the engine with `provider`.
         """
         loop = asyncio.get_running_loop()
         memory = HostMemory() if memory is None else memory
@@ -136,10 +130,8 @@ class HostProcess:
     ) -> Ready:
         """Load another variant of the engine, beside the queries of those that are loaded.
 
-        If it kills the process, the variants that were loaded are lost.
-
-        Args:
-            alone: compute no queries during the load, to know what to blame if the process dies.
+        If it kills the process, they are lost. If `alone`, no queries are computed during the load,
+        which is then to blame if the process dies.
         """
         self._require_open()
         ready = await self._loads.load(variant, alone=alone, timeout_s=timeout_s)

@@ -31,11 +31,7 @@ _ids: Final = count(1)
 
 
 class Run(Struct, frozen=True):
-    """A run in flight.
-
-    Attributes:
-        slot: slot of the arena with its request; None if it was sent through the socket.
-    """
+    """A run in flight; its request is in a slot of the arena, or was sent through the socket."""
 
     on_ended: OnEnded
     on_progress: OnProgress | None = None

@@ -48,9 +48,4 @@ class HubLink(Protocol):
     target: str
 
     def connect(self) -> AbstractAsyncContextManager[HubConnection]:
-        """Return a context manager that opens a connection and closes it.
-
-        Raises (on entering, or on using the connection):
-            SynergaiError: the hub cannot be reached.
-            grpc.aio.AioRpcError: likewise.
-        """
+        """Return a context manager that opens a connection, or raises why not, and closes it."""

@@ -68,11 +68,7 @@ class Changes(NamedTuple):
 
 
 class Inventory:
-    """Describes the engines of a model directory and detects changes.
-
-    Attributes:
-        is_settling: whether the last `find_changes` saw changes that the next one may return.
-    """
+    """Describes the engines of a model directory and detects changes."""
 
     def __init__(
         self,

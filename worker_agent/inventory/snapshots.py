@@ -26,11 +26,7 @@ class Stamp(NamedTuple):
 
 
 class EngineSnapshot(NamedTuple):
-    """An engine as it was found.
-
-    Attributes:
-        stamps: states of its files; empty if it has a fault, or its files were being changed.
-    """
+    """An engine as it was found; without stamps if it has a fault, or was being changed."""
 
     definition: EngineDefinition
     stamps: tuple[Stamp, ...]

@@ -49,11 +49,7 @@ def slots_for(max_batch: int) -> int:
 
 
 class Arena:
-    """The shared memory as mapped by either process.
-
-    Attributes:
-        slots: number of slots, which occupy only address space until they are written.
-    """
+    """The shared memory as mapped by either process; unwritten slots occupy address space only."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.fd = os.memfd_create("synergai-arena") if fd is None else fd

@@ -64,12 +64,7 @@ class Tally(Struct, frozen=True, array_like=True):
 
 
 class RunQuery(_Message, frozen=True, tag=1):
-    """Run one query.
-
-    Attributes:
-        batch_times: durations of batches by size, if the query may share a batch.
-        due: instant on the system's monotonic clock by which a batch must be computed.
-    """
+    """Run one query; it may share a batch until `due`, on the monotonic clock."""
 
     run_id: Count
     request: Buffer | ArenaRef
@@ -121,9 +116,6 @@ class Ready(_Message, frozen=True, kw_only=True, tag=16):
     """The engine, or another variant of it, is loaded and warmed up.
 
     Attributes:
-        backend_start_s: seconds to start the process and the runtime.
-        model_load_s: seconds to load and warm up the model.
-        data_preparation_s: seconds to load the sample set.
         unverified: why the model is not known to work; empty if it is.
         query_s: seconds of its fastest query so far; 0 if it is unverified.
         elsewhere: share of the model's nodes that its execution provider does not run, 0 to 1;
@@ -152,10 +144,6 @@ class LoadFailed(_Message, frozen=True, tag=17):
     """The engine, or another variant of it, cannot be loaded.
 
     The host exits after sending this if nothing else is loaded.
-
-    Attributes:
-        backend_missing: whether its backend is not installed, so that nothing is known of it.
-        out_of_memory: whether it may be loaded once more memory is free.
     """
 
     reason: str

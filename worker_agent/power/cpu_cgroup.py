@@ -21,12 +21,7 @@ def new_group_name() -> str:
 
 
 class CpuCgroup:
-    """Cgroup that this process can enter and leave. As a context manager, enters and removes it.
-
-    Args:
-        limit: initial limit; a group created without a `cpuset` cannot be given one later.
-        create: whether to create the group, rather than refer to one that another process creates.
-    """
+    """Cgroup that this process can enter and leave. As a context manager, enters and removes it."""
 
     def __init__(
         self,

@@ -28,11 +28,8 @@ _RELATIVE_TOLERANCE: Final = 0.01
 class CpuShareController:
     """Controller with modes such as ``0.5cpu`` (half a core) or ``2cpu_on_0-1`` (cores 0 and 1).
 
-    The process moves into a cgroup on construction; its later children inherit the limit.
-
-    Args:
-        modes: names of the modes; by default all cores, half of them, and so on down to half a
-            core. The first one is applied on construction.
+    The process moves into a cgroup on construction, with the first mode, by default all cores; its
+    later children inherit the limit.
     """
 
     def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:

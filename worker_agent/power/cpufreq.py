@@ -22,12 +22,7 @@ _TOLERANCE_MHZ: Final = 100
 
 
 class CpuFrequencyController:
-    """Controller with modes such as ``4x1200mhz``: four cores online, capped at 1.2 GHz.
-
-    Args:
-        modes: names of the modes; by default all and half of the cores, each at about 100%, 75%
-            and 50% of the maximum clock.
-    """
+    """Controller with modes such as ``4x1200mhz``: four cores online, capped at 1.2 GHz."""
 
     def __init__(
         self, files: MachineFiles, modes: Sequence[str] = (), *, timing: SwitchTiming | None = None

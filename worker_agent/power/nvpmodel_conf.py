@@ -22,12 +22,7 @@ _BUDGET: Final = re.compile(r"(?:^|_)(\d+)W(?:_|$)")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A ``PARAM`` section.
-
-    Attributes:
-        kind: ``FILE``, ``CLOCK`` or ``HWMON``.
-        arguments: file by argument; for ``HWMON``, a directory and a file separated by a space.
-    """
+    """A ``PARAM`` section, with a file by argument; for ``HWMON``, a directory and a file."""
 
     kind: str
     arguments: Mapping[str, str]

@@ -42,12 +42,7 @@ class EnergySensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One supply rail of a board.
-
-    Attributes:
-        paths: one file in mW, or two files in mV and mA whose product is the power.
-        per_watt: units of the product per watt; 0 for the units above.
-    """
+    """One supply rail of a board: a file in mW, or two in mV and mA, or with units per watt."""
 
     name: str
     paths: tuple[str, ...]

@@ -70,12 +70,7 @@ class _Request(Struct):
 
 
 class OutputForm(Struct, frozen=True):
-    """The form in which a client wants the outputs: binary data, or JSON.
-
-    Attributes:
-        default: whether outputs that are not named are binary.
-        by_name: the same for outputs whose form the request states.
-    """
+    """Whether a client wants outputs as binary data or JSON: those it names, and the others."""
 
     default: bool = False
     by_name: Mapping[str, bool] = {}
@@ -92,18 +87,10 @@ _parameters_decoder: Final = msgspec.json.Decoder(_Parameters | None)
 def read_request(
     engine: str, version: str, body: Buffer, json_bytes: int | None = None
 ) -> tuple[RawRequest[RequestHeader], OutputForm]:
-    """Convert the body of an inference request.
+    """Convert the body of an inference request; `json_bytes` is the length of its JSON part.
 
-    Args:
-        json_bytes: length of its JSON part; None if it has no other.
-
-    Returns:
-        The request, as if it had been received by gRPC with raw contents, and the form of the
-        response. It has no contents of inputs in shared memory.
-
-    Raises:
-        InvalidInput: the body is not a valid request. The engine is not consulted; see
-            ``synergai.protocol.validation``.
+    Returns it as if it had been received by gRPC with raw contents, without those in shared memory,
+    and the form of the response. It is not checked against the engine.
     """
     view = memoryview(body)
     if json_bytes is None:

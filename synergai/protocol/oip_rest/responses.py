@@ -17,23 +17,14 @@ if TYPE_CHECKING:
 
 
 class RestResponse(NamedTuple):
-    """Body of an inference response.
-
-    Attributes:
-        json_bytes: length of its JSON part; None if it has no other.
-    """
+    """Body of an inference response, and the length of its JSON part if it has another one."""
 
     body: bytes
     json_bytes: int | None
 
 
 def write_response(data: Buffer, form: OutputForm) -> RestResponse:
-    """Convert the serialised ``ModelInferResponse`` in `data`, which must have raw contents.
-
-    Raises:
-        InvalidInput: JSON cannot represent an output that was not requested in binary form, or all
-            of them have too many elements.
-    """
+    """Convert the serialised ``ModelInferResponse`` in `data`, which must have raw contents."""
     message, raw = parse_response(data)
     outputs: list[dict[str, Any]] = []
     binary: list[Buffer] = []
