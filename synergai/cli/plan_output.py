@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from synergai.cli.plan_case import Case
-    from synergai.routes.options import Option, Share
+    from synergai.routes.options import Option
+    from synergai.routes.plan import Share
 
 _SPLITS_SHOWN: Final = 12
 
@@ -45,8 +46,8 @@ class Answer(NamedTuple):
         engine = case.problem.chain.engine
         if choice.is_split:
             legs = [leg for share in choice.shares for leg in share.route.legs]
-            tensors = ", ".join(case.cuts[leg.first - 1].tensor for leg in legs if leg.first)
-            doing = f"split {engine} at {tensors}, over {_workers(choice)}"
+            tensors = dict.fromkeys(case.cuts[leg.first - 1].tensor for leg in legs if leg.first)
+            doing = f"split {engine} at {', '.join(tensors)}, over {_workers(choice)}"
         else:
             doing = f"do not split {engine}: run it whole on {_workers(choice)}"
         others = [option for option in self.options if option.is_split != choice.is_split]

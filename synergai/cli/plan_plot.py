@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from synergai.cli.plan_output import Answer
-    from synergai.routes.options import Option, Share
+    from synergai.routes.options import Option
+    from synergai.routes.plan import Share
 
 _QUERIES: Final = 12
 _ROUTES: Final = 8

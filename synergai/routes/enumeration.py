@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
 from math import comb, perm
@@ -36,13 +37,12 @@ class Enumeration:
         Raises:
             InvalidInput: there are more than `MAX_ROUTES`.
         """
-        return found(
-            min(
-                routes(problem, self.legs),
-                key=lambda route: problem.times(route).seconds(problem.queries),
-                default=None,
-            )
-        )
+
+        def seconds(route: Route) -> float:
+            return problem.times(route).seconds(problem.queries)
+
+        best = min(routes(problem, self.legs), key=seconds, default=None)
+        return found(best if best is not None and seconds(best) < math.inf else None)
 
 
 def local() -> Enumeration:

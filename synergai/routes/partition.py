@@ -7,35 +7,21 @@ chains or both end first depends on the workers and links.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from synergai.routes.division import Division
 from synergai.routes.optimal import optimal_route
+from synergai.routes.plan import Plan, pour
 from synergai.routes.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from synergai.routes.problem import Route, RouteProblem, RouteTimes, RouteWorker
+    from synergai.routes.problem import Route, RouteProblem, RouteWorker
 
 _ROUNDS: Final = 3
-
-
-class Share(NamedTuple):
-    """What a route gets of a range."""
-
-    route: Route
-    queries: int
-
-
-class Plan(Struct, frozen=True):
-    """Routes that share no worker, and the time until the last of them has ended."""
-
-    shares: tuple[Share, ...]
-    seconds: float
 
 
 def partition(problem: RouteProblem) -> Plan | None:
@@ -68,50 +54,22 @@ def _divided(problem: RouteProblem) -> list[list[RouteWorker]]:
 
 
 def _plan(problem: RouteProblem, sets: Sequence[Sequence[RouteWorker]]) -> Plan | None:
-    """Return the plan of the best routes over some sets of workers."""
-    shares = [math.ceil(problem.queries / len(sets))] * len(sets)
+    """Return the plan of the best routes over some sets of workers; None if none has a route."""
     best = None
+    counts = [math.ceil(problem.queries / len(sets))] * len(sets)
     for _ in range(_ROUNDS):
-        # The best route over a set depends on its share, and the shares depend on the routes.
-        planned = [
-            (workers, route)
-            for workers, share in zip(sets, shares, strict=True)
-            if (route := _route(problem, workers, share)) is not None
+        # The best route over a set depends on its queries, and these depend on the routes.
+        routes = [
+            optimal_route(replace(problem, workers=tuple(workers), queries=count))
+            for workers, count in zip(sets, counts, strict=True)
         ]
-        if not planned:
+        possible = [route for route in routes if route is not None]
+        if not possible:
             return None
-        sets, routes = zip(*planned, strict=True)
-        times = [problem.times(route) for route in routes]
-        before, shares = shares, pour(times, problem.queries)
-        used = [each for each in zip(routes, times, shares, strict=True) if each[2]]
-        plan = Plan(
-            tuple(Share(route, share) for route, _, share in used),
-            max(taken.seconds(share) for _, taken, share in used),
-        )
+        plan = Plan(shares=pour(problem, possible))
         best = plan if best is None or plan.seconds < best.seconds else best
-        if shares == before:
+        served: dict[Route | None, int] = {share.route: share.queries for share in plan.shares}
+        before, counts = counts, [served.get(route, 1) for route in routes]
+        if counts == before:
             break
     return best
-
-
-def _route(problem: RouteProblem, workers: Sequence[RouteWorker], queries: int) -> Route | None:
-    return optimal_route(replace(problem, workers=tuple(workers), queries=max(1, queries)))
-
-
-def pour(times: Sequence[RouteTimes], queries: int) -> list[int]:
-    """Return the queries for each route, such that the last of them ends as early as possible."""
-    by_latency = sorted(times, key=lambda each: each.latency_s)
-    rate = filling = end_s = 0.0
-    for each in by_latency:
-        if rate and end_s <= each.latency_s:
-            break
-        rate += 1 / each.interval_s
-        filling += each.latency_s / each.interval_s - 1
-        # When the routes so far would have ended if queries could be divided.
-        end_s = (queries + filling) / rate
-    # The queries that end before then, and one more for each of some routes.
-    shares = [max(0, math.ceil((end_s - each.latency_s) / each.interval_s)) for each in times]
-    for _ in range(queries - sum(shares)):
-        first = min(range(len(times)), key=lambda i: times[i].seconds(shares[i] + 1))
-        shares[first] += 1
-    return shares

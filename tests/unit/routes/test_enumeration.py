@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.drawn_routes import drawn_problem
 from synergai.domain import EngineName
@@ -76,6 +77,12 @@ def test_engine_that_fits_on_no_worker_is_split() -> None:
 @pytest.mark.parametrize("budgets", [(), (0,), (HALF,), (0, HALF)])
 def test_impossible_engine_has_no_route(name: str, budgets: tuple[float, ...]) -> None:
     assert plan(name, problem(*budgets)) is None
+
+
+@pytest.mark.parametrize("name", ["local", "neurosurgeon", "exhaustive"])
+def test_stage_whose_time_is_not_known_is_in_no_route(name: str) -> None:
+    unknown = RouteWorker("w0", ((math.inf,) * 3,) * 3)
+    assert plan(name, replace(problem(), workers=(unknown,))) is None
 
 
 def test_too_many_routes_are_refused() -> None:

@@ -83,6 +83,16 @@ def test_best_route_of_each_number_of_stages_is_weighed() -> None:
     assert options[0].seconds == min(split.seconds for _, split in split_options(case))
 
 
+def test_routes_side_by_side_are_weighed_for_many_queries() -> None:
+    workers = (worker("a", 1, SMALL), worker("b"), worker("c", 1, SMALL))
+    [*_, several] = staged_options(problem(*workers, queries=100), "optimal")
+    assert several.name == "several routes"
+    assert sorted(len(share.route.legs) for share in several.shares) == [1, 2]
+    assert all(
+        option.name != several.name for option in staged_options(problem(*workers), "optimal")
+    )
+
+
 def test_route_of_another_planner_is_weighed_if_it_has_stages() -> None:
     case = problem(worker("a", 2, SMALL), worker("b", 1, SMALL))
     [option] = staged_options(case, "neurosurgeon")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 
 import pytest
@@ -13,10 +12,11 @@ from msgspec.structs import replace
 from benchmarks.drawn_routes import drawn_problem
 from synergai.domain import EngineName
 from synergai.routes.chain import Chain
-from synergai.routes.links import Hop, Link, Links
+from synergai.routes.links import Link, Links
 from synergai.routes.optimal import optimal_route
-from synergai.routes.partition import Share, partition, pour
-from synergai.routes.problem import HOST_BYTES, Leg, Route, RouteProblem, RouteTimes, RouteWorker
+from synergai.routes.partition import partition
+from synergai.routes.plan import Plan, pour
+from synergai.routes.problem import HOST_BYTES, Leg, Route, RouteProblem, RouteWorker
 
 WHOLE = HOST_BYTES + 2.6 * 100
 HALF = HOST_BYTES + 2.6 * 50
@@ -25,15 +25,6 @@ CHAIN = Chain(
     sizes=(1, 1, 1),
     weights_before=(0, 50, 100),
     weights_after=(100, 50, 0),
-)
-TIMES = st.lists(
-    st.builds(
-        lambda stage, hop: RouteTimes((stage,), (Hop(hop, 0.0),)),
-        st.floats(0.01, 100),
-        st.floats(0, 100),
-    ),
-    min_size=1,
-    max_size=6,
 )
 
 
@@ -47,24 +38,6 @@ def problem(*budgets: float, queries: int) -> RouteProblem:
         links=Links({}, default=Link(math.inf, 0.1)),
         queries=queries,
     )
-
-
-@given(TIMES, st.integers(1, 200))
-def test_each_query_is_poured_where_it_ends_first(times: list[RouteTimes], queries: int) -> None:
-    waiting = [(each.seconds(1), number, 1) for number, each in enumerate(times)]
-    heapq.heapify(waiting)
-    for _ in range(queries):
-        end_s, number, count = heapq.heappop(waiting)
-        heapq.heappush(waiting, (times[number].seconds(count + 1), number, count + 1))
-    shares = pour(times, queries)
-    assert sum(shares) == queries
-    last_s = max(each.seconds(share) for each, share in zip(times, shares, strict=True) if share)
-    assert last_s == pytest.approx(end_s)
-
-
-def test_query_that_two_workers_would_end_at_the_same_time_is_poured_once() -> None:
-    alike = RouteTimes((1.0,), (Hop(0.5, 0.0),))
-    assert sorted(pour([alike, alike], 1)) == [0, 1]
 
 
 @settings(max_examples=50)
@@ -86,30 +59,30 @@ def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem)
     workers = [leg.worker for share in plan.shares for leg in share.route.legs]
     assert len(workers) == len(set(workers))
     assert sum(share.queries for share in plan.shares) == problem.queries
-    ends = [problem.times(share.route).seconds(share.queries) for share in plan.shares]
-    assert plan.seconds == max(ends)
+    assert all(share.times == problem.times(share.route) for share in plan.shares)
     assert plan.seconds <= problem.times(single).seconds(problem.queries)
     alone = [optimal_route(replace(problem, workers=(each,))) for each in problem.workers]
-    replicas = [problem.times(route) for route in alone if route is not None]
+    replicas = pour(problem, [route for route in alone if route is not None])
     if replicas:
-        shares = pour(replicas, problem.queries)
-        times = zip(replicas, shares, strict=True)
-        assert plan.seconds <= max(each.seconds(share) for each, share in times if share)
+        assert plan.seconds <= Plan(shares=replicas).seconds
 
 
 def test_engine_that_fits_on_all_workers_is_not_split() -> None:
     plan = partition(problem(WHOLE, WHOLE, queries=10))
-    replicas = (Share(Route((Leg("w0", 0, 2),)), 5), Share(Route((Leg("w1", 0, 2),)), 5))
     assert plan is not None
-    assert plan.shares == replicas
+    assert not plan.is_split
+    assert {share.route.legs[0].worker: share.queries for share in plan.shares} == {
+        "w0": 5,
+        "w1": 5,
+    }
     assert plan.seconds == pytest.approx(5 * 2 + 2 * 0.1)
 
 
 def test_engine_that_fits_on_no_worker_is_split() -> None:
     plan = partition(problem(HALF, HALF, queries=10))
-    chain = Route((Leg("w0", 0, 1), Leg("w1", 1, 2)))
     assert plan is not None
-    assert plan.shares == (Share(chain, 10),)
+    [share] = plan.shares
+    assert (share.route, share.queries) == (Route((Leg("w0", 0, 1), Leg("w1", 1, 2))), 10)
     assert plan.seconds == pytest.approx(2.4 + 9)
 
 
