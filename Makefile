@@ -59,10 +59,13 @@ bench: install  ## compare with bare grpc.aio and plain ONNX Runtime; writes doc
 bench-peers: install  ## install Triton, KServe, MLServer and Ray Serve, and compare with each
 	$(BIN)/python -m benchmarks.peers --write docs/benchmarks.md
 
+images: install  ## build the images of gateway, agent and tools with buildah, on BASE=IMAGE
+	$(BIN)/python -m deploy.images.build gateway agent-onnxruntime tools $(if $(BASE),--base $(BASE))
+
 wheel: install  ## build the wheel into dist/
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --wheel
 
 clean:  ## remove caches and wheels; .venv, models and runs stay
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo example variants proto format lint type test acceptance bench bench-peers wheel clean
+.PHONY: help install demo example variants proto format lint type test acceptance bench bench-peers images wheel clean
