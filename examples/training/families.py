@@ -21,7 +21,7 @@ from synergai.models.installation import stage_engine, write_definition
 from synergai.models.int8 import quantise
 from synergai.models.samples import write_samples
 from synergai.models.variants import VariantKeys
-from synergai.runtime.allocator import retain_freed_memory
+from synergai.runtime.heap import retain_freed_memory
 from synergai.zoo.builders.onnx_graph import write_model
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from typing import Final, NamedTuple
 
-from synergai.runtime.descriptors import MAX_DESCRIPTORS
+from synergai.runtime.processes import MAX_DESCRIPTORS
 
 RESERVED: Final = 512 + 32 + 128 + 64
 """Descriptors for the HTTP port, for work sockets without a connection id, and for files."""

@@ -1,8 +1,42 @@
-"""The heap of the C library."""
+"""The heap of the C library, and its tuning for message buffers."""
 
 from __future__ import annotations
 
 import ctypes
+from typing import Final
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_MMAP_THRESHOLD_BYTES: Final = 32 << 20
+"""The largest threshold that glibc accepts."""
+_RETAINED_BYTES: Final = 64 << 20
+_TOP_PAD_BYTES: Final = 4 << 20
+_ARENAS: Final = 2
+
+
+def retain_freed_memory() -> None:
+    """Make the C library retain up to about 64 MiB of freed memory for the next message.
+
+    By default glibc returns every large block to the kernel, and the next message of an image's
+    size page-faults its memory in again: a 600 kB request took a bare grpc.aio server 1.0 ms of CPU
+    time instead of 0.45 ms.
+
+    Also limits the number of arenas, since each retains memory separately. By default the threads
+    of gRPC, which allocate the messages, get up to eight per processor: a gateway then grows
+    whenever another thread happens to receive a large message. Two arenas took 89 MB instead of
+    102 MB for 602 kB requests, and no more CPU time.
+
+    Does nothing with other C libraries, which lack these settings.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
+        return
+    library.mallopt(_M_ARENA_MAX, _ARENAS)
+    library.mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+    library.mallopt(_M_TRIM_THRESHOLD, _RETAINED_BYTES)
+    library.mallopt(_M_TOP_PAD, _TOP_PAD_BYTES)
 
 
 class _Mallinfo2(ctypes.Structure):

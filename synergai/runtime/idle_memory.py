@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from synergai.runtime.memory import rss_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from synergai.runtime.heap import GlibcHeap
 
 INTERVAL_S: Final = 15.0
 IDLE_SHARE: Final = 0.3
@@ -23,22 +25,12 @@ RETAINED_BYTES: Final = 16 << 20
 """Freed memory that is not worth a trim."""
 
 
-class Heap(Protocol):
-    """The heap of the C library."""
-
-    def free_bytes(self) -> int:
-        """Return the bytes that are free in all arenas."""
-
-    def trim(self) -> None:
-        """Return free pages to the kernel."""
-
-
 class IdleTrimmer:
     """Trims a heap if the process was idle since the last look at it."""
 
     def __init__(
         self,
-        heap: Heap,
+        heap: GlibcHeap,
         clock: Callable[[], float] = time.monotonic,
         cpu: Callable[[], float] = time.process_time,
         resident: Callable[[], int] = rss_bytes,

@@ -1,4 +1,4 @@
-"""Lifetime and OOM priority of child processes."""
+"""Lifetime and OOM priority of processes, and limits of what they use."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 _OOM_SCORE_ADJ: Final = 500
 """Added to the process's OOM score, in thousandths of the memory; see proc_pid_oom_score_adj(5)."""
+MAX_DESCRIPTORS: Final = 65536
+"""Limit that a serving process gives itself at most; more would only let a leak go unnoticed."""
 
 
 def prefer_oom_kill() -> None:
@@ -36,3 +38,15 @@ def die_with_parent(parent: int) -> None:
     if os.getppid() != parent:
         # The parent died before the request took effect.
         sys.exit(1)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit of open file descriptors to the hard one, up to `MAX_DESCRIPTORS`.
+
+    Linux's usual soft limit of 1024 protects programs that use ``select``. A serving process uses
+    none, and its connections would exceed the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

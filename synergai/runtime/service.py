@@ -10,10 +10,9 @@ import signal
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
-from synergai.runtime.allocator import retain_freed_memory
-from synergai.runtime.descriptors import raise_descriptor_limit
-from synergai.runtime.heap import GlibcHeap
+from synergai.runtime.heap import GlibcHeap, retain_freed_memory
 from synergai.runtime.idle_memory import IdleTrimmer
+from synergai.runtime.processes import raise_descriptor_limit
 from synergai.runtime.systemd import notify_lifecycle
 
 if TYPE_CHECKING:

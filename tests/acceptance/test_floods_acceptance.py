@@ -15,7 +15,7 @@ import pytest
 
 import synergai
 from gateway.admission.connections import connection_limits
-from synergai.runtime.descriptors import MAX_DESCRIPTORS
+from synergai.runtime.processes import MAX_DESCRIPTORS
 from synergai.testing import LocalFleet
 from synergai.zoo.build import build
 from tests.acceptance.frame_flood import KINDS

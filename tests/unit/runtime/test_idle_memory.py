@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
+from typing import cast
 
+from synergai.runtime.heap import GlibcHeap
 from synergai.runtime.idle_memory import RETAINED_BYTES, IdleTrimmer
 
 # In a process of its own: the settings of the allocator are for the whole process.
 SCRIPT = """
 import os
-from synergai.runtime.allocator import retain_freed_memory
-from synergai.runtime.heap import GlibcHeap
+from synergai.runtime.heap import GlibcHeap, retain_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -33,7 +34,7 @@ class Process:
         self.resident = 100 << 20
         self.trims = 0
         self.trimmer = IdleTrimmer(
-            self, lambda: self.now, lambda: self.used_s, lambda: self.resident
+            cast("GlibcHeap", self), lambda: self.now, lambda: self.used_s, lambda: self.resident
         )
 
     def free_bytes(self) -> int:
