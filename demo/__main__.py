@@ -22,8 +22,6 @@ from synergai.profiles.files import load_dictionary
 from synergai.testing import LocalFleet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from synergai.domain import WorkerClass
 
 PHOTOGRAPHS_ENGINE: Final = EngineName("onnx_mobilenet_op11")
@@ -35,16 +33,20 @@ THESIS_POLICY: Final = "synergai"
 
 
 def profile(
-    models: Path, dictionary: Path, run: Path, worker_class: WorkerClass, prefix: Sequence[str]
+    models: Path,
+    dictionary: Path,
+    run: Path,
+    worker_class: WorkerClass,
+    throttle: demo_fleet.Throttle = demo_fleet.NONE,
 ) -> None:
-    """Profile the engines on this machine as `worker_class`, throttled by `prefix`."""
+    """Profile the engines on this machine as `worker_class`."""
     command = [
-        *prefix,
+        *throttle.prefix,
         *(sys.executable, "-m", "synergai", "profile", "--models", str(models)),
         *("--engines", ",".join(ENGINES), *demo_fleet.engine_options(worker_class)),
         *("--worker-class", worker_class, "--queries", "64", "--min-duration", "3"),
         *("--repeat-disturbed", "1"),
-        "--while-serving",
+        *("--while-serving", *throttle.power("--modes")),
         *("--dictionary", str(dictionary), "--output", str(run / "profile" / worker_class)),
     ]
     if subprocess.run(command, check=False).returncode != 0:
@@ -121,9 +123,9 @@ def main() -> None:
     dictionary = run / "dictionary.db"
     with step("1. Engines"):
         provide(ENGINES, Path("models"), models)
-    throttle, description = demo_fleet.slowdown()
-    with step(f"2. Profiles; the slow worker is throttled by {description}"):
-        profile(models, dictionary, run, demo_fleet.FAST, ())
+    throttle = demo_fleet.slowdown()
+    with step(f"2. Profiles; the slow worker is throttled by {throttle.description}"):
+        profile(models, dictionary, run, demo_fleet.FAST)
         profile(models, dictionary, run, demo_fleet.SLOW, throttle)
     with LocalFleet(run / "fleet") as fleet:
         with step("3. A gateway and two agents"):

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import WorkerClass
+from synergai.errors import NotSupported
+from worker_agent.power.cpu_shares import CpuShareController
+from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from synergai.testing import LocalFleet
 
 FAST: Final = WorkerClass("cloud")
 SLOW: Final = WorkerClass("edge")
-SLOW_CPUS: Final = 0.3
-"""CPU quota of the slow worker, in CPUs."""
-
-_QUOTA: Final = (sys.executable, "-m", "worker_agent.power.cgroup", "--cpus", str(SLOW_CPUS), "--")
-_NICE: Final = ("nice", "-n", "19")
+_MODE: Final = "0.3cpu"
+"""Power mode of the slow worker: 30 % of one CPU."""
 
 
 def engine_options(worker_class: WorkerClass) -> list[str]:
@@ -36,27 +33,41 @@ def engine_options(worker_class: WorkerClass) -> list[str]:
     return ["--threads", threads, "--cores", ",".join(map(str, own))]
 
 
-def slowdown() -> tuple[tuple[str, ...], str]:
-    """Return a command prefix that throttles another command, and its description.
+class Throttle(NamedTuple):
+    """How the slow worker is throttled: by a power mode, or by a command that runs others."""
 
-    It sets a CPU quota if control groups are writable, else the lowest priority.
-    """
-    probe = subprocess.run([*_QUOTA, "true"], capture_output=True, check=False)
-    if probe.returncode == 0:
-        return _QUOTA, f"a quota of {SLOW_CPUS:.0%} of one CPU"
-    return _NICE, "the lowest priority on one thread (control groups are not writable here)"
+    description: str
+    mode: str = ""
+    prefix: tuple[str, ...] = ()
+
+    def power(self, modes: str) -> list[str]:
+        """Return the options for the power mode, given the name of the one that selects it."""
+        return ["--power", "cgroup", modes, self.mode] if self.mode else []
 
 
-def start(fleet: LocalFleet, models: Path, dictionary: Path, throttle: Sequence[str]) -> None:
+NONE: Final = Throttle("nothing")
+
+
+def slowdown() -> Throttle:
+    """Return a CPU quota if control groups are writable, else the lowest priority."""
+    try:
+        CpuShareController(MachineFiles(), [_MODE]).close()
+    except NotSupported:
+        text = "the lowest priority on one thread (control groups are not writable here)"
+        return Throttle(text, prefix=("nice", "-n", "19"))
+    return Throttle("a quota of 30% of one CPU", _MODE)
+
+
+def start(fleet: LocalFleet, models: Path, dictionary: Path, throttle: Throttle) -> None:
     """Start the gateway at default settings and both agents, and wait for the workers."""
     fleet.start_gateway(["--dictionary", str(dictionary)])
-    for worker_class, prefix in ((FAST, ()), (SLOW, throttle)):
+    for worker_class, slow in ((FAST, NONE), (SLOW, throttle)):
         fleet.start_agent(
             f"{worker_class}-1",
             models=models,
             worker_class=worker_class,
-            options=engine_options(worker_class),
-            prefix=prefix,
+            options=engine_options(worker_class) + slow.power("--power-modes"),
+            prefix=slow.prefix,
         )
     fleet.wait_for_workers(2)
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from synergai.domain import EngineName, WorkerClass
 from synergai.errors import NotSupported, SynergaiError
 from synergai.profiles.files import add_to_dictionary, load_dictionary
-from worker_agent.power.cpu_shares import parse_share
+from worker_agent.power.cpu_shares import CpuShareController, parse_share
+from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,11 +73,10 @@ def check_cgroups() -> None:
     Raises:
         NotSupported: it cannot; the message has the reason.
     """
-    command = (sys.executable, "-m", "worker_agent.power.cgroup", "--cpus", "0.5", "--", "true")
-    tried = subprocess.run(command, capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        reason = tried.stderr.strip().removeprefix("error: ") or "no reason was given"
-        raise NotSupported(f"this example needs permission to create cgroups: {reason}")
+    try:
+        CpuShareController(MachineFiles(), ["0.5cpu"]).close()
+    except NotSupported as error:
+        raise NotSupported(f"this example needs permission to create cgroups: {error}") from None
 
 
 def profile(models: Path, run: Path) -> Path:

@@ -9,40 +9,25 @@ from typing import TYPE_CHECKING
 
 from synergai.errors import NotSupported
 from worker_agent.power.cgroup_versions import CpuLimit, detect_hierarchy
-from worker_agent.power.files import MachineFiles
 
 if TYPE_CHECKING:
-    from typing import Self
-
-
-def new_group_name() -> str:
-    """Return a name for a group of this process, by which others know when it may be swept."""
-    return f"synergai-{os.getpid()}-{secrets.token_hex(3)}"
+    from worker_agent.power.files import MachineFiles
 
 
 class CpuCgroup:
-    """Cgroup that this process can enter and leave. As a context manager, enters and removes it."""
+    """Cgroup that this process can enter and leave."""
 
-    def __init__(
-        self,
-        limit: CpuLimit,
-        files: MachineFiles | None = None,
-        name: str = "",
-        *,
-        create: bool = True,
-    ) -> None:
-        self._files = files or MachineFiles()
-        self._hierarchy = detect_hierarchy(self._files)
-        self._name = name or new_group_name()
+    def __init__(self, limit: CpuLimit, files: MachineFiles) -> None:
+        self._files = files
+        self._hierarchy = detect_hierarchy(files)
         self._limit = limit
         self.folders: tuple[str, ...] = ()
         """Directories of the group."""
-        if not create:
-            self.folders = self._hierarchy.folders(self._name, cpuset=bool(limit.cpuset))
-            return
         self._sweep()
+        # Others know by the process when the group may be swept.
+        name = f"synergai-{os.getpid()}-{secrets.token_hex(3)}"
         try:
-            for folder in self._hierarchy.folders(self._name, cpuset=bool(limit.cpuset)):
+            for folder in self._hierarchy.folders(name, cpuset=bool(limit.cpuset)):
                 self._files.make_directory(folder)
                 self.folders += (folder,)
                 self._hierarchy.prepare(folder)
@@ -90,14 +75,6 @@ class CpuCgroup:
         limits = [self._hierarchy.read(folder) for folder in self.folders]
         return CpuLimit(limits[0].cpus, limits[-1].cpuset)
 
-    def members(self) -> set[int]:
-        """Return the ids of the processes in the group."""
-        return {
-            int(pid)
-            for folder in self.folders
-            for pid in self._files.read(f"{folder}/cgroup.procs").split()
-        }
-
     def remove(self) -> bool:
         """Remove the group; return False if it still has processes."""
         try:
@@ -109,14 +86,6 @@ class CpuCgroup:
         except OSError:
             return False
         return True
-
-    def __enter__(self) -> Self:
-        self.enter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
-        self.remove()
 
     def _sweep(self) -> None:
         """Remove groups of processes that died without cleaning up."""
