@@ -267,7 +267,7 @@ def unary(
     handler: Callable[[MessageT, Context], Awaitable[Message | bytes]], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a unary call with a request of type `cls`."""
-    return _unary(handler, deserializer(cls))
+    return grpc.unary_unary_rpc_method_handler(_answer(handler), deserializer(cls), serialise)
 
 
 def raw_unary(
@@ -276,27 +276,15 @@ def raw_unary(
     cls: type[Message],
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Like `unary`, but pass `handler` a `RawRequest`, parsed by `read`."""
-    return _unary(handler, raw_deserializer(read, cls))
+    deserialise = raw_deserializer(read, cls)
+    return grpc.unary_unary_rpc_method_handler(_answer(handler), deserialise, serialise)
 
 
 def server_stream(
     handler: Callable[[MessageT, Context], Responses], cls: type[MessageT]
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a server-streaming call with a request of type `cls`."""
-
-    async def handle(request: MessageT | Malformed, context: Context) -> AsyncIterator[Any]:
-        if isinstance(request, Malformed):
-            await abort(context, request.error())
-        try:
-            async with aclosing(handler(request, context)) as responses:
-                async for response in responses:
-                    yield response
-        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
-            await _abort_for(context, failure, handler.__qualname__)
-
-    return grpc.unary_stream_rpc_method_handler(
-        handle, request_deserializer=deserializer(cls), response_serializer=serialise
-    )
+    return grpc.unary_stream_rpc_method_handler(_respond(handler), deserializer(cls), serialise)
 
 
 def stream(
@@ -309,15 +297,7 @@ def stream(
     def behave(requests: AsyncIterator[MessageT | Malformed], context: Context) -> Responses:
         return handler(_checked(requests), context)
 
-    return _stream(behave, deserializer(cls))
-
-
-async def _checked(requests: AsyncIterator[MessageT | Malformed]) -> AsyncIterator[MessageT]:
-    """Yield the requests of a stream until one is malformed, and raise its error."""
-    async for request in requests:
-        if isinstance(request, Malformed):
-            raise request.error()
-        yield request
+    return grpc.stream_stream_rpc_method_handler(_respond(behave), deserializer(cls), serialise)
 
 
 def client_stream(
@@ -326,15 +306,13 @@ def client_stream(
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return the method handler of a client-streaming call; a malformed request ends it."""
 
-    async def handle(requests: AsyncIterator[MessageT | Malformed], context: Context) -> Any:
-        try:
-            return await handler(_checked(requests), context)
-        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
-            await _abort_for(context, failure, handler.__qualname__)
+    @wraps(handler)
+    async def behave(
+        requests: AsyncIterator[MessageT | Malformed], context: Context
+    ) -> Message | bytes:
+        return await handler(_checked(requests), context)
 
-    return grpc.stream_unary_rpc_method_handler(
-        handle, request_deserializer=deserializer(cls), response_serializer=serialise
-    )
+    return grpc.stream_unary_rpc_method_handler(_answer(behave), deserializer(cls), serialise)
 
 
 def raw_stream(
@@ -347,7 +325,8 @@ def raw_stream(
     A malformed request is passed as `Malformed`: the protocol's stream answers every message
     separately, so a malformed one must not end the call.
     """
-    return _stream(handler, raw_deserializer(read, cls))
+    deserialise = raw_deserializer(read, cls)
+    return grpc.stream_stream_rpc_method_handler(_respond(handler), deserialise, serialise)
 
 
 def raw_written_stream(
@@ -359,45 +338,24 @@ def raw_written_stream(
 
     This costs less per response than to yield it through generators. Interceptors do not see it.
     """
-
-    async def handle(
-        requests: AsyncIterator[RawRequest[ReadT] | Malformed], context: Context
-    ) -> None:
-        try:
-            await handler(requests, context)
-        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
-            await _abort_for(context, failure, handler.__qualname__)
-
-    behaviour: Any = handle  # the stubs of handlers know generators only
-    return grpc.stream_stream_rpc_method_handler(
-        behaviour, request_deserializer=raw_deserializer(read, cls), response_serializer=serialise
-    )
+    deserialise = raw_deserializer(read, cls)
+    return grpc.stream_stream_rpc_method_handler(_answer(handler), deserialise, serialise)
 
 
-def _stream(
-    handler: Callable[[AsyncIterator[RequestT | Malformed], Context], Responses],
-    deserialise: Callable[[bytes], RequestT | Malformed],
-) -> grpc.RpcMethodHandler[Any, Any]:
-    async def handle(
-        requests: AsyncIterator[RequestT | Malformed], context: Context
-    ) -> AsyncIterator[Any]:
-        try:
-            async with aclosing(handler(requests, context)) as responses:
-                async for response in responses:
-                    yield response
-        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
-            await _abort_for(context, failure, handler.__qualname__)
-
-    return grpc.stream_stream_rpc_method_handler(
-        handle, request_deserializer=deserialise, response_serializer=serialise
-    )
+async def _checked(requests: AsyncIterator[MessageT | Malformed]) -> AsyncIterator[MessageT]:
+    """Yield the requests of a stream until one is malformed, and raise its error."""
+    async for request in requests:
+        if isinstance(request, Malformed):
+            raise request.error()
+        yield request
 
 
-def _unary(
-    handler: Callable[[RequestT, Context], Awaitable[Message | bytes]],
-    deserialise: Callable[[bytes], RequestT | Malformed],
-) -> grpc.RpcMethodHandler[Any, Any]:
-    async def handle(request: RequestT | Malformed, context: Context) -> Message | bytes:
+# `Any`, as requests are messages or iterators over them, and the stubs of stream handlers know
+# generators only.
+def _answer(handler: Callable[[Any, Context], Awaitable[Any]]) -> Any:
+    """Return a handler that returns, or has written, what it responds."""
+
+    async def handle(request: Any, context: Context) -> Any:
         if isinstance(request, Malformed):
             await abort(context, request.error())
         try:
@@ -405,9 +363,23 @@ def _unary(
         except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
             await _abort_for(context, failure, handler.__qualname__)
 
-    return grpc.unary_unary_rpc_method_handler(
-        handle, request_deserializer=deserialise, response_serializer=serialise
-    )
+    return handle
+
+
+def _respond(handler: Callable[[Any, Context], Responses]) -> Any:
+    """Return a handler that yields its responses."""
+
+    async def handle(request: Any, context: Context) -> AsyncIterator[Any]:
+        if isinstance(request, Malformed):
+            await abort(context, request.error())
+        try:
+            async with aclosing(handler(request, context)) as responses:
+                async for response in responses:
+                    yield response
+        except BaseException as failure:  # noqa: BLE001 - _abort_for raises for every one of them
+            await _abort_for(context, failure, handler.__qualname__)
+
+    return handle
 
 
 def server_options(
