@@ -33,7 +33,8 @@ from synergai.protocol.arrays import build_request, read_outputs
 from synergai.testing import LocalFleet
 from tests.cores import new_entry
 from worker_agent.hosts.sync_client import HostClient
-from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
+from worker_agent.providers.choice import ProviderChoice
+from worker_agent.providers.kinds import KINDS
 
 TOLERANCE: Final = 1e-3
 SAMPLES: Final = 5
@@ -50,7 +51,8 @@ def main() -> int:
     parser.add_argument("--profiled", default="", help="engines to measure; all if empty")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
-    [provider] = choices_of([ProviderSettings(name=options.provider, kind=options.provider)])
+    device = KINDS[options.provider].device
+    provider = ProviderChoice(name=options.provider, kind=options.provider, device=device)
     names = [
         EngineName(each.name)
         for each in ModelDirectory(options.models).engines()

@@ -20,6 +20,8 @@ def modes(config: Config = None, as_json: AsJson = False) -> None:
 
     The agent's settings select the power controller.
     """
+    # Imported here: an agent never needs it, and it takes 2 MB.
+    from synergai.cli.output import print_json
     from worker_agent.agent_settings import AgentSettings
     from worker_agent.power.files import MachineFiles
     from worker_agent.power.selection import open_controller
@@ -31,24 +33,19 @@ def modes(config: Config = None, as_json: AsJson = False) -> None:
     finally:
         controller.close()
     if as_json:
-        # Imported here: an agent never needs it, and it takes 2 MB.
-        from synergai.cli.output import print_json
-
         print_json({"modes": found, "in_force": reading})
     else:
         _print(found, reading)
 
 
 def _print(found: Sequence[PowerMode], reading: Reading) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from synergai.cli.output import print_table
 
     if not found:
         typer.echo("This machine has no power modes.")
         return
-    table = Table("mode", "number", "cores", "clock", "budget", "", box=None)
-    for mode in found:
-        table.add_row(
+    rows = [
+        (
             mode.name,
             "" if mode.number is None else str(mode.number),
             str(mode.cores),
@@ -56,6 +53,8 @@ def _print(found: Sequence[PowerMode], reading: Reading) -> None:
             f"{mode.budget_w:g} W" if mode.budget_w else "",
             mode.refused or ("in force" if mode.name == reading.mode else ""),
         )
-    Console().print(table)
+        for mode in found
+    ]
+    print_table(("mode", "number", "cores", "clock", "budget", ""), rows)
     if not reading.mode:
         typer.echo(f"no known mode: {reading.detail}")

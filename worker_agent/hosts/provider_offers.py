@@ -19,9 +19,8 @@ from synergai.runtime.text import printable
 from worker_agent.providers.choice import (
     Offers,
     ProviderChoice,
-    ProviderSettings,
     Refusal,
-    choices_of,
+    without_cpu,
 )
 from worker_agent.providers.kinds import CPU, EMULATED, ONNXRUNTIME, kind_with_runtime_name
 
@@ -81,7 +80,7 @@ class Runtimes:
 
 
 async def find_offers(
-    wanted: Sequence[ProviderSettings],
+    wanted: Sequence[ProviderChoice],
     runtimes: Runtimes,
     default_cache: Path | None = None,
 ) -> Offers:
@@ -90,26 +89,27 @@ async def find_offers(
     Providers that cannot do without a cache keep one in `default_cache`.
     """
     has_onnxruntime = runtimes.has(ONNXRUNTIME)
-    if not wanted:
-        # Not imported to find out that there is only the CPU, which takes half a second.
-        names = await _available(runtimes) if runtimes.ships_providers() else []
-        kinds = filter(None, map(kind_with_runtime_name, names))
-        wanted = [ProviderSettings(name=kind.name, kind=kind.name) for kind in kinds]
-        choices = choices_of(wanted, default_cache)
-        cpu = True
-    else:
-        cpu = any(each.kind == CPU for each in wanted)
-        choices = choices_of(wanted, default_cache)
+    cpu = not wanted or any(each.kind == CPU for each in wanted)
+    if wanted:
+        choices = without_cpu(wanted, default_cache)
         needs_list = has_onnxruntime and any(each.details.runtime_name for each in choices)
         names = await runtimes.available() if needs_list else []
         for each in choices:
             _check_installed(each, names, runtimes)
+    else:
+        # Not imported to find out that there is only the CPU, which takes half a second.
+        names = await _available(runtimes) if runtimes.ships_providers() else []
+        kinds = filter(None, map(kind_with_runtime_name, names))
+        found = (
+            ProviderChoice(name=kind.name, kind=kind.name, device=kind.device) for kind in kinds
+        )
+        choices = without_cpu(found, default_cache)
     faults = await asyncio.gather(*(_fault(each, names, runtimes) for each in choices))
-    found = list(zip(choices, faults, strict=True))
+    checked = list(zip(choices, faults, strict=True))
     return Offers(
         cpu,
-        tuple(choice for choice, fault in found if not fault),
-        tuple(Refusal(choice, fault) for choice, fault in found if fault),
+        tuple(choice for choice, fault in checked if not fault),
+        tuple(Refusal(choice, fault) for choice, fault in checked if fault),
     )
 
 

@@ -8,13 +8,14 @@ from pathlib import Path  # noqa: TC003 - msgspec reads the annotations
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from synergai.domain import Configuration
 from synergai.runtime.reexec import decode_config, encode_config
 from worker_agent.providers.kinds import KINDS, ProviderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 
 _MAX_DEVICE_THREADS: Final = 1
@@ -23,32 +24,11 @@ _NOT_IN_NAMES: Final = str.maketrans({":": "-", ",": "-"})
 _log = logging.getLogger(__name__)
 
 
-class ProviderSettings(Struct, frozen=True, kw_only=True):
-    """An execution provider as configured.
-
-    Attributes:
-        devices: its devices; the default one if empty.
-        parallel: whether each device is a worker of its own, concurrent with the CPU.
-        cache: folder for compiled models; None for the default.
-    """
-
-    name: str
-    kind: str
-    devices: tuple[str, ...] = ()
-    parallel: bool = False
-    cache: Path | None = None
-    options: dict[str, str] = {}
-
-    def __str__(self) -> str:
-        return self.name
-
-
 class ProviderChoice(Struct, frozen=True, kw_only=True):
-    """An execution provider on one device.
+    """An execution provider on one device, or the CPU.
 
-    Attributes:
-        cache: folder for compiled models; None for none.
-        parallel: whether the device is a separate worker, concurrent with the others.
+    It is called by the name of its table in the settings. If `parallel`, the device is a separate
+    worker, concurrent with the others. The cache has compiled models.
     """
 
     name: str
@@ -105,34 +85,21 @@ class ProviderChoice(Struct, frozen=True, kw_only=True):
         return threads if self.uses_threads else threads or _MAX_DEVICE_THREADS
 
 
-def choices_of(
-    settings: Sequence[ProviderSettings], default_cache: Path | None = None
+def without_cpu(
+    choices: Iterable[ProviderChoice], default_cache: Path | None = None
 ) -> list[ProviderChoice]:
-    """Return each execution provider on each of its devices, without the CPU.
+    """Return the choices other than the CPU.
 
-    Providers that cannot do without a cache keep one in `default_cache`.
+    TensorRT, which builds an engine for minutes, keeps it below `default_cache` unless it has a
+    cache of its own.
     """
-    found: list[ProviderChoice] = []
-    for each in settings:
-        kind = KINDS.get(each.kind)
-        if kind is None:  # the CPU
-            continue
-        cache = each.cache
-        if cache is None and default_cache is not None and kind.name == "TensorRT":
-            # Building an engine takes minutes.
-            cache = default_cache / each.name
-        found += (
-            ProviderChoice(
-                name=each.name,
-                kind=kind.name,
-                device=device,
-                options=each.options,
-                cache=cache,
-                parallel=each.parallel,
-            )
-            for device in each.devices or (kind.device,)
-        )
-    return found
+    return [
+        replace(each, cache=default_cache / each.name)
+        if each.kind == "TensorRT" and each.cache is None and default_cache is not None
+        else each
+        for each in choices
+        if each.kind in KINDS
+    ]
 
 
 @dataclass(frozen=True, slots=True)

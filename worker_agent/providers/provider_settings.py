@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
 from synergai.runtime.setting_types import Parsed
-from worker_agent.providers.choice import ProviderChoice, ProviderSettings, choices_of
+from worker_agent.providers.choice import ProviderChoice
 from worker_agent.providers.kinds import CPU, kind_of
 
 if TYPE_CHECKING:
@@ -35,37 +35,34 @@ if TYPE_CHECKING:
 _KEYS: Final = ("provider", "devices", "parallel", "cache", "options")
 
 
-def parse_providers(value: object) -> tuple[ProviderSettings, ...]:
-    """Parse a list of names, or tables by name."""
+def parse_providers(value: object) -> tuple[ProviderChoice, ...]:
+    """Parse a list of names, or tables by name; return a choice for each device."""
     if isinstance(value, dict):
-        found = [_parse_table(name, table) for name, table in value.items()]
+        tables = [_parse_table(name, table) for name, table in value.items()]
     else:
         names = list(value) if isinstance(value, (list, tuple)) else [value]
-        found = [
-            name if isinstance(name, ProviderSettings) else _parse_table(name, {}) for name in names
+        tables = [
+            [name] if isinstance(name, ProviderChoice) else _parse_table(name, {}) for name in names
         ]
-    _check_distinct(found)
-    return tuple(found)
-
-
-Providers: TypeAlias = Annotated[tuple[ProviderSettings, ...], Parsed(parse_providers)]
-"""Execution providers of configurations; all that are offered if empty."""
-
-
-def _check_distinct(found: list[ProviderSettings]) -> None:
-    for name, count in Counter(each.name for each in found).items():
+    for name, count in Counter(choices[0].name for choices in tables).items():
         if count > 1:
             raise InvalidInput(f"{name} is listed twice")
+    found = tuple(choice for choices in tables for choice in choices)
     workers: dict[str, ProviderChoice] = {}
-    for choice in choices_of(found):
+    for choice in found:
         if choice.parallel and (other := workers.setdefault(choice.suffix, choice)) is not choice:
             raise InvalidInput(
                 f"{other} and {choice} would be one worker, {choice.suffix!r}: give one of the two "
                 "tables another name"
             )
+    return found
 
 
-def _parse_table(name: object, table: object) -> ProviderSettings:
+Providers: TypeAlias = Annotated[tuple[ProviderChoice, ...], Parsed(parse_providers)]
+"""Execution providers of configurations; all that are offered if empty."""
+
+
+def _parse_table(name: object, table: object) -> list[ProviderChoice]:
     if not isinstance(name, str):
         raise InvalidInput(f"{name!r} is not the name of an execution provider")
     validate_name(name, "name of an execution provider")
@@ -78,7 +75,7 @@ def _parse_table(name: object, table: object) -> ProviderSettings:
     if CPU in (name, kind_name):
         if table or name != CPU:
             raise InvalidInput("CPU is the default provider: it has no settings and no other name")
-        return ProviderSettings(name=CPU, kind=CPU)
+        return [ProviderChoice(name=CPU, kind=CPU)]
     kind = kind_of(kind_name)
     devices = _devices(table.get("devices", []), name)
     options = _options(table.get("options", {}), name)
@@ -99,14 +96,17 @@ def _parse_table(name: object, table: object) -> ProviderSettings:
     cache = table.get("cache")
     if cache is not None and not kind.cache_options:
         raise InvalidInput(f"{name}: {kind.name} keeps no compiled models, so it needs no cache")
-    return ProviderSettings(
-        name=name,
-        kind=kind.name,
-        devices=devices,
-        parallel=parallel,
-        cache=None if cache is None else Path(_text(cache, f"{name}: cache")),
-        options=options,
-    )
+    return [
+        ProviderChoice(
+            name=name,
+            kind=kind.name,
+            device=device,
+            parallel=parallel,
+            cache=None if cache is None else Path(_text(cache, f"{name}: cache")),
+            options=options,
+        )
+        for device in devices or (kind.device,)
+    ]
 
 
 def _devices(value: object, name: str) -> tuple[str, ...]:

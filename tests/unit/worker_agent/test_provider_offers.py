@@ -10,7 +10,7 @@ from synergai.errors import InvalidInput, Unavailable
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.hosts import provider_offers
 from worker_agent.hosts.provider_offers import Runtimes, find_offers, logged_reason
-from worker_agent.providers.choice import Offers, ProviderChoice, choices_of
+from worker_agent.providers.choice import Offers, ProviderChoice, without_cpu
 
 CUDA_LOG = """\
 \x1b[1;31m2026-01-01 [E:onnxruntime:Default, provider_bridge_ort.cc:2251 TryGetProviderInfo_CUDA] \
@@ -129,7 +129,7 @@ def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 def fault_of(kind: str) -> str:
     settings = AgentSettings.load({"providers": kind})
-    [choice] = choices_of(settings.worker.providers)
+    [choice] = without_cpu(settings.worker.providers)
     return asyncio.run(provider_offers.Runtimes().fault(choice, "onnxruntime"))
 
 

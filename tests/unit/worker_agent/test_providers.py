@@ -8,7 +8,7 @@ import pytest
 from synergai.domain import Configuration
 from synergai.errors import InvalidSettings
 from worker_agent.agent_settings import AgentSettings
-from worker_agent.providers.choice import ProviderChoice, choices_of
+from worker_agent.providers.choice import ProviderChoice, without_cpu
 from worker_agent.providers.onnxruntime_options import session_providers
 
 CPU_FALLBACK: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
@@ -23,7 +23,7 @@ def load(tmp_path: Path, text: str) -> AgentSettings:
 def test_names_on_the_command_line_are_enough() -> None:
     settings = AgentSettings.load({"providers": "CPU,OpenVINO,CUDA"})
     assert [each.name for each in settings.worker.providers] == ["CPU", "OpenVINO", "CUDA"]
-    assert [str(each) for each in choices_of(settings.worker.providers)] == [
+    assert [str(each) for each in without_cpu(settings.worker.providers)] == [
         "OpenVINO on device CPU",
         "CUDA on device 0",
     ]
@@ -42,7 +42,7 @@ def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
         options = { trt_fp16_enable = true, trt_max_workspace_size = 1073741824 }
         """,
     )
-    first, second = choices_of(settings.worker.providers)
+    first, second = without_cpu(settings.worker.providers)
     assert (first.name, first.kind, first.device) == ("TensorRT-fp16", "TensorRT", "0")
     assert second.device == "1"
     assert first.cache == Path("/var/cache/engines")
@@ -164,6 +164,6 @@ def test_engine_host_is_given_all_of_a_choice() -> None:
 
 def test_only_tensorrt_has_a_cache_by_default(tmp_path: Path) -> None:
     settings = AgentSettings.load({"providers": "TensorRT,OpenVINO"})
-    tensorrt, openvino = choices_of(settings.worker.providers, tmp_path)
+    tensorrt, openvino = without_cpu(settings.worker.providers, tmp_path)
     assert tensorrt.cache == tmp_path / "TensorRT"
     assert openvino.cache is None
