@@ -39,7 +39,12 @@ def plan(
     ] = None,
     dictionary: Dictionary = DEFAULT_DICTIONARY,
     models: Models = DEFAULT_MODELS,
-    planner: Annotated[str, typer.Option(metavar="NAME", help="Planner of the route.")] = "optimal",
+    planner: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Planner of routes; repeat it to compare some. Default: optimal."
+        ),
+    ] = None,
     source: Annotated[
         str, typer.Option(metavar="WORKER", help="Where queries arise, and results return to.")
     ] = GATEWAY,
@@ -59,17 +64,20 @@ def plan(
     """
     from synergai.cli.plan_case import make_case
     from synergai.cli.plan_output import Answer, print_answer, record
+    from synergai.routes.options import OPTIMAL
     from synergai.routes.planner import ROUTE_PLANNERS
 
+    planners = planner or [OPTIMAL]
     try:
-        ROUTE_PLANNERS.check(planner)
+        for each in planners:
+            ROUTE_PLANNERS.check(each)
     except InvalidInput as error:
         raise InvalidSettings(f"--planner: {error}") from None
     if plot is not None:
         check_plot(plot)
     deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
     case = make_case(name, models, dictionary, fleet, source, queries)
-    answer = Answer(case, case.weigh(planner), deadline_s)
+    answer = Answer(case, case.weigh(planners), deadline_s)
     if plot is not None:
         from synergai.cli.plan_plot import plot_plan
 

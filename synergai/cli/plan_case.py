@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.filesize import decimal
 
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
-from synergai.models.cutting.chain import make_chain, planned_cuts
-from synergai.models.cutting.stages import cut_engine
+from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
 from synergai.models.directory import ModelDirectory
 from synergai.models.origins import present_entries
 from synergai.profiles.files import load_dictionary
@@ -70,9 +69,11 @@ class Case(NamedTuple):
         """Return a worker by its name."""
         return next(each for each in self.problem.workers if each.name == name)
 
-    def weigh(self, planner: str) -> list[Option]:
+    def weigh(self, planners: Sequence[str]) -> list[Option]:
         """Return the options that can run, whole ones first."""
-        options = [*whole_options(self.problem), *staged_options(self.problem, planner)]
+        options = whole_options(self.problem)
+        for planner in planners:
+            options += staged_options(self.problem, planner)
         if not options:
             raise InvalidInput("; ".join([self._misfit(), *self.notes]))
         return options
@@ -96,8 +97,16 @@ def make_case(
     """Return the case that the options of the command describe."""
     notes: list[str] = []
     model = ModelDirectory(models).get(name).of_variant("")
-    all_cuts = _find_cuts(models, model, notes)
-    cuts = planned_cuts(all_cuts)
+    model.verified_digest()
+    found = read_model(model)
+    cuts = planned_cuts(found.cuts)
+    if found.refusal:
+        notes.append(f"{model.file.name} cannot be cut: {found.refusal}")
+    if (seams := sum(cut.seam for cut in found.cuts) or len(found.cuts)) > len(cuts):
+        notes.append(
+            f"{seams:,} cuts are too many to plan with: {len(cuts)} of them are considered, with "
+            "the smallest tensor in equal shares of the work"
+        )
     entries, left_out = present_entries(load_dictionary(dictionary), models, model)
     if left_out:
         notes.append(
@@ -122,13 +131,13 @@ def make_case(
         entries,
         model,
         dict.fromkeys(worker.worker_class for worker in given.workers),
-        all_cuts,
+        found.cuts,
         cuts,
         notes,
     )
     used = [worker for worker in given.workers if worker.worker_class in by_class]
     problem = RouteProblem(
-        chain=make_chain(model, cuts),
+        chain=make_chain(model, found, cuts),
         workers=tuple(
             by_class[each.worker_class].worker(each.id, each.budget_bytes) for each in used
         ),
@@ -137,23 +146,7 @@ def make_case(
         queries=queries,
     )
     times = {worker.id: by_class[worker.worker_class] for worker in used}
-    return Case(problem, cuts, len(all_cuts), times, notes)
-
-
-def _find_cuts(models: Path, model: EngineDefinition, notes: list[str]) -> Sequence[Cut]:
-    """Return the cuts of an engine; none of one that can only run whole."""
-    model.verified_digest()
-    try:
-        cuts = cut_engine(models, model.name).cuts
-    except (InvalidInput, NotFound) as error:
-        notes.append(f"it can only run whole: {error}")
-        return ()
-    if (seams := sum(cut.seam for cut in cuts) or len(cuts)) > (kept := len(planned_cuts(cuts))):
-        notes.append(
-            f"{seams:,} cuts are too many to plan with: {kept} of them are considered, with the "
-            "smallest tensor in equal shares of the work"
-        )
-    return cuts
+    return Case(problem, cuts, len(found.cuts), times, notes)
 
 
 def _class_times(

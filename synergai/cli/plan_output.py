@@ -14,7 +14,7 @@ from synergai.routes.options import split_options
 from synergai.runtime.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from synergai.cli.plan_case import Case
     from synergai.routes.options import Option
@@ -42,25 +42,35 @@ class Answer(NamedTuple):
 
     def reason(self) -> str:
         """Say in one sentence what to do, and why."""
-        case, choice = self.case, self.choice
-        engine = case.problem.chain.engine
-        if choice.is_split:
-            legs = [leg for share in choice.shares for leg in share.route.legs]
-            tensors = dict.fromkeys(case.cuts[leg.first - 1].tensor for leg in legs if leg.first)
-            doing = f"split {engine} at {', '.join(tensors)}, over {_workers(choice)}"
-        else:
-            doing = f"do not split {engine}: run it whole on {_workers(choice)}"
+        case, choice, doing = self.case, self.choice, self._doing()
         others = [option for option in self.options if option.is_split != choice.is_split]
         if others:
             other = _fastest(others)
             gain = f"{1 - choice.seconds / other.seconds:.0%}"
             done = "answers" if case.problem.queries == 1 else "ends"
             what = "the best route of stages, on" if other.is_split else "whole on"
-            return f"{doing}, which {done} {gain} earlier than {what} {_workers(other)}"
+            return f"{doing}, which {done} {gain} earlier than {what} {_workers(other.shares)}"
         if choice.is_split:
             return f"{doing}, since no worker has the memory for the whole engine"
         lone = len(case.problem.workers) == 1
         return f"{doing}, {'the only worker' if lone else 'since no route of stages can run'}"
+
+    def _doing(self) -> str:
+        """Say what to do."""
+        shares, engine = self.choice.shares, self.case.problem.chain.engine
+        whole = [share for share in shares if len(share.route.legs) == 1]
+        run_whole = [f"run it whole on {_workers(whole)}"] if whole else []
+        if not self.choice.is_split:
+            return f"do not split {engine}: {run_whole[0]}"
+        splits = [
+            f"split {engine} at {self._cuts(share)} over {_workers([share])}"
+            for share in shares
+            if len(share.route.legs) > 1
+        ]
+        return ", and ".join([*splits, *run_whole])
+
+    def _cuts(self, share: Share) -> str:
+        return _joined([self.case.cuts[leg.first - 1].tensor for leg in share.route.legs[1:]])
 
 
 def print_answer(answer: Answer, *, explain: bool) -> None:
@@ -118,14 +128,17 @@ def _fastest(options: Sequence[Option]) -> Option:
     return min(options, key=lambda option: option.seconds)
 
 
-def _workers(option: Option) -> str:
-    names = [leg.worker for share in option.shares for leg in share.route.legs]
+def _workers(shares: Iterable[Share]) -> str:
+    return _joined([leg.worker for share in shares for leg in share.route.legs])
+
+
+def _joined(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _figures(option: Option) -> tuple[str, ...]:
     seconds = (option.latency_s, option.interval_s, option.seconds)
-    return _workers(option), *map(format_seconds, seconds)
+    return _workers(option.shares), *map(format_seconds, seconds)
 
 
 def _verdict(deadline_s: float | None, option: Option) -> str:

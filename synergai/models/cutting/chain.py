@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from synergai.errors import InvalidInput
+from synergai.models.cutting.process import ModelCuts, read_cuts
 from synergai.models.formats.inspect import describe
+from synergai.models.formats.model_files import size_bytes
 from synergai.protocol.arrays import DTYPES
 from synergai.routes.chain import Chain
+from synergai.versions import is_stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,22 +40,31 @@ def planned_cuts(cuts: Sequence[Cut]) -> list[Cut]:
     return list(best.values())
 
 
-def make_chain(model: EngineDefinition, cuts: Sequence[Cut]) -> Chain:
-    """Return an engine as a chain with the given cuts; without any, it can only run whole.
+def read_model(model: EngineDefinition) -> ModelCuts:
+    """Return what the file of an engine says about its cuts; it has none if it runs whole only."""
+    if is_stage(model.name):
+        raise InvalidInput(f"{model.name!r} is a stage; plan the engine that it is a part of")
+    if model.file.suffix == ".onnx":
+        return read_cuts(model.file)
+    contents = describe(model.file).contents
+    return ModelCuts(contents.inputs, contents.outputs, refusal="only ONNX models can be cut")
+
+
+def make_chain(model: EngineDefinition, found: ModelCuts, cuts: Sequence[Cut]) -> Chain:
+    """Return an engine as a chain with some of its cuts; without any, it can only run whole.
 
     Tensors of an unknown datatype have no size.
     """
-    description = describe(model.file)
     # A weight that is needed on both sides of every cut would be counted twice.
     total = min(
-        (cut.weights_before + cut.weights_after for cut in cuts), default=description.size_bytes
+        (cut.weights_before + cut.weights_after for cut in cuts), default=size_bytes(model.file)
     )
     return Chain(
         engine=model.name,
         sizes=(
-            _size_bytes(description.contents.inputs),
+            _size_bytes(found.inputs),
             *(cut.size_bytes for cut in cuts),
-            _size_bytes(description.contents.outputs),
+            _size_bytes(found.outputs),
         ),
         weights_before=(0, *(cut.weights_before for cut in cuts), total),
         weights_after=(total, *(cut.weights_after for cut in cuts), 0),

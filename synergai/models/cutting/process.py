@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from synergai.domain import TensorSpec  # noqa: TC001 - msgspec reads the annotations
 from synergai.errors import InvalidInput, NotFound
 from synergai.models.cutting.cuts import Cut  # noqa: TC001 - msgspec reads the annotations
 from synergai.models.formats.model_files import list_files, size_bytes
@@ -44,13 +46,32 @@ class _Order(Struct, frozen=True):
     model: str
     parent: int
     data_bytes: int
+    in_one_file: bool
     digest: str = ""
     stages: tuple[StageFile, ...] = ()
 
 
-class _Answer(Struct, frozen=True):
+class ModelCuts(Struct, frozen=True):
+    """What a model file says about its cuts.
+
+    Attributes:
+        cuts: in the order of the data flow.
+        refusal: why it cannot be cut; empty if it can.
+    """
+
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
     cuts: tuple[Cut, ...] = ()
     refusal: str = ""
+
+
+def read_cuts(model: Path) -> ModelCuts:
+    """Return the cuts, inputs and outputs of the ONNX model in a file, even if it has no cuts.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    return _run(model)
 
 
 def find_cuts(model: Path) -> tuple[Cut, ...]:
@@ -59,7 +80,7 @@ def find_cuts(model: Path) -> tuple[Cut, ...]:
     Raises:
         InvalidInput: the model cannot be cut, and why.
     """
-    return _run(model)
+    return _checked(model, read_cuts(model)).cuts
 
 
 def write_stages(model: Path, digest: str, stages: Sequence[StageFile]) -> None:
@@ -68,20 +89,23 @@ def write_stages(model: Path, digest: str, stages: Sequence[StageFile]) -> None:
     Args:
         digest: SHA-256 of the model.
     """
-    _run(model, digest, tuple(stages))
+    _checked(model, _run(model, digest, tuple(stages)))
 
 
-def _run(model: Path, digest: str = "", stages: tuple[StageFile, ...] = ()) -> tuple[Cut, ...]:
+def _checked(model: Path, found: ModelCuts) -> ModelCuts:
+    if found.refusal:
+        raise InvalidInput(f"{model.name} cannot be cut: {found.refusal}")
+    return found
+
+
+def _run(model: Path, digest: str = "", stages: tuple[StageFile, ...] = ()) -> ModelCuts:
     if model.suffix != ".onnx":
         raise InvalidInput(f"{model.name} cannot be cut: only ONNX models can")
-    if len(list_files(model)) > 1:
-        raise InvalidInput(
-            f"{model.name} cannot be cut: it has weights in other files; save it as one file"
-        )
+    in_one_file = len(list_files(model)) == 1
     if find_spec("onnx") is None:
         raise NotFound(f"cutting needs the package 'onnx'; {pip_install('engines')}")
     limit = _BYTES + _BYTES_PER_MODEL_BYTE * size_bytes(model)
-    order = _Order(str(model), os.getpid(), limit, digest, stages)
+    order = _Order(str(model), os.getpid(), limit, in_one_file, digest, stages)
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],
@@ -97,20 +121,22 @@ def _run(model: Path, digest: str = "", stages: tuple[StageFile, ...] = ()) -> t
             f"{model.name} cannot be cut: the process that reads it ended with exit code "
             f"{done.returncode}"
         )
-    answer = msgspec.json.decode(done.stdout, type=_Answer)
-    if answer.refusal:
-        raise InvalidInput(f"{model.name} cannot be cut: {answer.refusal}")
-    return answer.cuts
+    return msgspec.json.decode(done.stdout, type=ModelCuts)
 
 
-def _cut(order: _Order) -> _Answer:
+def _cut(order: _Order) -> ModelCuts:
     import onnx
     from google.protobuf.message import DecodeError
 
     from synergai.models.cutting import extraction, graph
+    from synergai.models.formats.onnx_file import read_ends
 
+    found = ModelCuts()
     try:
         model = onnx.load_model(order.model, load_external_data=False)
+        found = ModelCuts(*read_ends(model.graph))
+        if not order.in_one_file:
+            return replace(found, refusal="it has weights in other files; save it as one file")
         cuts = graph.find_cuts(model)
         for stage in order.stages:
             first = cuts[stage.first - 1] if stage.first else None
@@ -118,12 +144,13 @@ def _cut(order: _Order) -> _Answer:
             part = extraction.extract_stage(model, order.digest, first, last)
             Path(stage.path).write_bytes(part.SerializeToString(deterministic=True))
     except InvalidInput as error:
-        return _Answer(refusal=str(error))
+        return replace(found, refusal=str(error))
     except DecodeError:
-        return _Answer(refusal="it is corrupt or not an ONNX file")
+        return ModelCuts(refusal="it is corrupt or not an ONNX file")
     except MemoryError:
-        return _Answer(refusal=f"it needs more than {order.data_bytes >> 20:,} MiB of memory")
-    return _Answer(cuts)
+        refusal = f"it needs more than {order.data_bytes >> 20:,} MiB of memory"
+        return replace(found, refusal=refusal)
+    return replace(found, cuts=cuts)
 
 
 def main() -> int:

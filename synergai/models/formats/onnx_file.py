@@ -46,16 +46,23 @@ def read_onnx(path: Path) -> ModelContents:
     external = any(map(uses_external_data, _stored_tensors(model)))
     if not external:
         _check(path, model)
-    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs, outputs = read_ends(model.graph)
     opset = next((entry.version for entry in model.opset_import if not entry.domain), 0)
     return ModelContents(
         format=f"ONNX, opset {opset}, IR version {model.ir_version}",
-        # Old IR versions list weights as inputs.
-        inputs=tuple(_spec(value) for value in model.graph.input if value.name not in weights),
-        outputs=tuple(_spec(value) for value in model.graph.output),
+        inputs=inputs,
+        outputs=outputs,
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         external_data=external,
     )
+
+
+def read_ends(graph: onnx.GraphProto) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return the inputs and outputs of a graph."""
+    # Old IR versions list weights as inputs.
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = tuple(_spec(value) for value in graph.input if value.name not in weights)
+    return inputs, tuple(map(_spec, graph.output))
 
 
 def _check(path: Path, model: onnx.ModelProto) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,7 @@ def test_engine_is_split_where_workers_are_good_at_different_parts(
 ) -> None:
     said = run(models, dictionary, "--fleet", fleet, "--explain")
     assert said.startswith(
-        "split onnx_digits at conv1/pool, over edge and cloud, which answers 80% earlier than "
+        "split onnx_digits at conv1/pool over edge and cloud, which answers 80% earlier than "
         "whole on edge\n"
     )
     for text in ("onnx_digits.s0-3", "onnx_digits.s3-11", "whole on cloud", "conv2/pool"):
@@ -187,7 +189,7 @@ def test_engine_that_cannot_be_cut_runs_whole(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app, ["relu", "--models", str(folder.parent), "--dictionary", str(dictionary)]
     )
-    assert "it can only run whole: engine 'relu': model.onnx cannot be cut" in result.output
+    assert "model.onnx cannot be cut: it has no tensor" in result.output
     assert result.exit_code == 0
 
 
@@ -206,6 +208,41 @@ def test_best_seams_of_a_long_graph_are_planned_with(tmp_path: Path) -> None:
     assert "4,999 cuts are too many to plan with" in result.output
     assert "48 of them are considered" in result.output
     assert result.exit_code == 0
+
+
+def test_planners_are_compared(models: Path, dictionary: Path, fleet: Path) -> None:
+    planners = ("--planner", "local", "--planner", "neurosurgeon", "--planner", "genetic")
+    found = json.loads(run(models, dictionary, "--fleet", fleet, *planners, "--json"))
+    assert [option["name"] for option in found["options"]] == [
+        "whole on edge",
+        "whole on cloud",
+        "route of neurosurgeon",
+        "route of genetic",
+    ]
+
+
+def test_what_each_of_several_routes_does_is_told(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    fleet.write_text(FLEET + '[[workers]]\nid = "spare"\nworker_class = "nx"\n')
+    add_to_dictionary(dictionary, [entry(ENGINE, "nx", 4.0)])
+    said = run(models, dictionary, "--fleet", fleet, "--queries", 100)
+    assert said.startswith(
+        "split onnx_digits at conv1/pool over edge and cloud, and run it whole on spare, which ends"
+    )
+
+
+def test_graphs_are_read_in_a_child_process_only(
+    models: Path, dictionary: Path, fleet: Path
+) -> None:
+    given = [ENGINE, "--models", models, "--dictionary", dictionary, "--fleet", fleet, "--json"]
+    program = (
+        "import sys; from synergai.cli.plan import app; app(standalone_mode=False);"
+        "sys.exit('onnx' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, *map(str, given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["splits"]
 
 
 @pytest.mark.parametrize(("queries", "deadline"), [(1, "5s"), (1, "1h"), (2, "5s"), (1000, "1d")])

@@ -255,3 +255,4 @@ def test_weights_in_other_files_are_refused(tmp_path: Path) -> None:
     onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     with pytest.raises(InvalidInput, match="weights in other files"):
         process.find_cuts(path)
+    assert [each.name for each in process.read_cuts(path).inputs] == ["t0"]
