@@ -37,7 +37,6 @@ from synergai.scheduling.rules.outliers import Outliers
 from synergai.scheduling.rules.probes import Probes
 from synergai.scheduling.rules.profile_changes import ProfileChanges
 from synergai.scheduling.rules.residency import Residency
-from synergai.scheduling.rules.resumption import Resumption
 from synergai.scheduling.rules.shortages import Shortages
 from synergai.scheduling.rules.worker_changes import WorkerChanges
 from synergai.scheduling.state.ranges import Ranges
@@ -83,9 +82,8 @@ class SchedulerCore:
         self._crashes = Crashes(state, workers, jobs)
         self._shortages = Shortages(state, workers)
         self._failures = Failures(state, workers, jobs, self._shortages)
-        resumption = self._resumption = Resumption(state)
         interleaver = self._interleaver = Interleaver(state, probes)
-        self._decisions = Decisions(state, jobs, leases, probes, interleaver, resumption)
+        self._decisions = Decisions(state, jobs, leases, probes, interleaver)
         of_worker = self._of_worker
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             events.JobArrived: jobs.add,
@@ -255,7 +253,7 @@ class SchedulerCore:
             self._profiles.learn(lease)
         self._jobs.release(lease, stopped=stopped)
         if stopped and lease.yielding and not lease.job.is_request and lease.job.queued:
-            self._resumption.remember(lease)
+            self._decisions.interrupted(lease)
         if event.fault is Fault.CRASHED:
             self._crashes.crashed(lease)
         if event.fault is Fault.OUT_OF_MEMORY:

@@ -1,7 +1,7 @@
 """Decisions: what workers do next, by the policy and by what applies under every policy.
 
-Common to all policies: requests run between the queries of jobs, interrupted jobs resume where they
-ran, and a few queries measure engines that are not profiled.
+Common to all policies: requests share cores with other work, or run between the queries of jobs,
+interrupted jobs resume where they ran, and a few queries measure engines that are not profiled.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 from synergai.scheduling.events import Reject
 from synergai.scheduling.policy import Assign, Expect, Preempt
-from synergai.scheduling.rules.sharing import CoreSharing
+from synergai.scheduling.state.records import MEASURED_S, is_brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from synergai.domain import JobId
     from synergai.scheduling.policy import Decision
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.interleaving import Interleaver, Interruption
     from synergai.scheduling.rules.kernel import State
     from synergai.scheduling.rules.leases import Leases
     from synergai.scheduling.rules.probes import Probes
-    from synergai.scheduling.rules.resumption import Resumption
-    from synergai.scheduling.state.records import JobRecord, WorkerRecord
+    from synergai.scheduling.state.estimate import Estimate
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 
 class Decisions:
@@ -35,15 +36,18 @@ class Decisions:
         leases: Leases,
         probes: Probes,
         interleaver: Interleaver,
-        resumption: Resumption,
     ) -> None:
         self._state = state
         self._jobs = jobs
         self._leases = leases
         self._probes = probes
-        self._sharing = CoreSharing(state)
         self._interleaver = interleaver
-        self._resumption = resumption
+        # Jobs that yielded to a request, by worker, each until it is assigned or removed.
+        self._interrupted: dict[int, dict[JobId, Lease]] = {}
+        # On which worker they ran.
+        self._ran_on: dict[JobId, int] = {}
+        state.forget_job.append(self._forget_job)
+        state.forget_worker.append(self._forget_worker)
 
     def schedule(self) -> None:
         """Decide on the waiting jobs; there is at least one."""
@@ -60,7 +64,7 @@ class Decisions:
             self._share_cores()
             self._interrupt(self._interleaver.before_policy())
         # Jobs resume before the policy decides on others, but after the waiting requests.
-        resumes = bool(self._resumption.jobs)
+        resumes = bool(self._ran_on)
         if resumes and not self._state.queue.requests:
             self._resume()
         while self._execute(self._state.policy.decide(self._state)) and self._state.queue.size:
@@ -87,12 +91,6 @@ class Decisions:
         for lease in self._probes.in_running_jobs():
             self._leases.stop(lease)
 
-    def _share_cores(self) -> None:
-        """Run requests concurrently with the work of busy workers."""
-        for decision in self._sharing.decisions():
-            if not self._leases.assign(decision):
-                return  # it would be proposed again and again
-
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
         """Run requests between two queries of running jobs."""
         for interruption in interruptions:
@@ -107,11 +105,6 @@ class Decisions:
             elif not self._leases.assign(Assign(request, worker, estimate, 1)):
                 return  # it would be proposed again and again
 
-    def _resume(self) -> None:
-        """Assign interrupted jobs again where they ran, as if there had been no request."""
-        for decision in self._resumption.decisions():
-            self._leases.assign(decision)
-
     def _execute(self, decisions: Sequence[Decision]) -> bool:
         """Execute the policy's decisions; return whether they produced any command."""
         before = len(self._state.commands)
@@ -120,7 +113,7 @@ class Decisions:
                 case Assign(job, worker, estimate) if not self._state.takes(worker, job, estimate):
                     pass  # it waits, so that batches are not parted
                 case Assign():
-                    self._resumption.discard(decision.job)
+                    self._forget_job(decision.job)
                     self._leases.assign(decision)
                 case Preempt(lease):
                     self._leases.stop(lease)
@@ -145,6 +138,113 @@ class Decisions:
     def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
         """Measure unprofiled engines with a few real queries."""
         for job, worker in probes:
-            self._resumption.discard(job)
+            self._forget_job(job)
             lease = self._leases.probe(job, worker)
             self._probes.started(lease.assignment, worker.worker.worker_class)
+
+    # --- sharing cores; see `WorkerRecord.runs_concurrently` ----------------------------
+
+    # Engines are small or large. If all of a worker's took turns, a query of a tenth of a
+    # millisecond would wait for every long one ahead of it.
+
+    def _share_cores(self) -> None:
+        """Run requests concurrently with the work of busy workers, in the queue's order."""
+        while self._state.queue.requests and self._state.fleet.shared:
+            found = self._concurrent()
+            if found is None or not self._leases.assign(found):
+                return  # it would be proposed again and again
+
+    def _concurrent(self) -> Assign | None:
+        """Return the next request that runs concurrently with other work."""
+        # Workers that an earlier request, brief or long, waits for: others that join a session
+        # there would keep it from ever getting there.
+        awaited: set[tuple[int, bool]] = set()
+        for request in self._state.queue.first_requests(self._state.now):
+            found: list[tuple[float, int, WorkerRecord, Estimate]] = []
+            for worker in self._state.serving(request.job.engine):
+                if not worker.leases and not worker.withdrawn:
+                    found.clear()  # which is the policy's to decide
+                    break
+                estimate = next(iter(self._state.estimator.for_job(request, worker)), None)
+                if estimate is None or (head := worker.head) is None:
+                    continue
+                if head.estimate is None and head.session in worker.sessions:
+                    self._await_measurement(head)
+                place = worker.index, is_brief(estimate, head)
+                if place in awaited:
+                    continue
+                if worker.runs_concurrently(estimate):
+                    answer_s = worker.ahead_s(estimate, self._state.now) + estimate.per_query_s
+                    found.append((answer_s, worker.index, worker, estimate))
+                elif worker.may_run_concurrently(estimate):
+                    awaited.add(place)
+            if found:
+                _, _, worker, estimate = min(found, key=lambda each: each[:2])
+                return Assign(request, worker, estimate, 1)
+        return None
+
+    def _await_measurement(self, head: Lease) -> None:
+        """Let a request wait for a query that is measured, but not for a long one."""
+        now = self._state.now
+        if head.awaited_since is None:
+            head.awaited_since = now
+        elif head.is_long_probe or now < head.awaited_since + MEASURED_S:
+            return
+        elif head.reported_at is None or head.reported_at + MEASURED_S <= now:
+            head.is_long_probe = True
+            return
+        else:  # another query has begun
+            head.awaited_since = head.reported_at
+        at = head.awaited_since + MEASURED_S
+        self._state.call_at(at, lambda: None, head.job)  # decisions follow
+
+    # --- resuming interrupted jobs ------------------------------------------------------
+
+    # Otherwise the rest of a job would compete for any worker, and under `rr` and `srr` wait for
+    # its turn in a rotation that it has already had.
+
+    def interrupted(self, lease: Lease) -> None:
+        """Let the job of `lease` resume on the worker where it was stopped for a request.
+
+        Policies that move running work decide themselves where it resumes.
+        """
+        worker = self._state.fleet.workers.get(lease.assignment.worker_id)
+        if worker is None or self._state.policy.rebalances:
+            return
+        self._forget_job(lease.job)
+        self._interrupted.setdefault(worker.index, {})[lease.job.job.id] = lease
+        self._ran_on[lease.job.job.id] = worker.index
+
+    def _forget_job(self, job: JobRecord) -> None:
+        index = self._ran_on.pop(job.job.id, None)
+        if index is None:
+            return
+        jobs = self._interrupted[index]
+        del jobs[job.job.id]
+        if not jobs:
+            del self._interrupted[index]
+
+    def _forget_worker(self, worker: WorkerRecord) -> None:
+        for job_id in self._interrupted.pop(worker.index, ()):
+            del self._ran_on[job_id]
+
+    def _resume(self) -> None:
+        """Assign interrupted jobs again where they ran, as if there had been no request.
+
+        A job that a waiting one of higher priority precedes is left to the policy.
+        """
+        for worker in self._state.available():
+            for lease in list(self._interrupted.get(worker.index, {}).values()):
+                if worker.available_at > self._state.now:
+                    break
+                job = lease.job
+                self._forget_job(job)
+                engine = lease.assignment.engine
+                if not job.assignable or engine not in worker.engines:
+                    continue
+                first = next(self._state.queue.in_order(worker.engines), job)
+                if first.job.priority > job.job.priority:
+                    continue
+                estimate = self._state.estimate(engine, worker, lease.assignment.configuration)
+                if estimate is not None and (job.limit is None or job.limit.allows(estimate)):
+                    self._leases.assign(Assign(job, worker, estimate, job.assignable))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import AssignmentId, Session
 from synergai.scheduling.events import Assignment, Dispatch, Stop
-from synergai.scheduling.state.observation import observe
+from synergai.scheduling.state.estimate import observe
 from synergai.scheduling.state.records import Lease, Phase
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from synergai.domain import BatchTimes, Configuration, EngineName, JobId
     from synergai.scheduling.policy import Assign
     from synergai.scheduling.rules.kernel import State
-    from synergai.scheduling.state.estimate import Estimate
-    from synergai.scheduling.state.observation import Observation
+    from synergai.scheduling.state.estimate import Estimate, Observation
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
 
 _EPOCH_SHIFT: Final = 40

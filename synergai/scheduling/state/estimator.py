@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from synergai.domain import Configuration, EngineName
     from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
     from synergai.scheduling.settings import SchedulingSettings
-    from synergai.scheduling.state.estimate import Limit
+    from synergai.scheduling.state.estimate import Limit, Observation
     from synergai.scheduling.state.loads import Loads
-    from synergai.scheduling.state.observation import Observation
     from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 _MAX_LIMITS: Final = 64

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from synergai.scheduling.state.observed import Observed
+from synergai.scheduling.state.estimate import Observed
 from synergai.scheduling.state.records import WorkerRecord
 
 if TYPE_CHECKING:

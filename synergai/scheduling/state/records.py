@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from synergai.domain import Session
-from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit
-from synergai.scheduling.state.observed import Observed
+from synergai.scheduling.state.estimate import BRIEF_S, LONG_S, Limit, Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

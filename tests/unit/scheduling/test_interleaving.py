@@ -310,7 +310,7 @@ def test_failed_assignment_does_not_return_to_its_worker_because_it_was_interrup
     [job] = dispatched(core.handle(make_job("job"), 0.0))
     core.handle(make_request("r", 1.05), 1.05)
     core.handle(AssignmentEnded(job.id, 11, Outcome.FAILED, Fault.HOST_DIED, "died"), 1.1)
-    assert not core._resumption.jobs
+    assert not core._decisions._ran_on
 
 
 def test_many_interruptions_leave_one_job_to_resume() -> None:
@@ -320,11 +320,11 @@ def test_many_interruptions_leave_one_job_to_resume() -> None:
         now = 1.05 + number
         running = dispatched(core.handle(make_request(f"r-{number}", now), now))
         core.handle(AssignmentEnded(job.id, 1, Outcome.STOPPED), now + 0.1)
-        assert len(core._resumption.jobs) <= 1
+        assert len(core._decisions._ran_on) <= 1
         [job] = dispatched(
             core.handle(AssignmentEnded(running[0].id, 1, Outcome.COMPLETED), now + 0.2)
         )
-        assert not core._resumption.jobs
+        assert not core._decisions._ran_on
 
 
 @pytest.mark.parametrize("policy", POLICIES.names())

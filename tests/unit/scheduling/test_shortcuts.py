@@ -21,10 +21,10 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.queue.job_queue import JobQueue
 from synergai.scheduling.settings import SchedulingSettings
+from synergai.scheduling.state.estimate import Observation
 from synergai.scheduling.state.estimator import Estimator
 from synergai.scheduling.state.fleet import Fleet
 from synergai.scheduling.state.loads import Loads
-from synergai.scheduling.state.observation import Observation
 from synergai.scheduling.state.records import JobRecord, Lease
 from tests.cores import new_assignment, new_entry, new_record, new_request, new_worker
 
