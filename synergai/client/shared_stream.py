@@ -93,24 +93,14 @@ class _Query:
     sent: bool = False
 
 
-class QueryStream:
+class QueryStream(QueryMultiplexer):
     """One open stream of single queries, each with its own deadline."""
 
     def __init__(self, channel: GatewayChannel, in_flight: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._send_queue: OrderedDict[str, _Query] = OrderedDict()
         self._wakeup = asyncio.Event()
-        self._multiplexer = QueryMultiplexer(channel, in_flight, self._messages(), cancellable=True)
-
-    @property
-    def closed(self) -> bool:
-        """The stream has ended and takes no more queries."""
-        return self._multiplexer.closed
-
-    @property
-    def failure(self) -> Exception | None:
-        """The exception that the stream ended with, if any."""
-        return self._multiplexer.failure
+        super().__init__(channel, in_flight, self._messages(), cancellable=True)
 
     async def request(
         self,
@@ -118,7 +108,7 @@ class QueryStream:
         timeout: float | None,  # noqa: ASYNC109 - as above
     ) -> Reply:
         """Send `request`, with another id; cancel the query if the caller is cancelled."""
-        reply = self._multiplexer.expect(request)
+        reply = self.expect(request)
         deadline = None if timeout is None else self._loop.time() + timeout
         query = _Query(request, reply, deadline)
         self._enqueue(query)
@@ -128,16 +118,12 @@ class QueryStream:
         except TimeoutError:
             raise DeadlineExceeded("no response before the deadline") from None
         finally:
-            if self._multiplexer.forget(request.id):
+            if self.forget(request.id):
                 if query.sent:
                     self._enqueue(query)
                 else:
                     # Otherwise a gateway that stops reading makes us keep the request's tensors.
                     self._send_queue.pop(request.id, None)
-
-    async def close(self) -> None:
-        """End the stream; replies of pending queries become None."""
-        await self._multiplexer.close()
 
     def _enqueue(self, query: _Query) -> None:
         self._send_queue[query.request.id] = query

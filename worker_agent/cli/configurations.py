@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from worker_agent.cli.options import Config  # noqa: TC001 - typer reads the annotations of commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from synergai.domain import Configuration
     from worker_agent.providers.choice import Offers
+
+
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar="SYNERGAI_AGENT_CONFIG",
+        show_envvar=False,
+        help="TOML file with the agent's settings. Its environment variables take precedence.",
+    ),
+]
 
 
 def check(config: Config = None) -> None:

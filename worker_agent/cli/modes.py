@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from synergai.cli.options import AsJson
-from worker_agent.cli.options import Config  # noqa: TC001 - typer reads the annotations of commands
+from worker_agent.cli.configurations import Config  # noqa: TC001 - typer reads the annotations of commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from worker_agent.ipc import interrupts
+from worker_agent.ipc.frames import INTERRUPT
 
 if TYPE_CHECKING:
     from worker_agent.backends import Interruptible
@@ -53,5 +53,5 @@ class InterruptListener:
 
     def _listen(self, descriptor: int) -> None:
         with os.fdopen(descriptor, "rb") as pipe:
-            while len(message := pipe.read(interrupts.SIZE)) == interrupts.SIZE:
-                self.interrupt(interrupts.decode(message))
+            while len(message := pipe.read(INTERRUPT.size)) == INTERRUPT.size:
+                self.interrupt(*INTERRUPT.unpack(message))

@@ -20,9 +20,9 @@ from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.loads import LoadCrashed, Loads
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.runs import Runs, host_died
-from worker_agent.ipc import interrupts
 from worker_agent.ipc.arena import slots_for
 from worker_agent.ipc.frames import (
+    INTERRUPT,
     LoadFailed,
     LoadStarted,
     Message,
@@ -219,7 +219,7 @@ class HostProcess:
     def _interrupt(self, run_id: int) -> None:
         if run_id in self._runs.by_id and not self._connection.lost.is_set():
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                os.write(self._interrupt_writer, interrupts.encode(run_id))
+                os.write(self._interrupt_writer, INTERRUPT.pack(run_id))
 
     def kill(self, reason: str = "", error: SynergaiError | None = None) -> None:
         """Kill the process; its runs end with ``HOST_DIED`` and `reason` in the detail."""

@@ -74,39 +74,6 @@ def _open_sensor(files: MachineFiles, gpus: Collection[int] | None) -> EnergySen
     return processor
 
 
-class SampledMeter:
-    """Meter that a thread reads periodically; no other code may read it before `close`."""
-
-    def __init__(
-        self, meter: EnergyMeter, clock: Callable[[], float] = time.monotonic, period_s: float = 1.0
-    ) -> None:
-        self._meter = meter
-        self._clock = clock
-        self._period_s = period_s
-        self._latest: tuple[float, float] | None = (clock(), 0.0)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
-        self._thread.start()
-
-    @property
-    def latest(self) -> tuple[float, float] | None:
-        """Time of the latest sample, and its joules; None once the sensor has failed."""
-        return self._latest
-
-    def close(self) -> None:
-        """Stop sampling."""
-        self._stopped.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        try:
-            while not self._stopped.wait(self._period_s):
-                self._latest = self._clock(), self._meter.joules()
-        except (OSError, ValueError) as error:
-            self._latest = None
-            _log.warning("stopped measuring power: %s", error)
-
-
 @dataclass(frozen=True, slots=True)
 class PowerReading:
     """Mean power since the previous reading, and the energy since the meter was opened."""
@@ -116,30 +83,39 @@ class PowerReading:
 
 
 class PowerMeter:
-    """Power and energy of the machine in service; `source` is empty if power is not measured."""
+    """Power and energy of the machine, which a thread samples.
+
+    `source` is empty if power is not measured.
+    """
 
     def __init__(
         self,
         files: MachineFiles | None = None,
         clock: Callable[[], float] = time.monotonic,
         gpus: Collection[int] | None = None,
+        period_s: float = _SERVICE_PERIOD_S,
     ) -> None:
         self.source = ""
-        self._meter: SampledMeter | None = None
-        self._before = (clock(), 0.0)
-        self._watts = 0.0
+        self._clock = clock
+        self._period_s = period_s
+        # Time and energy of the latest sample; None without a sensor, or once it has failed.
+        self._latest: tuple[float, float] | None = None
+        self._stopped = threading.Event()
         try:
-            meter = open_meter(files, clock, gpus)
+            self._meter = open_meter(files, clock, gpus)
         except NotSupported as error:
             _log.info("%s", error)
             return
-        self.source = meter.source
-        _log.info("measuring power with %s", meter.source)
-        self._meter = SampledMeter(meter, clock, _SERVICE_PERIOD_S)
+        self.source = self._meter.source
+        _log.info("measuring power with %s", self.source)
+        self._before = self._latest = self._began = clock(), 0.0
+        self._watts = 0.0
+        self._thread = threading.Thread(target=self._sample, name="meter", daemon=True)
+        self._thread.start()
 
     def read(self) -> PowerReading | None:
         """Return the current reading; None if power is not measured or the sensor has failed."""
-        latest = None if self._meter is None else self._meter.latest
+        latest = self._latest
         if latest is None:
             return None
         (then, before), (now, joules) = self._before, latest
@@ -148,10 +124,24 @@ class PowerMeter:
             self._before = latest
         return PowerReading(self._watts, joules)
 
-    def close(self) -> None:
-        """Stop measuring."""
-        if self._meter is not None:
-            self._meter.close()
+    def close(self) -> float:
+        """Stop measuring; return the mean power, or 0 if the sensor has measured nothing."""
+        if not self.source:
+            return 0.0
+        self._stopped.set()
+        self._thread.join()
+        seconds = self._clock() - self._began[0]
+        with contextlib.suppress(OSError, ValueError):
+            return self._meter.joules() / seconds if seconds > 0 else 0.0
+        return 0.0
+
+    def _sample(self) -> None:
+        try:
+            while not self._stopped.wait(self._period_s):
+                self._latest = self._clock(), self._meter.joules()
+        except (OSError, ValueError) as error:
+            self._latest = None
+            _log.warning("stopped measuring power: %s", error)
 
 
 class MeanPower:
@@ -163,27 +153,15 @@ class MeanPower:
         self.watts = 0.0
         self._files = files
         self._clock = clock
-        self._meter: EnergyMeter | None = None
-        self._sampled: SampledMeter | None = None
-        self._begin = 0.0
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(NotSupported):
-            self._meter = open_meter(self._files, self._clock)
-            self._begin = self._clock()
-            self._sampled = SampledMeter(self._meter, self._clock, _MEASURE_PERIOD_S)
+        self._meter = PowerMeter(self._files, self._clock, period_s=_MEASURE_PERIOD_S)
         return self
 
     @property
     def is_measured(self) -> bool:
         """Whether the machine has a meter; known within the block."""
-        return self._meter is not None
+        return bool(self._meter.source)
 
     def __exit__(self, *_: object) -> None:
-        if self._sampled is None or self._meter is None:
-            return
-        self._sampled.close()
-        seconds = self._clock() - self._begin
-        # A sensor that failed has measured nothing.
-        with contextlib.suppress(OSError, ValueError):
-            self.watts = self._meter.joules() / seconds if seconds > 0 else 0.0
+        self.watts = self._meter.close()

@@ -4,7 +4,7 @@ import os
 import threading
 
 from worker_agent.host.interrupts import InterruptListener
-from worker_agent.ipc.interrupts import encode
+from worker_agent.ipc.frames import INTERRUPT
 
 
 class RecordingBackend:
@@ -27,7 +27,7 @@ def test_computing_run_is_interrupted_once_and_the_next_is_not() -> None:
     backend = RecordingBackend()
     interrupts = InterruptListener(reading)
     interrupts.begin(backend, 7)
-    os.write(writing, encode(6) + encode(7) + encode(7))
+    os.write(writing, INTERRUPT.pack(6) + INTERRUPT.pack(7) + INTERRUPT.pack(7))
     assert backend.interrupted.wait(10)
     os.close(writing)
     interrupts.end()

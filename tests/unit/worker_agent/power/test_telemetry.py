@@ -98,12 +98,11 @@ def test_mean_power_is_energy_over_time_and_zero_where_it_is_not_measured(tmp_pa
 
 
 def test_a_meter_in_service_gives_mean_power_between_readings_and_total_energy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path / "nx")
     now = [10.0]
-    monkeypatch.setattr(telemetry, "_SERVICE_PERIOD_S", 0.001)
-    meter = PowerMeter(board.files, lambda: now[0])
+    meter = PowerMeter(board.files, lambda: now[0], period_s=0.001)
     try:
         assert meter.source == "INA3221 (VDD_IN)"
         now[0] += 2.0
