@@ -91,9 +91,15 @@ def print_table(
             shown.remove(columns.index(column))
             left_out.append(column)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    room = console.width - _GAP * (len(shown) - 1)
+    widest = _largest_width(cells, widths, shown, room) if console.is_terminal else _MAX_WIDTH
     for number in shown:
         table.add_column(
-            columns[number], overflow="fold", no_wrap=number == 0, min_width=widths[number]
+            columns[number],
+            overflow="fold",
+            no_wrap=number == 0,
+            min_width=widths[number],
+            max_width=max(widest, widths[number]),
         )
     for row in cells:
         table.add_row(*(row[number] for number in shown))
@@ -107,6 +113,28 @@ def print_table(
     console.print(table)
     if left_out:
         typer.echo(f"not shown, as the terminal is narrow: {', '.join(left_out)} (see --json)")
+
+
+def _largest_width(
+    cells: Sequence[Sequence[Text]], least: Sequence[int], shown: Sequence[int], room: int
+) -> int:
+    """Return the largest width of columns at which those shown fit into a line.
+
+    Rich narrows the widest columns first, even below their least widths, which it then restores.
+    """
+    whole = {
+        number: max(
+            [
+                least[number],
+                *(cell_len(line) for row in cells for line in row[number].plain.split("\n")),
+            ]
+        )
+        for number in shown
+    }
+    for width in range(room, 0, -1):
+        if sum(max(least[number], min(whole[number], width)) for number in shown) <= room:
+            return width
+    return 0
 
 
 def _least_width(column: str, cells: Sequence[Text], *, whole: bool) -> int:

@@ -83,9 +83,9 @@ def print_answer(answer: Answer, *, explain: bool) -> None:
         )
     typer.echo()
     print_table(
-        ("queries", "step", "what", "time", "size", "limit"),
+        ("step", "runs", "configuration", "time", "tensors", "memory", "queries"),
         (row for share in answer.choice.shares for row in _steps(case, share)),
-        optional=("queries", "limit"),
+        optional=("queries", "configuration"),
     )
     if explain:
         typer.echo()
@@ -153,16 +153,17 @@ def _steps(case: Case, share: Share) -> Iterator[tuple[str, ...]]:
     count = f"{share.queries:,}"
     for hop, leg in zip_longest(_hops(case, share), _legs(case, share)):
         if hop["seconds"]:
-            way = f"{hop['from']} to {hop['to']}"
-            yield count, way, "tensors", *_quantities(hop["seconds"], hop["size_bytes"], math.inf)
+            size = decimal(hop["size_bytes"])
+            yield f"to {hop['to']}", "", "", format_seconds(hop["seconds"]), size, "", count
         if leg:
-            figures = _quantities(leg["seconds"], leg["memory_bytes"], leg["budget_bytes"])
-            yield count, leg["worker"], f"{leg['runs']}, {leg['configuration']}", *figures
+            memory = _memory(leg["memory_bytes"], leg["budget_bytes"])
+            what = (leg["worker"], leg["runs"], leg["configuration"])
+            yield *what, format_seconds(leg["seconds"]), "", memory, count
 
 
-def _quantities(seconds: float, size: float, limit: float) -> tuple[str, ...]:
-    most = "" if limit == math.inf else decimal(int(limit))
-    return format_seconds(seconds), decimal(int(size)), most
+def _memory(needed: float, budget: float) -> str:
+    limit = "" if budget == math.inf else f" of {decimal(int(budget))}"
+    return f"{decimal(int(needed))}{limit}"
 
 
 def _misfit_rows(case: Case) -> Iterator[tuple[str, ...]]:
@@ -170,8 +171,7 @@ def _misfit_rows(case: Case) -> Iterator[tuple[str, ...]]:
     needed = case.problem.memory_bytes(0, case.problem.chain.end)
     for worker in case.problem.workers:
         if needed > worker.budget_bytes:
-            limit = decimal(int(worker.budget_bytes))
-            why = f"needs {decimal(int(needed))} of {limit}"
+            why = f"needs {_memory(needed, worker.budget_bytes)}"
             yield f"whole on {worker.name}", why, "", "", "", ""
 
 

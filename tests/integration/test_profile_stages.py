@@ -1,9 +1,13 @@
-"""``synergai profile --stages``: entries of heads and tails, which predict all stages."""
+"""``synergai profile --stages``, and ``synergai plan`` with the times that it measures."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from profiler.cli import app
@@ -18,13 +22,27 @@ from synergai.zoo import build as zoo
 ENGINE = EngineName("onnx_digits")
 
 
-def test_heads_and_tails_are_entries_of_the_dictionary(tmp_path: Path) -> None:
-    models, path = tmp_path / "models", tmp_path / "dictionary.db"
-    zoo.build(ENGINE, models, lambda _: None)
+FLEET = """
+[[workers]]
+id = "edge"
+worker_class = "here"
+[[workers]]
+id = "cloud"
+worker_class = "here"
+[default_link]
+mbit_s = 100
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an engine in `models`, and with its dictionary."""
+    folder = tmp_path_factory.mktemp("stages")
+    zoo.build(ENGINE, folder / "models", lambda _: None)
     options = {
-        "--models": models,
-        "--dictionary": path,
-        "--output": tmp_path / "runs",
+        "--models": folder / "models",
+        "--dictionary": folder / "dictionary.db",
+        "--output": folder / "runs",
         "--engines": ENGINE,
         "--worker-class": "here",
         "--power": "none",
@@ -32,8 +50,12 @@ def test_heads_and_tails_are_entries_of_the_dictionary(tmp_path: Path) -> None:
     given = [str(each) for pair in options.items() for each in pair]
     result = CliRunner().invoke(app, ["--stages", "--while-serving", "--providers", "CPU", *given])
     assert result.exit_code == 0, result.output
-    cuts = cut_engine(models, ENGINE).cuts
-    dictionary = load_dictionary(path)
+    return folder
+
+
+def test_heads_and_tails_are_entries_of_the_dictionary(folder: Path) -> None:
+    cuts = cut_engine(folder / "models", ENGINE).cuts
+    dictionary = load_dictionary(folder / "dictionary.db")
     places = [cut.position for cut in measured_cuts(cuts)]
     names = {f"{ENGINE}.s0-{k}" for k in places} | {
         f"{ENGINE}.s{k}-{len(cuts) + 1}" for k in places
@@ -44,4 +66,39 @@ def test_heads_and_tails_are_entries_of_the_dictionary(tmp_path: Path) -> None:
         dictionary, ENGINE, [cut.work for cut in cuts], WorkerClass("here"), Configuration(1)
     )
     assert times.heads[-1] > 0
-    assert [each.name for each in ModelDirectory(models).engines()] == [ENGINE]
+    assert [each.name for each in ModelDirectory(folder / "models").engines()] == [ENGINE]
+
+
+def plan(folder: Path, fleet: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "fleet.toml").write_text(fleet)
+    files = ("models", "dictionary.db", "fleet.toml")
+    names = ("--models", "--dictionary", "--fleet")
+    given = [
+        str(each) for name, file in zip(names, files, strict=True) for each in (name, folder / file)
+    ]
+    command = [sys.executable, "-m", "synergai", "plan", ENGINE, *given, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_plan_weighs_measured_stages_against_the_whole(folder: Path) -> None:
+    plot = folder / "plan.png"
+    done = plan(folder, FLEET, "--queries", "50", "--deadline", "1h", "--json", "--plot", str(plot))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    names = [option["name"] for option in found["options"]]
+    assert names[:4] == ["whole on edge", "whole on cloud", "replicas", "2 stages"]
+    ends = {option["name"]: option["end_s"] for option in found["options"]}
+    assert ends[found["choice"]] == min(ends.values())
+    seams = [cut.tensor for cut in cut_engine(folder / "models", ENGINE).cuts if cut.seam]
+    assert [split["cut"]["tensor"] for split in found["splits"]] == seams
+    assert found["slack_s"] > 0
+    assert found["notes"] == []
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plan_that_is_impossible_is_told_in_one_line(folder: Path) -> None:
+    done = plan(folder, FLEET.replace('"here"', '"here"\nmemory_mb = 10'))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: nothing fits: onnx_digits needs 58.1 MB whole")
+    assert done.stderr.count("\n") == 1

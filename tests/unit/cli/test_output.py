@@ -51,6 +51,24 @@ def test_narrow_terminal_does_not_break_short_words(
     assert "succeeded," in capsys.readouterr().out
 
 
+def test_narrow_terminal_folds_other_columns_than_those_of_long_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "66")
+
+    words = (
+        "edge",
+        "gateway to edge",
+        "a_name_of_26_characters_.., threads=1",
+        "5.3 ms",
+        "250.0 MB",
+    )
+    print_table(("worker", "step", "what", "time", "limit"), [words])
+
+    assert "250.0 MB" in capsys.readouterr().out
+
+
 def test_narrow_terminal_does_not_separate_a_figure_from_its_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
