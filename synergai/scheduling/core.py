@@ -23,11 +23,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from synergai.domain import Fault, Outcome
+from synergai.domain import Outcome
 from synergai.scheduling import events
 from synergai.scheduling.rules.active_jobs import ActiveJobs
-from synergai.scheduling.rules.completion import expected_completion
-from synergai.scheduling.rules.crashes import Crashes
 from synergai.scheduling.rules.decisions import Decisions
 from synergai.scheduling.rules.failures import Failures
 from synergai.scheduling.rules.interleaving import Interleaver
@@ -37,7 +35,6 @@ from synergai.scheduling.rules.outliers import Outliers
 from synergai.scheduling.rules.probes import Probes
 from synergai.scheduling.rules.profile_changes import ProfileChanges
 from synergai.scheduling.rules.residency import Residency
-from synergai.scheduling.rules.shortages import Shortages
 from synergai.scheduling.rules.worker_changes import WorkerChanges
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
@@ -79,9 +76,7 @@ class SchedulerCore:
         outliers = self._outliers = Outliers(state, jobs)
         profiles = self._profiles = ProfileChanges(state, probes, leases)
         workers = self._workers = WorkerChanges(state, jobs, probes, profiles, outliers, residency)
-        self._crashes = Crashes(state, workers, jobs)
-        self._shortages = Shortages(state, workers)
-        self._failures = Failures(state, workers, jobs, self._shortages)
+        self._failures = Failures(state, workers, jobs)
         interleaver = self._interleaver = Interleaver(state, probes)
         self._decisions = Decisions(state, jobs, leases, probes, interleaver)
         of_worker = self._of_worker
@@ -156,11 +151,8 @@ class SchedulerCore:
 
     def expected_completion(self, job_id: JobId, now: float) -> float | None:
         """Return when a job is expected to complete; None if it has ended or that is unknown."""
-        job = self._jobs.by_id.get(job_id)
-        if job is None:
-            return None
         self.state.now = now
-        return expected_completion(job, self.state)
+        return self._jobs.expected_completion(job_id)
 
     @property
     def queued(self) -> int:
@@ -254,28 +246,16 @@ class SchedulerCore:
         self._jobs.release(lease, stopped=stopped)
         if stopped and lease.yielding and not lease.job.is_request and lease.job.queued:
             self._decisions.interrupted(lease)
-        if event.fault is Fault.CRASHED:
-            self._crashes.crashed(lease)
-        if event.fault is Fault.OUT_OF_MEMORY:
-            self._shortages.failed(lease)
-        if event.outcome is Outcome.FAILED:
-            self._failures.charge(lease, event.fault, event.detail)
-        elif event.outcome is Outcome.COMPLETED and lease.remaining:
-            detail = (
-                f"worker {lease.assignment.worker_id} reported completion after {lease.done} of "
-                f"{lease.assignment.count} queries"
-            )
-            self._failures.charge(lease, Fault.UNSPECIFIED, detail)
+        if event.outcome is not Outcome.COMPLETED or lease.remaining:
+            self._failures.ended(lease, event)
 
     def _hear(self, lease: Lease, *, completed: bool = False) -> WorkerRecord:
         """Note a sign of progress of a worker, and return the worker."""
         worker = self.state.fleet.workers[lease.assignment.worker_id]
         if not lease.assignment.concurrent:  # which shows nothing about the head
             self._outliers.heard(worker)
-        if completed and self._crashes.counts:
-            self._crashes.completed(lease)
-        if completed and self._shortages.counts:
-            self._shortages.completed(lease)
+        if completed and self._failures.counts:
+            self._failures.completed(lease)
         if completed:
             self._outliers.completed(worker)
         return worker

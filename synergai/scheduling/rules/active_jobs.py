@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from synergai.scheduling.events import Expire, Finish, Revoke
+from synergai.scheduling.policies.water_filling import water_fill
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
 
 if TYPE_CHECKING:
-    from synergai.domain import JobId, Session
+    from synergai.domain import JobId, Session, WorkerId
     from synergai.scheduling.events import (
         AssignmentsRevoked,
         JobArrived,
@@ -121,3 +122,52 @@ class ActiveJobs:
         """Take back the assignments of a worker whose reports are not trusted."""
         if worker := self._state.fleet.workers.get(event.worker_id):
             self.revoke(worker)
+
+    # --- expectations -------------------------------------------------------------------
+
+    def expected_completion(self, job_id: JobId) -> float | None:
+        """Return when a job is expected to complete; None if it has ended or that is unknown.
+
+        Queries in flight end with the work of their workers. Queries that are not dispatched, as
+        their tensors have not arrived or other work runs first, follow the policy's plan if it has
+        one. Otherwise they run next on the workers that run the job, or on the one that would
+        complete them soonest.
+        """
+        state, job = self._state, self.by_id.get(job_id)
+        if job is None:
+            return None
+        left = job.pending.total
+        until = state.now
+        running: dict[WorkerId, tuple[float, float]] = {}
+        for lease in job.leases.values():
+            if lease.estimate is None:
+                return None
+            if lease.stopping:
+                left += lease.remaining
+                continue
+            worker = state.workers[lease.assignment.worker_id]
+            ends_at = worker.ends_at(lease, state.now)
+            running[worker.id] = ends_at, 1 / state.lease_query_s(lease, worker, lease.estimate)
+            until = max(until, ends_at)
+        if left and job.planned_at is not None and job.planned_at > state.now:
+            until = max(until, job.planned_at)
+        elif left and running:
+            ready = sorted((at, number) for number, (at, _) in enumerate(running.values()))
+            until = max(until, water_fill(left, ready, [rate for _, rate in running.values()]))
+        elif left:
+            until = max(until, self._soonest(job, left))
+        return until if math.isfinite(until) else None
+
+    def _soonest(self, job: JobRecord, queries: int) -> float:
+        """Return when the best worker would complete `queries` of the job as its next work."""
+        state = self._state
+        candidates = state.candidates(job, state.serving(job.job.engine))
+        return min(
+            (
+                worker.free_at(state.now)
+                + state.setup_s(job, worker, estimate)
+                + queries * state.per_query_s(job, worker, estimate)
+                for _, worker, estimate in candidates
+            ),
+            default=math.inf,
+        )

@@ -1,8 +1,18 @@
-"""Failed assignments: what a worker cannot run, and whether the job is retried or fails.
+"""Failed assignments: what a worker cannot run for now, and whether the job is retried or fails.
 
 A job whose assignments keep failing waits longer and longer before the next one. A fault after
 progress is a new one, not a repetition: an engine host that crashes once an hour does not fail a
 job that runs for days, while a query that always crashes it does.
+
+A session pauses on a worker after its host crashed, or lacked memory. With each further failure
+without a completed query in between, the pause doubles.
+
+- A crash costs all variants of the host, and the queries that wait for them. Whether the variant or
+  the query was the cause is not known, since clients choose the queries. So the queries run in
+  another variant or elsewhere. The last variant of an engine that a worker has left never pauses.
+- Other processes, and other sessions, share the memory of a machine or an accelerator, so a lack of
+  it passes. In the meantime, queries run in another configuration, such as on the CPU, or on
+  another worker. Where nothing else is left, the session is used in spite of its pause.
 """
 
 from __future__ import annotations
@@ -10,39 +20,112 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from synergai.domain import Fault
-from synergai.scheduling.events import Fail
+from synergai.domain import Fault, Outcome, Session
+from synergai.scheduling.events import Fail, Pause
 
 if TYPE_CHECKING:
-    from synergai.domain import AssignmentId
+    from synergai.domain import AssignmentId, EngineName, Variant, WorkerId
+    from synergai.scheduling.events import AssignmentEnded
     from synergai.scheduling.rules.active_jobs import ActiveJobs
     from synergai.scheduling.rules.kernel import State
-    from synergai.scheduling.rules.shortages import Shortages
     from synergai.scheduling.rules.worker_changes import WorkerChanges
-    from synergai.scheduling.state.records import JobRecord, Lease
+    from synergai.scheduling.state.records import JobRecord, Lease, WorkerRecord
 
 FIRST_PAUSE_S: Final = 1.0
-"""Pause after the second fault without progress in between; each further one doubles it."""
+"""Pause after the second fault without progress in between; each further one doubles it. The same
+of a session after the first lack of memory."""
 LONGEST_PAUSE_S: Final = 60.0
+FIRST_CRASH_PAUSE_S: Final = 10.0
+LONGEST_CRASH_PAUSE_S: Final = 600.0
 MEMORY_FAULTS: Final = 10
 """Failures for lack of memory, without progress in between, that fail a job: some minutes."""
 
 
 class Failures:
-    """Charges failures to jobs and workers, and lets jobs pause before their next retry."""
+    """Charges failures to jobs and workers, and lets jobs and sessions pause after them.
 
-    def __init__(
-        self, state: State, workers: WorkerChanges, jobs: ActiveJobs, shortages: Shortages
-    ) -> None:
+    Attributes:
+        counts: failures of sessions without a completed query in between, and the variants that
+            the worker had.
+    """
+
+    def __init__(self, state: State, workers: WorkerChanges, jobs: ActiveJobs) -> None:
         self._state = state
-        self._shortages = shortages
         self._workers = workers
         self._jobs = jobs
+        state.forget_worker.append(self._forget_worker)
+        self.counts: dict[tuple[WorkerId, Session, Fault], tuple[int, tuple[Variant, ...]]] = {}
 
-    def charge(self, lease: Lease, fault: Fault, detail: str) -> None:
+    def completed(self, lease: Lease) -> None:
+        """Forget the failures of a session that has completed a query."""
+        for fault in (Fault.CRASHED, Fault.OUT_OF_MEMORY):
+            self.counts.pop((lease.assignment.worker_id, lease.session, fault), None)
+
+    def ended(self, lease: Lease, event: AssignmentEnded) -> None:
+        """Charge the failure of an assignment that ended before its last query."""
+        if event.fault is Fault.CRASHED:
+            self._pause_crashed(lease)
+        if event.fault is Fault.OUT_OF_MEMORY:
+            self._pause_short(lease)
+        if event.outcome is Outcome.FAILED:
+            self._charge(lease, event.fault, event.detail)
+        elif event.outcome is Outcome.COMPLETED and lease.remaining:
+            detail = (
+                f"worker {lease.assignment.worker_id} reported completion after {lease.done} of "
+                f"{lease.assignment.count} queries"
+            )
+            self._charge(lease, Fault.UNSPECIFIED, detail)
+
+    # --- sessions -----------------------------------------------------------------------
+
+    def _pause_crashed(self, lease: Lease) -> None:
+        """Let the variant of an assignment pause, which crashed its engine host."""
+        session, worker = lease.session, self._worker(lease)
+        if worker is None or not worker.has_other_variants(session, paused=False):
+            return
+        variants = worker.variants[session.engine]
+        count = self._count((worker.id, session, Fault.CRASHED), variants)
+        pause_s = min(FIRST_CRASH_PAUSE_S * 2.0 ** min(count - 1, 30), LONGEST_CRASH_PAUSE_S)
+        self._workers.pause(worker, session, self._state.now + pause_s)
+        self._state.commands.append(Pause(worker.id, session, pause_s))
+        self._jobs.revoke(worker, session)
+
+    def _pause_short(self, lease: Lease) -> None:
+        """Let the session of an assignment pause, which lacked memory, unless it does already."""
+        session, worker = lease.session, self._worker(lease)
+        if worker is None or session in worker.paused:
+            return
+        count = self._count((worker.id, session, Fault.OUT_OF_MEMORY))
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(count - 1, 30), LONGEST_PAUSE_S)
+        self._workers.pause(worker, session, self._state.now + pause_s)
+
+    def _count(
+        self, key: tuple[WorkerId, Session, Fault], variants: tuple[Variant, ...] = ()
+    ) -> int:
+        """Count a failure, from 1 if the variants have changed: another file may not crash."""
+        count, before = self.counts.get(key, (0, variants))
+        self.counts[key] = (count + 1 if before == variants else 1), variants
+        return self.counts[key][0]
+
+    def _pauses_everywhere(self, engine: EngineName) -> bool:
+        return all(
+            Session(engine, configuration) in worker.paused
+            for worker in self._state.serving(engine)
+            for configuration in worker.configurations(engine)
+        )
+
+    def _worker(self, lease: Lease) -> WorkerRecord | None:
+        return self._state.fleet.workers.get(lease.assignment.worker_id)
+
+    def _forget_worker(self, worker: WorkerRecord) -> None:
+        self.counts = {key: each for key, each in self.counts.items() if key[0] != worker.id}
+
+    # --- jobs ---------------------------------------------------------------------------
+
+    def _charge(self, lease: Lease, fault: Fault, detail: str) -> None:
         """Charge a failure to the job or the worker; fail the job once its retries are used up."""
         engine = lease.assignment.engine
-        worker = self._state.fleet.workers.get(lease.assignment.worker_id)
+        worker = self._worker(lease)
         if (
             fault is Fault.ENGINE_BROKEN
             and worker is not None
@@ -64,7 +147,7 @@ class Failures:
         broken = fault in (Fault.ENGINE_BROKEN, Fault.CONFIGURATION_UNUSABLE)
         no_worker_left = broken and not self._state.serving(engine)
         most = self._state.settings.max_faults
-        lacks_memory = fault is Fault.OUT_OF_MEMORY and self._shortages.leaves_nothing_else(engine)
+        lacks_memory = fault is Fault.OUT_OF_MEMORY and self._pauses_everywhere(engine)
         if fault is Fault.OUT_OF_MEMORY:
             most = 1 if lacks_memory and job.is_request else MEMORY_FAULTS
         if fault.is_of_query or no_worker_left or job.faults >= most:

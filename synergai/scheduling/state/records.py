@@ -280,7 +280,7 @@ class WorkerRecord:
     Attributes:
         index: order of joining; breaks ties.
         file_variants: the variant of other workers that its single file of an engine is.
-        paused: sessions whose variant crashed, and until when they are not used; see `crashes`.
+        paused: sessions that failed, and until when they are not used; see `failures`.
         power_mode: the mode after its current assignments; None if unknown.
         observed: what its reports have shown, also before it left and returned.
         concurrent: its assignments that run concurrently, in execution order by session.

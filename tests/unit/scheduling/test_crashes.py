@@ -12,7 +12,7 @@ from synergai.scheduling.events import (
     Revoke,
     TimePassed,
 )
-from synergai.scheduling.rules.crashes import FIRST_PAUSE_S
+from synergai.scheduling.rules.failures import FIRST_CRASH_PAUSE_S
 from tests.unit.scheduling.test_variants import FAMILY, VARIANTS, Fleet, variants_of
 
 
@@ -45,7 +45,7 @@ def test_a_request_that_crashed_a_variant_runs_in_another_one_on_the_only_worker
     fleet.submit(qos=30.0)
     assert variants_of(fleet.running) == ["large"]
     commands = crash(fleet)
-    assert Pause(WorkerId("worker-0"), session("large"), FIRST_PAUSE_S) in commands
+    assert Pause(WorkerId("worker-0"), session("large"), FIRST_CRASH_PAUSE_S) in commands
     assert variants_of(fleet.running) == ["medium"]
 
 
@@ -73,7 +73,7 @@ def test_other_assignments_of_the_variant_are_taken_back() -> None:
     assert fleet.running == [third]  # what is pinned to it waits for its pause to be over
     fleet.end(third)
     fleet.running += [
-        each.assignment for each in wait(fleet, FIRST_PAUSE_S) if hasattr(each, "assignment")
+        each.assignment for each in wait(fleet, FIRST_CRASH_PAUSE_S) if hasattr(each, "assignment")
     ]
     assert [each.job_id for each in fleet.running] == [first.job_id, second.job_id]
 
@@ -90,7 +90,7 @@ def test_a_variant_is_used_again_after_a_pause_that_doubles_with_each_crash() ->
         assert fleet.core.wakeup() is not None
         wait(fleet, pauses[-1])
         assert not fleet.core.paused(WorkerId("worker-0"))
-    assert pauses == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+    assert pauses == [FIRST_CRASH_PAUSE_S, 2 * FIRST_CRASH_PAUSE_S, 4 * FIRST_CRASH_PAUSE_S]
 
 
 def test_a_completed_query_makes_the_next_pause_short_again() -> None:
@@ -98,12 +98,12 @@ def test_a_completed_query_makes_the_next_pause_short_again() -> None:
     fleet.submit(qos=60.0)
     crash(fleet)
     fleet.end(fleet.running[0])
-    wait(fleet, FIRST_PAUSE_S)
+    wait(fleet, FIRST_CRASH_PAUSE_S)
     fleet.submit(qos=60.0)
     fleet.end(fleet.running[0])
     fleet.submit(qos=60.0)
     [pause] = pauses_after_crash(fleet)
-    assert (pause.session, pause.pause_s) == (session("large"), FIRST_PAUSE_S)
+    assert (pause.session, pause.pause_s) == (session("large"), FIRST_CRASH_PAUSE_S)
 
 
 def test_the_last_variant_of_a_worker_never_pauses() -> None:
@@ -134,7 +134,7 @@ def test_crashes_on_a_worker_that_left_are_forgotten() -> None:
     fleet.join(0)
     fleet.submit(qos=60.0)
     [pause] = pauses_after_crash(fleet)
-    assert pause.pause_s == FIRST_PAUSE_S
+    assert pause.pause_s == FIRST_CRASH_PAUSE_S
 
 
 def replaced_files() -> EnginesChanged:
@@ -152,7 +152,7 @@ def test_crashes_of_a_variant_with_another_file_are_forgotten() -> None:
     fleet.submit(qos=60.0)
     assert variants_of(fleet.running) == ["large"]
     [pause] = pauses_after_crash(fleet)
-    assert pause.pause_s == FIRST_PAUSE_S
+    assert pause.pause_s == FIRST_CRASH_PAUSE_S
 
 
 def test_a_variant_that_was_broken_is_used_again_with_another_file() -> None:
