@@ -7,7 +7,7 @@ receiving, where they stay views of the received buffer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
 
@@ -25,7 +25,11 @@ from synergai.v1.hub_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from google.protobuf.message import Message
+
     from synergai.protocol.request_codec import Buffer
+
+MessageT = TypeVar("MessageT", bound="Message")
 
 _ASSIGNMENTS: Final = WorkOrders.ASSIGNMENTS_FIELD_NUMBER
 _INPUTS: Final = WorkOrders.INPUTS_FIELD_NUMBER
@@ -103,9 +107,9 @@ def decode_orders(data: Buffer) -> Orders:
     rest, (assignments, inputs) = split_fields(data, _ASSIGNMENTS, _INPUTS)
     orders = WorkOrders.FromString(rest)
     return Orders(
-        [_decode_assignment(each) for each in assignments],
+        [_split(Assignment, each, _REQUESTS, "requests") for each in assignments],
         orders.stops,
-        [_decode_inputs(each) for each in inputs],
+        [_split(Inputs, each, _INPUTS_OF_ASSIGNMENT, "inputs") for each in inputs],
         orders.aborts,
     )
 
@@ -127,25 +131,19 @@ def decode_reports(data: Buffer) -> Reports:
     )
 
 
-def _decode_assignment(data: memoryview) -> tuple[Assignment, Sequence[Buffer]]:
+def _split(
+    cls: type[MessageT], data: Buffer, number: int, field: str
+) -> tuple[MessageT, Sequence[Buffer]]:
+    """Return a message, and the contents of one of its fields apart."""
     if len(data) <= SMALL_MESSAGE_BYTES:
-        assignment = Assignment.FromString(bytes(data))
-        return assignment, assignment.requests
-    rest, (requests,) = split_fields(data, _REQUESTS)
-    return Assignment.FromString(rest), requests
-
-
-def _decode_inputs(data: memoryview) -> tuple[Inputs, Sequence[Buffer]]:
-    rest, (inputs,) = split_fields(data, _INPUTS_OF_ASSIGNMENT)
-    return Inputs.FromString(rest), inputs
+        message = cls.FromString(bytes(data))
+        return message, getattr(message, field)
+    rest, (contents,) = split_fields(data, number)
+    return cls.FromString(rest), contents
 
 
 def _decode_progress(data: Buffer) -> tuple[Progress, Sequence[Buffer]]:
-    if len(data) <= SMALL_MESSAGE_BYTES:
-        progress = Progress.FromString(bytes(data))
-        return progress, progress.responses
-    rest, (responses,) = split_fields(data, _RESPONSES)
-    return Progress.FromString(rest), responses
+    return _split(Progress, data, _RESPONSES, "responses")
 
 
 def _decode_ended(data: memoryview) -> tuple[Ended, Sequence[Buffer]]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from synergai.domain import EngineName, Fault, Outcome, Session
 from synergai.errors import InvalidInput
 from synergai.protocol import converters
-from synergai.protocol.work_messages import Reports
-from synergai.v1 import hub_pb2
 from worker_agent.ipc.frames import Tally
 from worker_agent.runner.inputs import InputQueue
+from worker_agent.runner.reporting import AssignmentReporter
 from worker_agent.runner.work_item import WorkItem
 
 if TYPE_CHECKING:
@@ -21,11 +20,9 @@ if TYPE_CHECKING:
 
     from synergai.domain import Configuration
     from synergai.protocol.request_codec import Buffer
-    from synergai.protocol.work_messages import Orders
-    from worker_agent.runner.reporting import Failure, WorkHandler
+    from synergai.protocol.work_messages import Orders, Reports
+    from synergai.v1 import hub_pb2
     from worker_agent.runner.runner import Runner
-
-_MAX_DETAIL: Final = 1000
 
 
 class Assignments:
@@ -73,7 +70,7 @@ class Assignments:
         self._items.clear()
 
     def _assign(self, assignment: hub_pb2.Assignment, requests: Sequence[Buffer]) -> None:
-        reporter = _AssignmentReporter(assignment.id, self._send, self._remove)
+        reporter = AssignmentReporter(assignment.id, self._send, self._remove)
         try:
             work = _work_item(assignment, requests, reporter, self._clock())
         except InvalidInput as error:
@@ -107,7 +104,10 @@ def _close_inputs(work: WorkItem) -> None:
 
 
 def _work_item(
-    assignment: hub_pb2.Assignment, requests: Sequence[Buffer], handler: WorkHandler, now: float
+    assignment: hub_pb2.Assignment,
+    requests: Sequence[Buffer],
+    handler: AssignmentReporter,
+    now: float,
 ) -> WorkItem:
     if not assignment.count or len(requests) not in (0, assignment.count):
         raise InvalidInput(
@@ -125,62 +125,3 @@ def _work_item(
         due=now + assignment.budget_s if assignment.HasField("budget_s") else math.inf,
         concurrent=assignment.concurrent and assignment.count == 1 and bool(requests),
     )
-
-
-class _AssignmentReporter:
-    """Sends the reports of one assignment; implements `WorkHandler`."""
-
-    def __init__(
-        self, assignment_id: int, send: Callable[[Reports], None], on_ended: Callable[[int], None]
-    ) -> None:
-        self._id = assignment_id
-        self._send = send
-        self._on_ended = on_ended
-        self._failures: list[hub_pb2.InputFailure] = []
-
-    def on_input_failed(self, query: int, failure: Failure) -> None:
-        """Note a failure for the next report."""
-        detail = failure.detail[:_MAX_DETAIL]
-        self._failures.append(hub_pb2.InputFailure(query=query, detail=detail))
-
-    def on_started(self, setup_s: float) -> None:
-        """Report that the setup is complete."""
-        started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
-        self._send(Reports(started=(started,)))
-
-    def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
-        """Report progress and the responses since the previous report."""
-        self._send(Reports(progress=((self._progress(tally), responses),)))
-
-    def on_ended(
-        self,
-        outcome: Outcome,
-        tally: Tally,
-        responses: Sequence[bytes],
-        fault: Fault = Fault.UNSPECIFIED,
-        detail: str = "",
-    ) -> None:
-        """Report the outcome."""
-        ended = hub_pb2.Ended(
-            outcome=hub_pb2.Outcome.ValueType(outcome.value),
-            fault=hub_pb2.Fault.ValueType(fault.value),
-            detail=detail,
-            progress=self._progress(tally),
-        )
-        self._send(Reports(ended=((ended, responses),)))
-        self._on_ended(self._id)
-
-    def _progress(self, tally: Tally) -> hub_pb2.Progress:
-        progress = hub_pb2.Progress(
-            assignment_id=self._id,
-            done=tally.done,
-            labelled=tally.labelled,
-            correct=tally.correct,
-            compute_s=tally.compute_s,
-            batch=tally.batch,
-        )
-        if self._failures:
-            failures = [each for each in self._failures if each.query < tally.done]
-            del self._failures[: len(failures)]
-            progress.failures.extend(failures)
-        return progress

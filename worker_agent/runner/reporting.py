@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.domain import Fault, Outcome
+from synergai.protocol.work_messages import Reports
+from synergai.v1 import hub_pb2
 from worker_agent.ipc.frames import Tally
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ REPORT_BYTES: Final = 4 << 20
 """Total size of responses that are reported before the interval is over."""
 
 _EMPTY: Final = Tally()
+_MAX_DETAIL: Final = 1000
 
 
 class Failure(NamedTuple):
@@ -29,23 +32,33 @@ class Failure(NamedTuple):
     detail: str
 
 
-class WorkHandler(Protocol):
-    """Receives the reports on one work item, always in this order.
+class AssignmentReporter:
+    """Sends the reports of one assignment, always in this order.
 
     ``on_started`` at most once, ``on_progress`` any number of times, ``on_ended`` exactly once.
     """
 
-    def on_started(self, setup_s: float) -> None:
-        """Handle the end of the setup, which took `setup_s` seconds."""
+    def __init__(
+        self, assignment_id: int, send: Callable[[Reports], None], on_ended: Callable[[int], None]
+    ) -> None:
+        self._id = assignment_id
+        self._send = send
+        self._on_ended = on_ended
+        self._failures: list[hub_pb2.InputFailure] = []
 
     def on_input_failed(self, query: int, failure: Failure) -> None:
-        """Note that a query, counted from the item's first, failed, which the item survives.
+        """Note a failure for the next report."""
+        detail = failure.detail[:_MAX_DETAIL]
+        self._failures.append(hub_pb2.InputFailure(query=query, detail=detail))
 
-        The next report has an empty response for it.
-        """
+    def on_started(self, setup_s: float) -> None:
+        """Report that the setup is complete."""
+        started = hub_pb2.Started(assignment_id=self._id, setup_s=setup_s)
+        self._send(Reports(started=(started,)))
 
     def on_progress(self, tally: Tally, responses: Sequence[bytes]) -> None:
-        """Handle the counts so far and the responses since the previous report."""
+        """Report progress and the responses since the previous report."""
+        self._send(Reports(progress=((self._progress(tally), responses),)))
 
     def on_ended(
         self,
@@ -55,7 +68,30 @@ class WorkHandler(Protocol):
         fault: Fault = Fault.UNSPECIFIED,
         detail: str = "",
     ) -> None:
-        """Handle the outcome, the final counts and the remaining responses."""
+        """Report the outcome."""
+        ended = hub_pb2.Ended(
+            outcome=hub_pb2.Outcome.ValueType(outcome.value),
+            fault=hub_pb2.Fault.ValueType(fault.value),
+            detail=detail,
+            progress=self._progress(tally),
+        )
+        self._send(Reports(ended=((ended, responses),)))
+        self._on_ended(self._id)
+
+    def _progress(self, tally: Tally) -> hub_pb2.Progress:
+        progress = hub_pb2.Progress(
+            assignment_id=self._id,
+            done=tally.done,
+            labelled=tally.labelled,
+            correct=tally.correct,
+            compute_s=tally.compute_s,
+            batch=tally.batch,
+        )
+        if self._failures:
+            failures = [each for each in self._failures if each.query < tally.done]
+            del self._failures[: len(failures)]
+            progress.failures.extend(failures)
+        return progress
 
 
 class ItemReporter:
@@ -80,11 +116,11 @@ class ItemReporter:
     )
 
     def __init__(
-        self, handler: WorkHandler, count: int, clock: Callable[[], float], max_bytes: float
+        self, handler: AssignmentReporter, count: int, clock: Callable[[], float], max_bytes: float
     ) -> None:
         self.tally = _EMPTY
         self.setup_s = 0.0
-        self._handler: WorkHandler | None = handler
+        self._handler: AssignmentReporter | None = handler
         self._count = count
         self._clock = clock
         self._max_bytes = max_bytes

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from synergai.protocol.request_codec import Buffer
     from worker_agent.hosts.process import HostProcess
     from worker_agent.runner.inputs import InputQueue
-    from worker_agent.runner.reporting import Failure, ItemReporter, WorkHandler
+    from worker_agent.runner.reporting import AssignmentReporter, Failure, ItemReporter
 
 
 class WorkState(enum.Enum):
@@ -59,7 +59,7 @@ class WorkItem:
     """
 
     session: Session
-    handler: WorkHandler
+    handler: AssignmentReporter
     requests: Sequence[Buffer] = ()
     first: int = 0
     count: int = 1

@@ -24,7 +24,12 @@ from tests.engines import new_engine
 from worker_agent.hosts.power_modes import PowerModeHosts
 from worker_agent.ipc.frames import RunEnded, Tally
 from worker_agent.runner.inputs import InputQueue
-from worker_agent.runner.reporting import REPORT_BYTES, REPORT_INTERVAL_S, Failure
+from worker_agent.runner.reporting import (
+    REPORT_BYTES,
+    REPORT_INTERVAL_S,
+    AssignmentReporter,
+    Failure,
+)
 from worker_agent.runner.runner import Runner
 from worker_agent.runner.work_item import WorkItem, WorkState
 
@@ -143,7 +148,7 @@ async def run_callbacks() -> None:
     await asyncio.sleep(0)
 
 
-class RecordingHandler:
+class RecordingHandler(AssignmentReporter):
     """Records the reports."""
 
     def __init__(self) -> None:
