@@ -28,7 +28,7 @@ from gateway.access.authenticator import Authenticator
 from gateway.access.live_table import LiveTable
 from gateway.access.methods import METHODS
 from gateway.access.peer_certificate import PeerCertificate
-from gateway.admission.quotas import TenantQuotas
+from gateway.admission.admission import Admission
 from gateway.passage.passage import Passage
 from synergai.protocol.rpc import channel_options
 from synergai.runtime.clock import Clock
@@ -89,7 +89,7 @@ async def measure_checks(folder: Path, calls: int, rounds: int) -> None:
     signed = jwt.encode(claims, key, "ES256", {"kid": "1"})
     async with AsyncExitStack() as stack:
         authenticator = Authenticator(LiveTable(write_table(folder, keys)), stack)
-        passage = Passage(authenticator, TenantQuotas(Clock()), None)
+        passage = Passage(authenticator, Admission(1, 1, Clock()), None)
 
         def admitted(token: str) -> Callable[[], Awaitable[object]]:
             return lambda: passage.admit(METHODS[METHOD], [f"Bearer {token}"], None)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.access.live_table import LiveTable
-    from gateway.admission.limits import Admission
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.catalogue import Catalogue
     from gateway.fleet.served_profiles import ServedProfiles
@@ -54,7 +53,6 @@ class App:
     passage: Passage
     agent_passage: Passage
     admission: Admission
-    quotas: TenantQuotas
     journal: Journal
     profiles: ProfileService
     served_profiles: ServedProfiles

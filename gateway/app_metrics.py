@@ -97,7 +97,7 @@ def register_metrics(app: App) -> None:
         lambda: preloads.unused.joules,
     )
     metrics.add(
-        *quota_families(app.quotas),
+        *quota_families(app.admission),
         *worker_families(app.dispatcher.workers, app.dispatcher.paces),
         conflict_family(lambda: app.catalogue.conflicts),
     )

@@ -11,8 +11,7 @@ from gateway.access.caller import current_caller
 from gateway.access.engines import is_visible
 from gateway.access.live_table import LiveTable
 from gateway.access.worker_rules import WorkerRules
-from gateway.admission.limits import Admission
-from gateway.admission.quotas import TenantQuotas
+from gateway.admission.admission import Admission
 from gateway.app import App
 from gateway.app_metrics import register_metrics
 from gateway.audit.file import AuditFile
@@ -70,11 +69,10 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     clock, metrics, tasks = Clock(), Metrics(), TaskBag()
     stack.push_async_callback(tasks.close)
     access, authenticator = _access(config, metrics, tasks, stack)
-    admission = Admission(config.max_requests, config.max_request_bytes)
+    admission = Admission(config.max_requests, config.max_request_bytes, clock)
     audit = _audit(config, metrics, stack)
-    quotas = TenantQuotas(clock)
     if access is not None:
-        access.follow(quotas.use_table)
+        access.follow(admission.use_table)
     journal = Journal(config.state, kept_jobs=config.kept_jobs, clock=clock)
     stack.push_async_callback(journal.close)
     profiles = ProfileService(config.dictionary or dictionary_path(config.state))
@@ -111,7 +109,6 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         data,
         journal,
         admission,
-        quotas,
         budget_bytes=budget_bytes,
         memory_bytes=config.max_request_bytes // 2,
     )
@@ -127,7 +124,6 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
         versions,
         journal,
         admission,
-        quotas,
         metrics,
         clock,
         max_jobs=config.max_jobs,
@@ -180,19 +176,16 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
     stack.push_async_callback(hub.close)
     stack.push_async_callback(tasks.close)  # before what they use
     unread = UnreadResponses(config.max_response_bytes)
-    inference = Inference(
-        dispatcher, versions, variants, admission, quotas, metrics, clock, journal.epoch
-    )
-    held = HeldRequests(inference, versions, admission, quotas)
+    inference = Inference(dispatcher, versions, variants, admission, metrics, clock, journal.epoch)
+    held = HeldRequests(inference, versions, admission)
     regions = SharedMemoryRegions(config.max_client_bytes)
     app = App(
         clock=clock,
         metrics=metrics,
         access=access,
-        passage=Passage(authenticator, quotas, audit),
-        agent_passage=Passage(None, quotas, audit),
+        passage=Passage(authenticator, admission, audit),
+        agent_passage=Passage(None, admission, audit),
         admission=admission,
-        quotas=quotas,
         journal=journal,
         profiles=profiles,
         served_profiles=served_profiles,
@@ -206,7 +199,6 @@ async def build_app(config: GatewaySettings, stack: AsyncExitStack) -> App:
             dispatcher,
             versions,
             admission,
-            quotas,
             metrics,
             clock,
             window_bytes=_WINDOW_BYTES,

@@ -10,23 +10,23 @@ from gateway.monitoring.families import counter, gauge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.monitoring.families import Family
 
 
-def quota_families(quotas: TenantQuotas) -> Iterator[Family]:
+def quota_families(admission: Admission) -> Iterator[Family]:
     """Yield the families; tenants without a label of their own have no usage in them."""
 
     def figures() -> Iterator[tuple[list[str], float, float]]:
-        now = quotas.now()
-        for usage in quotas.usages():
-            if (label := quotas.labels.of(usage.tenant)) != OTHER:
+        now = admission.now()
+        for usage in admission.usages():
+            if (label := admission.labels.of(usage.tenant)) != OTHER:
                 for name, used, limit in usage.figures(now):
                     yield [label, name], used, limit
 
     labels = ("tenant", "quota")
     yield counter(
-        "quota_rejections", "Refusals by tenant and quota.", quotas.rejections.items, *labels
+        "quota_rejections", "Refusals by tenant and quota.", admission.rejections.items, *labels
     )
     yield gauge(
         "quota_used",

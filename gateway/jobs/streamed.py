@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from gateway.access.caller import Caller
-    from gateway.admission.limits import Admission
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
@@ -191,7 +190,6 @@ class StreamedJobs:
         dispatcher: Dispatcher,
         versions: Versions,
         admission: Admission,
-        quotas: TenantQuotas,
         metrics: Metrics,
         clock: Clock,
         *,
@@ -202,7 +200,6 @@ class StreamedJobs:
         self._dispatcher = dispatcher
         self._versions = versions
         self._admission = admission
-        self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
         self._window_bytes = window_bytes
@@ -226,7 +223,7 @@ class StreamedJobs:
         spec = self._versions.of_job(spec)
         engine = self._versions.catalogue.find(spec.engine_version)
         with ExitStack() as room:
-            usage = self._quotas.start_job(spec.tenant, spec.queries)
+            usage = self._admission.start_job(spec.tenant, spec.queries)
             if usage is not None:
                 room.callback(usage.end_job)
             self._admission.acquire(self._window_bytes)

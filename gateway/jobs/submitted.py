@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection
 
     from gateway.access.caller import Caller
-    from gateway.admission.limits import Admission
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.versions import Versions
@@ -63,7 +62,6 @@ class SubmittedJobs:
         versions: Versions,
         journal: Journal,
         admission: Admission,
-        quotas: TenantQuotas,
         metrics: Metrics,
         clock: Clock,
         *,
@@ -74,7 +72,6 @@ class SubmittedJobs:
         self._versions = versions
         self._journal = journal
         self._admission = admission
-        self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
         self._max_jobs = max_jobs
@@ -108,10 +105,10 @@ class SubmittedJobs:
                 continue
             except UNREADABLE as error:
                 _log.error("job %s waits until its files can be opened: %s", record.id, error)
-                usage = self._quotas.restore_job(record.spec.tenant)
+                usage = self._admission.restore_job(record.spec.tenant)
                 self._reopening.add(self._add(self._tracker(record), usage))
                 continue
-            usage = self._quotas.restore_job(record.spec.tenant)
+            usage = self._admission.restore_job(record.spec.tenant)
             self._start(self._add(self._tracker(record), usage), data)
         return len(self._unfinished)
 
@@ -143,7 +140,7 @@ class SubmittedJobs:
             self._check_capacity(spec)
             record, data = await self._prepare(caller, new_job_record(spec, self._clock))
             try:
-                usage = self._quotas.start_job(record.spec.tenant, record.spec.queries)
+                usage = self._admission.start_job(record.spec.tenant, record.spec.queries)
             except SynergaiError:
                 self._tasks.start(self._discard(data))
                 raise

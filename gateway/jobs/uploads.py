@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from gateway.admission.limits import Admission
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.journal.job_record import JobRecord
     from gateway.journal.journal import Journal
     from gateway.records.store import DataStore, OpenLog
@@ -105,7 +104,6 @@ class InputUploads:
         store: DataStore,
         journal: Journal,
         admission: Admission,
-        quotas: TenantQuotas,
         *,
         budget_bytes: int | None = None,
         memory_bytes: int = MEMORY_BYTES,
@@ -115,7 +113,6 @@ class InputUploads:
         self._store = store
         self._journal = journal
         self._admission = admission
-        self._quotas = quotas
         self._budget_bytes = budget_bytes
         self._most_open = max(1, memory_bytes // AHEAD_BYTES)
         self._idle_s = idle_s
@@ -206,7 +203,7 @@ class InputUploads:
         total, mine = self._open.total(), self._open[tenant]
         if total >= self._most_open:
             raise Overloaded(f"{total:,} uploads are open, the limit; try later")
-        if self._quotas.distinguishes_tenants and mine >= max(1, self._most_open // 2):
+        if self._admission.distinguishes_tenants and mine >= max(1, self._most_open // 2):
             raise Overloaded(
                 f"{mine:,} uploads of the tenant are open, its share of {self._most_open:,}; try "
                 "later"
@@ -245,14 +242,14 @@ class InputUploads:
             writing.exception()  # retrieved, though nothing awaits it after a cancellation
             self._store.update(opened)
             self.stored_bytes += max(0, opened.log.bytes - before)
-            self._quotas.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
+            self._admission.store(opened.key.tenant, self._store.bytes_of(opened.key.tenant))
         return writing.result()
 
     def _check_room(self, tenant: str, size: int) -> None:
         self._admission.check_open()
         if not self._journal.accepting:
             raise StoreFull
-        self._quotas.store(tenant, self._store.bytes_of(tenant), size)
+        self._admission.store(tenant, self._store.bytes_of(tenant), size)
         budget = self._budget_bytes
         if budget is not None and self._store.bytes + size > budget:
             raise Overloaded(

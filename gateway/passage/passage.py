@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.access.authenticator import Authenticator
     from gateway.access.methods import Permission
     from gateway.access.peer_certificate import PeerCertificate
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.audit.log import AuditLog
 
 
@@ -27,10 +27,10 @@ class Passage:
     """
 
     def __init__(
-        self, authenticator: Authenticator | None, quotas: TenantQuotas, log: AuditLog | None
+        self, authenticator: Authenticator | None, admission: Admission, log: AuditLog | None
     ) -> None:
         self._authenticator = authenticator
-        self._quotas = quotas
+        self._admission = admission
         self._log = log
 
     @property
@@ -64,4 +64,4 @@ class Passage:
         """Return a context in which the call of the bound caller counts, unless it is public."""
         if self._authenticator is None or (permission is not None and permission.public):
             return nullcontext()
-        return self._quotas.call(current_caller().tenant, peer, stream=stream)
+        return self._admission.call(current_caller().tenant, peer, stream=stream)

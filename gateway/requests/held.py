@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.access.caller import Caller
-    from gateway.admission.limits import Admission
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
     from gateway.requests.inference import Inference
     from synergai.oip.inference_pb2 import ModelInferRequest
@@ -43,12 +42,10 @@ class HeldRequests:
         inference: Inference,
         versions: Versions,
         admission: Admission,
-        quotas: TenantQuotas,
     ) -> None:
         self._inference = inference
         self._versions = versions
         self._admission = admission
-        self._quotas = quotas
         self._waiting: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -70,7 +67,7 @@ class HeldRequests:
             caller.check_priority(options.priority)
             self._admission.acquire(len(raw.data))
             room.callback(self._admission.release, len(raw.data))
-            usage = self._quotas.start_request(tenant, len(raw.data))
+            usage = self._admission.start_request(tenant, len(raw.data))
         except SynergaiError as error:
             room.close()
             self._count_rejected(raw, tenant, error)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.access.caller import Caller
-    from gateway.admission.limits import Admission
-    from gateway.admission.quotas import TenantQuotas
+    from gateway.admission.admission import Admission
     from gateway.admission.tenant_usage import TenantUsage
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.fleet.variants import FleetVariants
@@ -183,7 +182,6 @@ class Inference:
         versions: Versions,
         variants: FleetVariants,
         admission: Admission,
-        quotas: TenantQuotas,
         metrics: Metrics,
         clock: Clock,
         epoch: int,
@@ -193,7 +191,6 @@ class Inference:
         self._versions = versions
         self.variants = variants
         self._admission = admission
-        self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
         self._prefix = f"r{epoch:x}-"
@@ -238,7 +235,7 @@ class Inference:
                 if options.tenant:
                     tenant = caller.tenant_of(options.tenant, Role.INFER, engine=engine.name)
             caller.check_priority(options.priority)
-            usage = self._quotas.start_request(tenant, len(data), charged=charged)
+            usage = self._admission.start_request(tenant, len(data), charged=charged)
             check_header(header, engine)
             if options.min_accuracy:
                 self._versions.check_floor(engine.name, options.min_accuracy, variant)

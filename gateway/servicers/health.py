@@ -18,7 +18,7 @@ from synergai.protocol import rpc
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from gateway.admission.limits import Admission
+    from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
     from synergai.protocol.rpc import Context
 

@@ -29,7 +29,7 @@ from synergai.versions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gateway.admission.limits import Admission
+    from gateway.admission.admission import Admission
     from gateway.fleet.versions import Versions
     from gateway.hub.model_control import ModelControl
     from gateway.monitoring.metrics import Metrics

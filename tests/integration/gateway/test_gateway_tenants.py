@@ -115,7 +115,7 @@ async def test_requests_beyond_a_rate_are_refused_with_the_time_to_wait(
     assert int(retry_after or 0) >= 900
     assert await asyncio.to_thread(post_request, gateway, "free") == (200, None)
     await infer(infer_request(), metadata=bearer("free"))
-    assert gateway.app.quotas.rejections[tenant, quota] == 2
+    assert gateway.app.admission.rejections[tenant, quota] == 2
 
 
 async def test_messages_of_a_stream_are_refused_one_by_one(caller: Caller) -> None:
@@ -263,4 +263,4 @@ async def test_flood_of_one_tenant_is_refused_and_another_is_served(
     messages = [answer.error_message for stream in streams async for answer in stream]
     assert len(messages) == 20
     assert all("requests_per_s" in message for message in messages)
-    assert gateway.app.quotas.rejections == {("rate", "requests_per_s"): 50}
+    assert gateway.app.admission.rejections == {("rate", "requests_per_s"): 50}

@@ -8,8 +8,7 @@ from typing import Unpack
 import pytest
 
 from gateway.access.caller import UNRESTRICTED, Caller
-from gateway.admission.limits import Admission
-from gateway.admission.quotas import TenantQuotas
+from gateway.admission.admission import Admission
 from gateway.dispatch.dispatcher import Dispatcher
 from gateway.dispatch.report_intake import ReportIntake
 from gateway.fleet.catalogue import Catalogue
@@ -66,11 +65,10 @@ class GatewayHarness:
     directory: Path = Path("no data")
     clock: Clock = field(default_factory=Clock)
     metrics: Metrics = field(default_factory=Metrics)
-    admission: Admission = field(default_factory=lambda: Admission(4, 1000))
     catalogue: Catalogue = field(default_factory=Catalogue)
 
     def __post_init__(self) -> None:
-        self.quotas = TenantQuotas(self.clock)
+        self.admission = Admission(4, 1000, self.clock)
         profile = new_entry(ECHO, "test", 100.0)
         self.dictionary = ConfigurationDictionary([profile])
         core = SchedulerCore(
@@ -85,21 +83,18 @@ class GatewayHarness:
             self.versions,
             variants,
             self.admission,
-            self.quotas,
             self.metrics,
             self.clock,
             1,
         )
         self.store = DataStore(self.directory)
-        # The harness admits requests of a thousand bytes.
-        self.uploads = InputUploads(self.store, self.journal, Admission(9, 1 << 40), self.quotas)
+        self.uploads = InputUploads(self.store, self.journal, self.admission)
         self.own = OwnInputs(self.store, self.uploads, self.journal)
         self.jobs = SubmittedJobs(
             self.dispatcher,
             self.versions,
             self.journal,
             self.admission,
-            self.quotas,
             self.metrics,
             self.clock,
             max_jobs=2,

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.admission.limits import Admission
+from gateway.admission.admission import Admission
 from gateway.gateway_settings import GatewaySettings
 from synergai.errors import InvalidInput, Overloaded
+from synergai.runtime.clock import Clock
 from synergai.runtime.reexec import decode_config, encode_config
 
 # --- admission --------------------------------------------------------------------------------
 
 
 async def test_admission_limits_requests_and_bytes_but_admits_one_large_request() -> None:
-    admission = Admission(max_requests=2, max_bytes=10)
+    admission = Admission(2, 10, Clock())
     admission.acquire(100)
     with pytest.raises(Overloaded, match="bytes"):
         admission.acquire(1)
@@ -27,7 +28,7 @@ async def test_admission_limits_requests_and_bytes_but_admits_one_large_request(
 
 
 async def test_admission_is_idle_without_requests() -> None:
-    admission = Admission(2, 10)
+    admission = Admission(2, 10, Clock())
     admission.acquire(1)
     waiting = asyncio.create_task(admission.wait_idle())
     await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from gateway.access.caller import UNRESTRICTED
-from gateway.admission.limits import Admission
+from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
@@ -25,6 +25,7 @@ from gateway.servicers.health import HealthServicer
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import Overloaded, Unavailable
 from synergai.jobs import JobStatus
+from synergai.runtime.clock import Clock
 from synergai.runtime.database import connect
 from synergai.scheduling.events import Assignment
 from synergai.v1 import hub_pb2
@@ -336,7 +337,7 @@ async def test_paused_job_that_is_cancelled_before_it_resumes_ends_once(
 
 def test_health_of_the_job_service_follows_the_room_for_jobs() -> None:
     room = True
-    health = HealthServicer(Versions(Catalogue()), Admission(1, 1), lambda: room)
+    health = HealthServicer(Versions(Catalogue()), Admission(1, 1, Clock()), lambda: room)
     assert health.status("synergai.v1.Jobs") == health_pb2.HealthCheckResponse.SERVING
     room = False
     assert health.status("synergai.v1.Jobs") == health_pb2.HealthCheckResponse.NOT_SERVING

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.admission.limits import Admission
+from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.servicers.health import MAX_WATCHERS, HealthServicer
 from synergai.errors import Overloaded
+from synergai.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from synergai.protocol.rpc import Context
 
 
 async def test_watchers_are_limited_and_leave_their_room() -> None:
-    health = HealthServicer(Versions(Catalogue()), Admission(1, 1), lambda: True)
+    health = HealthServicer(Versions(Catalogue()), Admission(1, 1, Clock()), lambda: True)
     request, context = health_pb2.HealthCheckRequest(), cast("Context", None)
     async with AsyncExitStack() as stack:
         for _ in range(MAX_WATCHERS):

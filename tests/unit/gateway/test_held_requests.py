@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED, Caller
-from gateway.admission.limits import Admission
-from gateway.admission.quotas import TenantQuotas
+from gateway.admission.admission import Admission
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.requests.held import HeldRequests
@@ -76,12 +75,11 @@ class Harness:
         self.catalogue = Catalogue()
         pending = replace(engine, inputs=(), outputs=(), fault="inspected", pending=True)
         self.catalogue.update(BOX, pending)
-        self.admission = Admission(1, 1 << 20)
-        self.inference = FakeInference(self.catalogue, self.admission)
         self.clock = Clock()
-        self.quotas = TenantQuotas(self.clock)
+        self.admission = Admission(1, 1 << 20, self.clock)
+        self.inference = FakeInference(self.catalogue, self.admission)
         self.held = HeldRequests(
-            cast("Inference", self.inference), Versions(self.catalogue), self.admission, self.quotas
+            cast("Inference", self.inference), Versions(self.catalogue), self.admission
         )
         self.raw = self.request()
 

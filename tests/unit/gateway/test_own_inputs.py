@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from gateway.access.caller import UNRESTRICTED
 from gateway.access.table import AccessTable, Quota
-from gateway.admission.limits import Admission
 from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
 from gateway.jobs import input_feed, own_inputs, reopening, uploads
 from gateway.jobs.input_feed import JobData
@@ -631,7 +630,7 @@ async def test_failed_disk_breaks_the_journal(
 
 
 async def test_quota_of_stored_bytes_limits_uploads(harness: OwnDataHarness) -> None:
-    harness.quotas.use_table(AccessTable(tenants={"lab": Quota(stored_bytes=3000)}))
+    harness.admission.use_table(AccessTable(tenants={"lab": Quota(stored_bytes=3000)}))
     assert (await harness.upload(2, size=1000, tenant="lab"))[-1] == 2
     with pytest.raises(QuotaExceeded, match="stored_bytes"):
         await harness.upload(2, first=2, size=1000, tenant="lab")
@@ -639,9 +638,8 @@ async def test_quota_of_stored_bytes_limits_uploads(harness: OwnDataHarness) -> 
 
 
 async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) -> None:
-    admission = Admission(1, 1000)
     uploads = InputUploads(
-        harness.store, harness.journal, admission, harness.quotas, memory_bytes=2 * AHEAD_BYTES
+        harness.store, harness.journal, harness.admission, memory_bytes=2 * AHEAD_BYTES
     )
     end = asyncio.Event()
 
@@ -651,7 +649,7 @@ async def test_idle_uploads_do_not_keep_requests_out(harness: OwnDataHarness) ->
 
     opened = [uploads.upload("", idle(f"u{number}"), lambda: None) for number in range(2)]
     assert [(await anext(each)).stored for each in opened] == [0, 0]
-    admission.acquire(1000)
+    harness.admission.acquire(1000)
     with pytest.raises(Overloaded, match="2 uploads are open"):
         await anext(uploads.upload("", idle("third"), lambda: None))
     end.set()
@@ -678,10 +676,9 @@ async def opened_uploads(
 
 
 async def test_tenant_holds_at_most_half_of_the_open_uploads(harness: OwnDataHarness) -> None:
-    harness.quotas.use_table(AccessTable())
-    admission = Admission(1, 1000)
+    harness.admission.use_table(AccessTable())
     uploads = InputUploads(
-        harness.store, harness.journal, admission, harness.quotas, memory_bytes=4 * AHEAD_BYTES
+        harness.store, harness.journal, harness.admission, memory_bytes=4 * AHEAD_BYTES
     )
     end = asyncio.Event()
     opened = await opened_uploads(uploads, ["lab", "lab"], end)
@@ -697,9 +694,7 @@ async def test_tenant_holds_at_most_half_of_the_open_uploads(harness: OwnDataHar
 
 
 async def test_upload_without_a_first_message_is_ended(harness: OwnDataHarness) -> None:
-    uploads = InputUploads(
-        harness.store, harness.journal, Admission(1, 1000), harness.quotas, first_s=0.0
-    )
+    uploads = InputUploads(harness.store, harness.journal, harness.admission, first_s=0.0)
 
     async def silent() -> AsyncIterator[bytes]:
         await asyncio.Event().wait()
@@ -710,9 +705,7 @@ async def test_upload_without_a_first_message_is_ended(harness: OwnDataHarness) 
 
 
 async def test_idle_upload_is_ended_and_keeps_its_inputs(harness: OwnDataHarness) -> None:
-    uploads = InputUploads(
-        harness.store, harness.journal, Admission(1, 1000), harness.quotas, idle_s=0.0
-    )
+    uploads = InputUploads(harness.store, harness.journal, harness.admission, idle_s=0.0)
     await harness.upload(3)
     opening = jobs_pb2.UploadRequest(upload_id="up").SerializeToString()
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.access.table import AccessTable, Quota
+from gateway.admission.admission import Admission
 from gateway.admission.quota_metrics import quota_families
-from gateway.admission.quotas import TenantQuotas
 from gateway.admission.tenant_usage import TenantUsage
 from gateway.admission.token_bucket import TokenBucket
 from gateway.monitoring.families import FamilyCollector
@@ -33,8 +33,8 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-def quotas_of(clock: FakeClock, **tenants: Quota) -> TenantQuotas:
-    return TenantQuotas(clock, AccessTable(tenants=tenants))
+def quotas_of(clock: FakeClock, **tenants: Quota) -> Admission:
+    return Admission(9, 1 << 30, clock, AccessTable(tenants=tenants))
 
 
 def refusal(start: Callable[[], object]) -> QuotaExceeded:
@@ -134,7 +134,7 @@ def test_number_at_a_time_is_limited(
     clock: FakeClock,
     quota: Quota,
     name: str,
-    start: Callable[[TenantQuotas], TenantUsage | None],
+    start: Callable[[Admission], TenantUsage | None],
     end: Callable[[TenantUsage], None],
 ) -> None:
     quotas = quotas_of(clock, lab=quota)
@@ -223,11 +223,11 @@ def test_another_table_applies_at_once_and_keeps_what_is_in_use(clock: FakeClock
 
 
 def test_nothing_is_kept_of_tenants_without_limits(clock: FakeClock) -> None:
-    for quotas in (TenantQuotas(clock), quotas_of(clock, lab=Quota(requests_per_s=1.0))):
+    for quotas in (Admission(9, 1 << 30, clock), quotas_of(clock, lab=Quota(requests_per_s=1.0))):
         for number in range(100):
             assert quotas.start_request(f"tenant-{number}", 1) is None
         assert list(quotas.usages()) == []
-    quotas = TenantQuotas(clock)
+    quotas = Admission(9, 1 << 30, clock)
     assert quotas.start_job("lab", 1) is quotas.restore_job("lab") is None
     with quotas.call("lab", "peer", stream=True):
         assert list(quotas.usages()) == []
@@ -257,7 +257,7 @@ def test_idle_tenants_are_forgotten_and_busy_ones_kept(clock: FakeClock) -> None
 
 def test_number_of_busy_tenants_is_limited(clock: FakeClock) -> None:
     table = AccessTable(tenants={"default": Quota(requests_in_flight=1)})
-    quotas = TenantQuotas(clock, table, max_tenants=3)
+    quotas = Admission(9, 1 << 30, clock, table, max_tenants=3)
     started = [quotas.start_request(f"tenant-{number}", 1) for number in range(3)]
     for _ in range(2):
         with pytest.raises(Overloaded, match="3 tenants are active"):

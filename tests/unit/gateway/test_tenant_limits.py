@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from gateway.access.caller import Caller
 from gateway.access.roles import Grant, Role
 from gateway.access.table import AccessTable, Quota
-from gateway.admission.limits import Admission
 from gateway.admission.tenant_usage import TenantUsage
 from gateway.jobs.streamed import Query, StreamedJobs
 from gateway.journal.journal import Journal
@@ -28,7 +27,7 @@ CAMERA = Caller("camera", "lab", (GRANT,), max_priority=3)
 
 def limit(harness: GatewayHarness, **quota: float) -> None:
     """Limit the tenant of `CAMERA`."""
-    harness.quotas.use_table(AccessTable(tenants={"lab": Quota(**quota)}))  # type: ignore[arg-type]  # some limits are whole
+    harness.admission.use_table(AccessTable(tenants={"lab": Quota(**quota)}))  # type: ignore[arg-type]  # some limits are whole
 
 
 def priority(level: int) -> dict[str, InferParameter]:
@@ -37,7 +36,7 @@ def priority(level: int) -> dict[str, InferParameter]:
 
 
 def usage(harness: GatewayHarness) -> TenantUsage:
-    (found,) = harness.quotas.usages()
+    (found,) = harness.admission.usages()
     return found
 
 
@@ -122,13 +121,11 @@ async def no_queries() -> AsyncGenerator[Query, None]:
 
 async def test_streamed_job_counts_while_its_stream_is_open(harness: GatewayHarness) -> None:
     harness.add_worker()
-    harness.admission = Admission(1, 1000)
     limit(harness, unfinished_jobs=2)
     streamed = StreamedJobs(
         harness.dispatcher,
         harness.versions,
         harness.admission,
-        harness.quotas,
         harness.metrics,
         harness.clock,
         window_bytes=1000,

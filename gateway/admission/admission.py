@@ -1,17 +1,18 @@
-"""Quotas: what each tenant may use of the gateway at a time and per second.
+"""Admission: what requests and jobs may use of the gateway, all together and by tenant.
 
-A quota limits a tenant; the limits of `gateway.admission.limits` protect the gateway as a whole.
+Limits protect the gateway as a whole. Quotas limit each tenant, at a time and per second.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.admission.tenant_usage import TenantUsage
 from gateway.monitoring.counts import TenantLabels
-from synergai.errors import Overloaded
+from synergai.errors import Overloaded, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,16 +27,29 @@ _SWEEP_FROM: Final = 64
 _SWEEP_EVERY_S: Final = 1.0
 
 
-class TenantQuotas:
-    """The usage of all tenants.
+class Admission:
+    """Requests in flight and the bytes of their inputs, and the usage of all tenants.
 
-    Without a table there are no quotas, and nothing is tracked. Tenants are forgotten while they
-    use nothing.
+    A single request may exceed the limit of bytes. Without a table there are no quotas, and nothing
+    is tracked. Tenants are forgotten while they use nothing.
     """
 
     def __init__(
-        self, clock: Clock, table: AccessTable | None = None, *, max_tenants: int = MAX_TENANTS
+        self,
+        max_requests: int,
+        max_bytes: int,
+        clock: Clock,
+        table: AccessTable | None = None,
+        *,
+        max_tenants: int = MAX_TENANTS,
     ) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.open = True
+        self.requests = 0
+        self.bytes = 0
         self._clock = clock
         self._table = table
         self._max_tenants = max_tenants
@@ -44,6 +58,43 @@ class TenantQuotas:
         self._swept_at = -math.inf
         self.labels = TenantLabels()
         self.rejections: dict[tuple[str, str], int] = {}
+
+    # --- all together -------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Check that new work is accepted."""
+        if not self.open:
+            raise Unavailable("the gateway is stopping; try another one, or later")
+
+    def acquire(self, size_bytes: int) -> None:
+        """Reserve room for a request."""
+        self.check_open()
+        if self.requests >= self._max_requests:
+            raise Overloaded(f"{self.requests:,} requests are in flight, the limit; try later")
+        if self.requests and self.bytes + size_bytes > self._max_bytes:
+            raise Overloaded(
+                f"requests of {self.bytes:,} bytes are in flight, near the limit; try later"
+            )
+        self.requests += 1
+        self.bytes += size_bytes
+        self._idle.clear()
+
+    def release(self, size_bytes: int) -> None:
+        """Free the room of a request of this size."""
+        self.requests -= 1
+        self.bytes -= size_bytes
+        if not self.requests:
+            self._idle.set()
+
+    def close(self) -> None:
+        """Refuse new work from now on."""
+        self.open = False
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is in flight."""
+        await self._idle.wait()
+
+    # --- tenants ------------------------------------------------------------------------
 
     @property
     def distinguishes_tenants(self) -> bool:
