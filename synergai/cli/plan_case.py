@@ -10,6 +10,7 @@ from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.chain import make_chain, planned_cuts, read_model
 from synergai.models.directory import ModelDirectory
 from synergai.models.origins import present_entries
+from synergai.profiles.dictionary import DISTURBED
 from synergai.profiles.files import load_dictionary
 from synergai.routes.fleet import one_of_each, read_fleet
 from synergai.routes.links import GATEWAY
@@ -112,6 +113,10 @@ def make_case(
         notes.append(
             f"{counted(left_out, 'entry')} of another model file left out; measure again with "
             f"'synergai profile --stages --engines {model.name}'"
+        )
+    if disturbed := sum(each.label == DISTURBED for each in entries):
+        notes.append(
+            f"{counted(disturbed, 'entry')} measured on a busy machine, whose times may be wrong"
         )
     classes = sorted({each.worker_class for each in entries if each.engine == model.name})
     if fleet is None and not classes:

@@ -92,7 +92,7 @@ def test_plan_weighs_measured_stages_against_the_whole(folder: Path) -> None:
     seams = [cut.tensor for cut in cut_engine(folder / "models", ENGINE).cuts if cut.seam]
     assert [split["cut"]["tensor"] for split in found["splits"]] == seams
     assert found["slack_s"] > 0
-    assert found["notes"] == []
+    assert all("busy machine" in note for note in found["notes"])
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

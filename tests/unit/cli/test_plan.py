@@ -18,7 +18,7 @@ from synergai.domain import Configuration, EngineName, WorkerClass
 from synergai.errors import InvalidInput, InvalidSettings, NotFound
 from synergai.models.cutting.stages import cut_engine, split_engine
 from synergai.models.directory import ModelDirectory
-from synergai.profiles.dictionary import ProfileEntry
+from synergai.profiles.dictionary import DISTURBED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
 
@@ -208,6 +208,12 @@ def test_best_seams_of_a_long_graph_are_planned_with(tmp_path: Path) -> None:
     assert "4,999 cuts are too many to plan with" in result.output
     assert "48 of them are considered" in result.output
     assert result.exit_code == 0
+
+
+def test_times_of_a_busy_machine_are_told(models: Path, tmp_path: Path) -> None:
+    dictionary = tmp_path / "busy.csv"
+    add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0, label=DISTURBED)])
+    assert "1 entry measured on a busy machine" in run(models, dictionary)
 
 
 def test_planners_are_compared(models: Path, dictionary: Path, fleet: Path) -> None:
