@@ -33,7 +33,6 @@ from synergai.client.jobs import JobHandle
 from synergai.client.requests import (
     JobOptions,
     QueryOptions,
-    check_keywords,
     job_spec,
     output_names,
     request_builder,
@@ -104,7 +103,6 @@ class Client(FleetOperations):
             Unavailable: the gateway is unreachable, or no worker can run the query.
             EngineUnusable: the engine is broken.
         """
-        check_keywords(self.infer, options, QueryOptions.__optional_keys__)
         # The deadline is sent with what is left of it when the query leaves.
         timeout = normalize_deadline(options.pop("deadline", None))
         build_request = request_builder(engine, **options)
@@ -144,7 +142,6 @@ class Client(FleetOperations):
             options: of each query, as for `infer`; the deadline is that of each query, from its
                 arrival at the gateway.
         """
-        check_keywords(self.stream, options, QueryOptions.__optional_keys__)
         if window < 1:
             raise InvalidInput(f"window must be at least 1, not {window}")
         build_request = request_builder(engine, **options)
@@ -213,7 +210,6 @@ class Client(FleetOperations):
             DeadlineExceeded: `by` has passed, at the latest when the inputs are stored.
             NotSupported: a library that the inputs need is missing.
         """
-        check_keywords(self.submit, options, JobOptions.__optional_keys__)
         if by is not None and options.get("qos") is not None:
             raise InvalidInput("pass either qos or by")
 
@@ -282,14 +278,13 @@ class Client(FleetOperations):
             queries: number of queries; required if `inputs` has no length.
             options: `qos`, `priority`, `tenant`, `version`, `min_accuracy`; see `JobOptions`.
         """
-        check_keywords(self.run, options, JobOptions.__optional_keys__)
         if queries is None:
             if not isinstance(inputs, Sized):
                 raise InvalidInput("the inputs have no length: pass their number as queries")
             queries = len(inputs)
+        spec = job_spec(engine, queries, **options)
         channel = self._channel
         _ = channel.oip  # raises NotSupported before the call starts
-        spec = job_spec(engine, queries, **options)
         engine = with_version(engine, options.get("version", ""))
         return JobRun(
             channel,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Never, Self
+from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
@@ -20,7 +20,6 @@ from synergai.protocol.converters import engine_from_metadata
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, ENVELOPE_BYTES
 from synergai.protocol.tls import Identity, channel_credentials
 from synergai.runtime.addresses import refuse_url
-from synergai.runtime.text import suggestion
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,12 +41,7 @@ class Connection:
         tls_key: Path | None = None,
         token: str = "",
         insecure: bool = False,
-        **unknown: Never,
     ) -> None:
-        if unknown:
-            name = min(unknown)
-            hint = suggestion(name, Connection.__init__.__kwdefaults__ or ())
-            raise TypeError(f"a client has no option {name!r}{hint}")
         if attempts < 1:
             raise InvalidInput(f"attempts must be at least 1, not {attempts}")
         if in_flight < 1:

@@ -10,7 +10,6 @@ from synergai.client.deadlines import normalize_deadline, to_microseconds
 from synergai.client.streaming import iterate
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
 from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
-from synergai.runtime.text import suggestion
 from synergai.versions import parse_version
 
 if TYPE_CHECKING:
@@ -119,19 +118,6 @@ class JobOptions(TypedDict, total=False):
     tenant: str
     version: str
     min_accuracy: float
-
-
-def check_keywords(
-    call: Callable[..., object], options: Mapping[str, object], known: frozenset[str]
-) -> None:
-    """Check the names of a call's options as Python does those of other keywords."""
-    if options.keys() <= known:
-        return
-    import inspect  # only needed for this message
-
-    name = min(options.keys() - known)
-    hint = suggestion(name, known.union(inspect.getfullargspec(call).kwonlyargs))
-    raise TypeError(f"{call.__name__}() has no option {name!r}{hint}")
 
 
 def request_builder(

@@ -50,7 +50,7 @@ def _values(files: MachineFiles, board: BoardModes, model: PowerModel) -> Iterat
             continue
         if board.parameters[setting.parameter].kind == "CLOCK":
             clock_seen = clock_seen or setting.parameter.startswith("CPU")
-            right = found in _acceptable_caps(files, board, setting, wanted)
+            right = _is_cap(found, files, board, setting, wanted)
         else:
             right = found == wanted
         if not right:
@@ -72,20 +72,10 @@ def _path(files: MachineFiles, board: BoardModes, setting: Setting) -> str | Non
     return None
 
 
-class _AtLeast:
-    """All caps from `least` upwards, and the values that mean no cap."""
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-
-    def __contains__(self, found: int) -> bool:
-        return found in (-1, 0) or found >= self._least
-
-
-def _acceptable_caps(
-    files: MachineFiles, board: BoardModes, setting: Setting, wanted: int
-) -> _AtLeast | set[int]:
-    """Return the values that match a wanted cap.
+def _is_cap(
+    found: int, files: MachineFiles, board: BoardModes, setting: Setting, wanted: int
+) -> bool:
+    """Return whether a value matches a wanted cap.
 
     The kernel rounds a cap up or down to a frequency step; no cap means the maximum.
     """
@@ -97,10 +87,11 @@ def _acceptable_caps(
             for other in model.settings
             if (other.parameter, other.argument) == (setting.parameter, setting.argument)
         ]
-        return _AtLeast(max(table or [cap for cap in caps if cap != NO_CAP], default=0))
-    below = [step for step in table if step <= wanted]
-    above = [step for step in table if step >= wanted]
-    return {wanted, *([max(below)] if below else []), *([min(above)] if above else [])}
+        most = max(table or [cap for cap in caps if cap != NO_CAP], default=0)
+        return found in (-1, 0) or found >= most
+    below = max((step for step in table if step <= wanted), default=wanted)
+    above = min((step for step in table if step >= wanted), default=wanted)
+    return found in (wanted, below, above)
 
 
 def _table(files: MachineFiles, board: BoardModes, setting: Setting) -> list[int]:

@@ -9,32 +9,18 @@ import synergai
 CLIENT: Any = synergai.Client("127.0.0.1:1")  # the type checker would refuse the calls below
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "keyword", "meant"),
-    [
-        (CLIENT.infer, ("echo", {}), "deadlin", "deadline"),
-        (CLIENT.submit, ("echo",), "qoss", "qos"),
-        (CLIENT.submit, ("echo",), "input", "inputs"),
-    ],
-)
-async def test_the_error_names_the_call_and_the_keyword_that_may_be_meant(
-    call: Any, arguments: tuple[Any, ...], keyword: str, meant: str
-) -> None:
-    with pytest.raises(TypeError) as error:
-        await call(*arguments, **{keyword: 1})
-    assert str(error.value) == (
-        f"{call.__name__}() has no option {keyword!r}; did you mean {meant}?"
-    )
+async def test_misspelt_keyword_of_a_call_is_refused() -> None:
+    with pytest.raises(TypeError, match="'deadlin'"):
+        await CLIENT.infer("echo", {}, deadlin=1)
+    with pytest.raises(TypeError, match="'qoss'"):
+        await CLIENT.submit("echo", queries=1, qoss=1)
+    with pytest.raises(TypeError, match="'tenant'"):
+        await anext(CLIENT.stream("echo", [], tenant="a"))
+    with pytest.raises(TypeError, match="'qoss'"):
+        CLIENT.run("echo", [], qoss=1)
 
 
 @pytest.mark.parametrize("kind", [synergai.Client, synergai.SyncClient])
-def test_misspelt_option_of_a_client_is_refused_with_the_one_that_may_be_meant(kind: Any) -> None:
-    with pytest.raises(TypeError, match=r"^a client has no option 'tokn'; did you mean token\?$"):
+def test_misspelt_option_of_a_client_is_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match="'tokn'"):
         kind("127.0.0.1:1", tokn="secret")
-
-
-async def test_streaming_calls_check_their_keywords_as_well() -> None:
-    with pytest.raises(TypeError, match=r"^stream\(\) has no option 'tenant'$"):
-        await anext(CLIENT.stream("echo", [], tenant="a"))
-    with pytest.raises(TypeError, match=r"^run\(\) has no option 'qoss'; did you mean qos\?$"):
-        CLIENT.run("echo", [], qoss=1)
