@@ -62,9 +62,8 @@ def test_plan_is_no_later_than_a_single_route_or_replicas(problem: RouteProblem)
     assert all(share.times == problem.times(share.route) for share in plan.shares)
     assert plan.seconds <= problem.times(single).seconds(problem.queries)
     alone = [optimal_route(replace(problem, workers=(each,))) for each in problem.workers]
-    replicas = pour(problem, [route for route in alone if route is not None])
-    if replicas:
-        assert plan.seconds <= Plan(shares=replicas).seconds
+    if replicas := [route for route in alone if route is not None]:
+        assert plan.seconds <= Plan(shares=pour(problem, replicas)).seconds
 
 
 def test_engine_that_fits_on_all_workers_is_not_split() -> None:
