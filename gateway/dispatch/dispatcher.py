@@ -366,7 +366,7 @@ class Dispatcher:
         handler = self._handlers[assignment.job_id]
         requests = handler.requests(assignment.first, assignment.count)
         worker.in_flight[assignment.id] = AssignmentProgress(assignment, now)
-        if self.preloads.may_be_used:
+        if self.preloads.waiting or self.preloads.loading:
             self.preloads.used(worker.id, Session(assignment.engine, assignment.configuration))
         worker.orders.put(RunAssignment(assignment, requests, handler.inputs_follow))
         handler.on_dispatched(worker, assignment, now)

@@ -34,7 +34,7 @@ class Preloads:
         self.waiting: dict[_Key, Cost] = {}
         self._wasted = Cost()
         # Loads in flight, with their estimates in seconds.
-        self._ordered: dict[_Key, float] = {}
+        self.loading: dict[_Key, float] = {}
 
     @property
     def unused(self) -> Cost:
@@ -44,19 +44,14 @@ class Preloads:
             unused.add(cost)
         return unused
 
-    @property
-    def may_be_used(self) -> bool:
-        """Whether an assignment can be the first use of any load."""
-        return bool(self.waiting or self._ordered)
-
     def ordered(self, worker_id: WorkerId, session: Session, estimate_s: float) -> None:
         """Record that a worker was told to load a session."""
-        self._ordered[worker_id, session] = estimate_s
+        self.loading[worker_id, session] = estimate_s
 
     def loaded(self, worker: ConnectedWorker, session: Session, setup_s: float) -> None:
         """Record that a session is loaded; `setup_s` is the time that it took, 0 if unknown."""
         key = worker.id, session
-        estimate_s = self._ordered.pop(key, None)
+        estimate_s = self.loading.pop(key, None)
         if estimate_s is None:
             return
         seconds = setup_s or estimate_s
@@ -68,16 +63,16 @@ class Preloads:
     def used(self, worker_id: WorkerId, session: Session) -> None:
         """Record that an assignment uses a session."""
         self.waiting.pop((worker_id, session), None)
-        self._ordered.pop((worker_id, session), None)  # which is needed now
+        self.loading.pop((worker_id, session), None)  # which is needed now
 
     def dropped(self, worker_id: WorkerId, session: Session) -> None:
         """Record that a session was dropped, or was not loaded."""
-        self._ordered.pop((worker_id, session), None)
+        self.loading.pop((worker_id, session), None)
         if (cost := self.waiting.pop((worker_id, session), None)) is not None:
             self._wasted.add(cost)
 
     def left(self, worker_id: WorkerId) -> None:
         """Record that a worker has left, with all of its sessions."""
-        for other, session in [*self._ordered, *self.waiting]:
+        for other, session in [*self.loading, *self.waiting]:
             if other == worker_id:
                 self.dropped(other, session)

@@ -1,27 +1,33 @@
 """The agents' work streams: orders to workers, and their reports.
 
 A worker is in the fleet while it has a work stream; a new one replaces the one before it.
+
+Orders are collected, to send several of them in one message. A socket accepts messages at once, so
+orders do not accumulate by themselves, and a message costs gateway, agent and engine host more than
+a short query does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from functools import partial
+import math
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
 from gateway.fleet.agent_validation import ProtocolViolation
-from gateway.fleet.worker import RunAssignment
-from gateway.hub.order_collector import OrderCollector, outweighs_message
-from gateway.hub.orders import pack_orders
+from gateway.fleet.worker import RunAssignment, SendInputs, StopAssignment
 from synergai.errors import SynergaiError, Unavailable
-from synergai.protocol.work_messages import decode_reports
+from synergai.protocol.converters import configuration_to_proto
+from synergai.protocol.work_messages import Orders, decode_reports
 from synergai.runtime.send_queue import SendQueue
 from synergai.runtime.tasks import TaskBag
+from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from gateway.dispatch.dispatcher import Dispatcher
     from gateway.dispatch.report_intake import ReportIntake
@@ -31,10 +37,24 @@ if TYPE_CHECKING:
     from synergai.protocol.work_messages import Reports
     from synergai.protocol.work_transport import WorkTransport
     from synergai.runtime.clock import Clock
+    from synergai.scheduling.events import Assignment
 
 _log = logging.getLogger(__name__)
 
 _ORDERS_LIMIT: Final = 4096
+COLLECT_S: Final = 0.004
+"""Longest time that orders are held back to be sent together, in seconds."""
+CONCURRENT_S: Final = 0.02
+"""Time for which further orders are expected after several assignments were in flight."""
+LARGE_BYTES: Final = 64 << 10
+"""Size of a request whose message costs little in comparison."""
+_IDLE_TURNS: Final = 32
+"""Turns of the event loop without a new order after which the gateway counts as idle; a turn takes
+about a microsecond."""
+_ORDER_BYTES: Final = 512
+"""About the size of an order without its tensors."""
+_configuration = lru_cache(maxsize=1024)(configuration_to_proto)
+"""Messages must not be modified: assignments copy them."""
 
 
 class WorkStreams:
@@ -139,3 +159,111 @@ def _decode(data: Buffer) -> Reports:
         return decode_reports(data)
     except DecodeError:
         raise ProtocolViolation("the message is not a valid synergai.v1.WorkReports") from None
+
+
+class OrderCollector:
+    """Holds the orders of one worker back while waiting costs nothing."""
+
+    def __init__(self, worker: ConnectedWorker, clock: Clock) -> None:
+        self._worker = worker
+        self._clock = clock
+        self._expects_more_until = -math.inf
+
+    def holds_back(self) -> bool:
+        """Return whether the next order waits for others.
+
+        A worker that has had a single assignment at a time gets its next one at once.
+        """
+        now = self._clock.now()
+        if len(self._worker.in_flight) > 1:
+            # It may have answered all of them when the next request arrives, ahead of the others.
+            self._expects_more_until = now + CONCURRENT_S
+            return True
+        return now < self._expects_more_until
+
+    async def collect(self, orders: SendQueue[Order], batch: list[Order]) -> list[Order]:
+        """Return `batch` and the orders of the queue to send in the same message.
+
+        They wait until half of the worker's other assignments in flight have ended, and then as
+        long as the gateway has further requests to dispatch. A slow worker gets them earlier, while
+        it still computes. What takes longer than its message does not wait.
+        """
+        if not self.holds_back() or any(map(outweighs_message, batch)):
+            return batch
+        in_flight = self._worker.in_flight
+        held = len(batch)
+        busy_with = len(in_flight) - held
+        end = asyncio.get_running_loop().time() + COLLECT_S
+        batch += await orders.collect_until(
+            lambda count: 2 * (len(in_flight) - held - count) <= busy_with, COLLECT_S
+        )
+        timeout_s = end - asyncio.get_running_loop().time()
+        return batch + await orders.collect_until_idle(_IDLE_TURNS, timeout_s)
+
+
+def outweighs_message(order: Order) -> bool:
+    """Return whether an order takes longer than its message.
+
+    A range of queries does, and a job that continues behind a short request is due when the request
+    ends. So does a large request, unless it can share a batch: the worker computes it while it
+    receives the next one.
+    """
+    if not isinstance(order, RunAssignment):
+        return False
+    assignment = order.assignment
+    return assignment.count > 1 or (
+        assignment.batch_times is None and sum(map(len, order.requests)) >= LARGE_BYTES
+    )
+
+
+def pack_orders(orders: Sequence[Order], now: float, limit_bytes: int) -> Iterator[Orders]:
+    """Convert orders into messages of about `limit_bytes`; a single larger order is sent alone."""
+    assignments: list[tuple[hub_pb2.Assignment, Sequence[Buffer]]] = []
+    stops: list[int] = []
+    aborts: list[int] = []
+    inputs: list[tuple[hub_pb2.Inputs, Sequence[Buffer]]] = []
+    size = 0
+    for order in orders:
+        added = _size(order)
+        if size and size + added > limit_bytes:
+            yield Orders(assignments, stops, inputs, aborts)
+            assignments, stops, inputs, aborts, size = [], [], [], [], 0
+        size += added
+        match order:
+            case RunAssignment(assignment, requests, inputs_follow):
+                message = _assignment(assignment, now, inputs_follow=inputs_follow)
+                assignments.append((message, requests))
+            case SendInputs(assignment_id, contents, suspects):
+                header = hub_pb2.Inputs(assignment_id=assignment_id, suspects=suspects)
+                inputs.append((header, contents))
+            case StopAssignment(assignment_id, abort):
+                (aborts if abort else stops).append(assignment_id)
+    yield Orders(assignments, stops, inputs, aborts)
+
+
+def _size(order: Order) -> int:
+    match order:
+        case RunAssignment(_, requests, _):
+            return _ORDER_BYTES + sum(map(len, requests))
+        case SendInputs(_, inputs, _):
+            return _ORDER_BYTES + sum(map(len, inputs))
+        case StopAssignment():
+            return _ORDER_BYTES
+
+
+def _assignment(assignment: Assignment, now: float, *, inputs_follow: bool) -> hub_pb2.Assignment:
+    message = hub_pb2.Assignment(
+        id=assignment.id,
+        job_id=assignment.job_id,
+        engine=assignment.engine,
+        configuration=_configuration(assignment.configuration),
+        first=assignment.first,
+        count=assignment.count,
+        inputs_follow=inputs_follow,
+        concurrent=assignment.concurrent,
+    )
+    if assignment.batch_times is not None:
+        message.batch_s.extend(assignment.batch_times.by_size)
+        if assignment.compute_by < math.inf:
+            message.budget_s = assignment.compute_by - now
+    return message

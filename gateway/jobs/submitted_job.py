@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.journal.errors import StoreFull
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import JobRecord
-from gateway.monitoring.outcomes import job_outcome
+from gateway.monitoring.counts import job_outcome
 from synergai.domain import Fault, Job, JobId, JobState
 from synergai.runtime.text import counted
 

@@ -10,12 +10,21 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from synergai.domain import MAX_VARIANTS
-from synergai.errors import Cancelled, DeadlineExceeded, Overloaded
+from synergai.domain import MAX_VARIANTS, JobState
+from synergai.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidInput,
+    NotFound,
+    NotSupported,
+    Overloaded,
+    PermissionDenied,
+    SynergaiError,
+    WrongState,
+)
 
 if TYPE_CHECKING:
     from gateway.fleet.worker import CompletedQueries
-    from synergai.errors import SynergaiError
 
 
 class Buckets:
@@ -28,7 +37,11 @@ class Buckets:
         self.labels = [*map(str, bounds), "+Inf"]
 
 
-_COUNTED: Final = ("ok", "late", "expired", "rejected", "failed")
+_OK: Final = "ok"
+"""Completed within its deadline, or without one."""
+_LATE: Final = "late"
+"""Completed after its deadline."""
+_COUNTED: Final = (_OK, _LATE, "expired", "rejected", "failed")
 """Outcomes of requests that count for the effective accuracy: the client causes the others."""
 _OTHERS: Final = "other"
 REQUEST_BUCKETS: Final = Buckets(
@@ -159,6 +172,33 @@ class EngineStatistics:
                 self.rejected.add(seconds)
             case _:
                 self.fail.add(seconds)
+
+
+# --- outcomes -----------------------------------------------------------------------------------
+
+
+def request_outcome(error: SynergaiError | None, *, late: bool = False) -> str:
+    """Return the outcome of a request."""
+    match error:
+        case None:
+            return _LATE if late else _OK
+        case DeadlineExceeded():
+            return "expired"
+        case Overloaded():
+            return "rejected"
+        case Cancelled():
+            return "cancelled"
+        case InvalidInput() | NotFound() | NotSupported() | PermissionDenied() | WrongState():
+            return "invalid"
+        case _:
+            return "failed"
+
+
+def job_outcome(state: JobState, *, late: bool = False) -> str:
+    """Return the outcome of a job that ended in `state`."""
+    if state is JobState.SUCCEEDED:
+        return _LATE if late else _OK
+    return state.name.lower()
 
 
 # --- engines ------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.access.roles import Role
 from gateway.dispatch.job_handler import job_error
-from gateway.monitoring.outcomes import request_outcome
+from gateway.monitoring.counts import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
 from synergai.domain import Job, JobId, JobState

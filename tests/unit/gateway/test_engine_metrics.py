@@ -13,10 +13,11 @@ from gateway.monitoring.counts import (
     Buckets,
     EngineMetrics,
     TenantCounts,
+    job_outcome,
+    request_outcome,
 )
 from gateway.monitoring.engine_metrics import engine_families, tenant_families
 from gateway.monitoring.families import Family, FamilyCollector
-from gateway.monitoring.outcomes import job_outcome, request_outcome
 from gateway.monitoring.worker_metrics import worker_families
 from synergai.domain import EngineName, JobState, WorkerId
 from synergai.errors import (

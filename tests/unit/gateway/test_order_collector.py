@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.fleet.worker import ConnectedWorker, Order, RunAssignment, StopAssignment
-from gateway.hub import order_collector
-from gateway.hub.order_collector import CONCURRENT_S, OrderCollector
+from gateway.hub import work_streams
+from gateway.hub.work_streams import CONCURRENT_S, OrderCollector
 from synergai.domain import AssignmentId
 from tests.cores import new_assignment
 from tests.unit.gateway.conftest import ENGINE, make_worker
@@ -57,7 +57,7 @@ class Setup:
 
 @pytest.fixture(autouse=True)
 def no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order_collector, "COLLECT_S", AN_HOUR_S)
+    monkeypatch.setattr(work_streams, "COLLECT_S", AN_HOUR_S)
 
 
 async def collect(setup: Setup, first: Order, later: Order) -> list[Order]:

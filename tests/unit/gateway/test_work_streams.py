@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.fleet.worker import Order, RunAssignment, StopAssignment
-from gateway.hub.order_collector import LARGE_BYTES
-from gateway.hub.work_streams import WorkStreams
+from gateway.hub.work_streams import LARGE_BYTES, WorkStreams
 from synergai.domain import AssignmentId, BatchTimes
 from synergai.protocol.work_messages import Orders
 from tests.cores import new_assignment
