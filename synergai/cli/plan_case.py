@@ -15,7 +15,7 @@ from synergai.profiles.files import load_dictionary
 from synergai.routes.fleet import one_of_each, read_fleet
 from synergai.routes.links import GATEWAY
 from synergai.routes.options import staged_options, whole_options
-from synergai.routes.problem import RouteProblem
+from synergai.routes.problem import RouteProblem, RouteWorker
 from synergai.routes.profiled import class_times
 from synergai.runtime.text import counted, suggestion
 from synergai.versions import stage_name
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from synergai.domain import WorkerClass
     from synergai.models.cutting.cuts import Cut
+    from synergai.models.cutting.process import ModelCuts
     from synergai.models.directory import EngineDefinition
     from synergai.profiles.dictionary import ConfigurationDictionary
+    from synergai.routes.fleet import Fleet
     from synergai.routes.options import Option
-    from synergai.routes.problem import Leg, RouteWorker
+    from synergai.routes.problem import Leg
     from synergai.routes.profiled import ClassTimes
 
 
@@ -100,6 +102,32 @@ def make_case(
     model = ModelDirectory(models).get(name).of_variant("")
     model.verified_digest()
     found = read_model(model)
+    cuts = _plan_cuts(model, found, notes)
+    entries = _read_entries(dictionary, models, model, notes)
+    given = _default_fleet(entries, model, notes) if fleet is None else read_fleet(fleet)
+    hosts = [GATEWAY, *(worker.id for worker in given.workers)]
+    if source not in hosts:
+        raise InvalidSettings(
+            f"--source: there is no worker {source!r}{suggestion(source, hosts)}; there are: "
+            f"{', '.join(hosts)}"
+        )
+    classes = dict.fromkeys(worker.worker_class for worker in given.workers)
+    by_class = _class_times(entries, model, classes, found.cuts, cuts, notes)
+    used = [worker for worker in given.workers if worker.worker_class in by_class]
+    times = {worker.id: by_class[worker.worker_class] for worker in used}
+    problem = RouteProblem(
+        chain=make_chain(model, found, cuts),
+        workers=tuple(
+            RouteWorker(worker.id, times[worker.id].seconds, worker.budget_bytes) for worker in used
+        ),
+        links=given.links(),
+        source=source,
+        queries=queries,
+    )
+    return Case(problem, cuts, len(found.cuts), times, notes)
+
+
+def _plan_cuts(model: EngineDefinition, found: ModelCuts, notes: list[str]) -> list[Cut]:
     cuts = planned_cuts(found.cuts)
     if found.refusal:
         notes.append(f"{model.file.name} cannot be cut: {found.refusal}")
@@ -108,50 +136,36 @@ def make_case(
             f"{seams:,} cuts are too many to plan with: {len(cuts)} of them are considered, with "
             "the smallest tensor in equal shares of the work"
         )
+    return cuts
+
+
+def _read_entries(
+    dictionary: Path, models: Path, model: EngineDefinition, notes: list[str]
+) -> ConfigurationDictionary:
     entries, left_out = present_entries(load_dictionary(dictionary), models, model)
     if left_out:
         notes.append(
             f"{counted(left_out, 'entry')} of another model file left out; measure again with "
             f"'synergai profile --stages --engines {model.name}'"
         )
-    if disturbed := sum(each.label == DISTURBED for each in entries):
+    if disturbed := sum(entry.label == DISTURBED for entry in entries):
         notes.append(
             f"{counted(disturbed, 'entry')} measured on a busy machine, whose times may be wrong"
         )
-    classes = sorted({each.worker_class for each in entries if each.engine == model.name})
-    if fleet is None and not classes:
+    return entries
+
+
+def _default_fleet(
+    entries: ConfigurationDictionary, model: EngineDefinition, notes: Sequence[str]
+) -> Fleet:
+    classes = sorted({entry.worker_class for entry in entries if entry.engine == model.name})
+    if not classes:
         fault = (
-            f"{dictionary} has no entry of {model.name!r}; measure it with "
+            f"the dictionary has no entry of {model.name!r}; measure it with "
             f"'synergai profile --stages --engines {model.name}'"
         )
         raise NotFound("; ".join([fault, *notes]))
-    given = one_of_each(classes) if fleet is None else read_fleet(fleet)
-    hosts = [GATEWAY, *(worker.id for worker in given.workers)]
-    if source not in hosts:
-        raise InvalidSettings(
-            f"--source: there is no worker {source!r}{suggestion(source, hosts)}; there are: "
-            f"{', '.join(hosts)}"
-        )
-    by_class = _class_times(
-        entries,
-        model,
-        dict.fromkeys(worker.worker_class for worker in given.workers),
-        found.cuts,
-        cuts,
-        notes,
-    )
-    used = [worker for worker in given.workers if worker.worker_class in by_class]
-    problem = RouteProblem(
-        chain=make_chain(model, found, cuts),
-        workers=tuple(
-            by_class[each.worker_class].worker(each.id, each.budget_bytes) for each in used
-        ),
-        links=given.links(),
-        source=source,
-        queries=queries,
-    )
-    times = {worker.id: by_class[worker.worker_class] for worker in used}
-    return Case(problem, cuts, len(found.cuts), times, notes)
+    return one_of_each(classes)
 
 
 def _class_times(

@@ -1,4 +1,4 @@
-"""Workers with the times that the configuration dictionary has for their class."""
+"""Times of the stages of an engine on a worker class, from the configuration dictionary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from synergai.errors import NotFound
 from synergai.profiles.stages import StageTimes
-from synergai.routes.problem import RouteWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,10 +28,6 @@ class ClassTimes(NamedTuple):
     seconds: tuple[tuple[float, ...], ...]
     whole: Configuration
     staged: Configuration | None
-
-    def worker(self, name: str, budget_bytes: float) -> RouteWorker:
-        """Return a worker of the class."""
-        return RouteWorker(name, self.seconds, budget_bytes)
 
 
 def class_times(

@@ -1,0 +1,55 @@
+"""Times of stages from the dictionary, by worker class."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from synergai.domain import Configuration, EngineName, WorkerClass
+from synergai.errors import NotFound
+from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
+from synergai.routes.profiled import class_times
+
+ENGINE = EngineName("net")
+CLASS = WorkerClass("agx")
+ONE, TWO = Configuration(1), Configuration(2)
+
+
+def entry(engine: str, configuration: Configuration, seconds: float) -> ProfileEntry:
+    return ProfileEntry(
+        engine=EngineName(engine),
+        worker_class=CLASS,
+        configuration=configuration,
+        qps=1 / seconds,
+    )
+
+
+def test_stages_have_the_times_of_the_fastest_configuration_that_was_measured() -> None:
+    dictionary = ConfigurationDictionary(
+        [
+            entry("net", ONE, 8.0),
+            entry("net.s0-2", ONE, 3.0),
+            entry("net.s2-4", ONE, 6.0),
+            entry("net", TWO, 5.0),
+        ]
+    )
+    times = class_times(dictionary, ENGINE, CLASS, [0.2, 0.4, 0.9], [2])
+    assert times.seconds == (
+        (math.inf, pytest.approx(3.0), pytest.approx(5.0)),
+        (math.inf, math.inf, pytest.approx(6.0)),
+        (math.inf, math.inf, math.inf),
+    )
+    assert (times.whole, times.staged) == (TWO, ONE)
+
+
+def test_stages_of_unknown_times_take_forever() -> None:
+    dictionary = ConfigurationDictionary([entry("net", ONE, 8.0)])
+    times = class_times(dictionary, ENGINE, CLASS, [0.5], [1])
+    assert times.seconds[0] == (math.inf, math.inf, pytest.approx(8.0))
+    assert times.staged is None
+
+
+def test_class_without_an_entry_of_the_engine_is_refused() -> None:
+    with pytest.raises(NotFound, match="'synergai profile --engines net'"):
+        class_times(ConfigurationDictionary(), ENGINE, CLASS, [], [])
