@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +74,7 @@ def server_context(
             raise InvalidInput("--tls-client-ca needs --tls-cert and --tls-key")
         return None
     context = _ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
-    context.files = _ReloadedFiles(read, (certificate, key, client_authority))
+    context.follow(read, (certificate, key, client_authority))
     return context
 
 
@@ -88,41 +86,25 @@ class _ReloadingContext(ssl.SSLContext):
     previous authority cannot be taken back.
     """
 
-    files: _ReloadedFiles[ssl.SSLContext]
+    def follow(self, read: Callable[[], ssl.SSLContext], paths: Iterable[Path | None]) -> None:
+        """Take the context from `read`, again when one of the files has changed."""
+        self._read = read
+        self._paths = tuple(filter(None, paths))
+        self._stamps = [_stamp(path) for path in self._paths]
+        self._current = read()
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Wrap a connection with the current context."""
-        self.files.reload()
-        return self.files.content.wrap_bio(*args, **options)
-
-
-class _ReloadedFiles(Generic[T]):
-    """Content of PEM files, read again when they change."""
-
-    def __init__(self, read: Callable[[], T], paths: tuple[Path | None, ...]) -> None:
-        self._read = read
-        self._paths = tuple(filter(None, paths))
-        self._stamps = self._stat()
-        self.content = read()
-
-    def reload(self) -> T | None:
-        """Read the files if they changed since the last call, and return None otherwise."""
-        stamps = self._stat()
-        if stamps == self._stamps:
-            return None
-        # The files are renewed one by one; a mismatched pair is read again after the next change.
-        self._stamps = stamps
-        try:
-            self.content = self._read()
-        except InvalidInput as error:
-            _log.warning("keeping the previous certificate: %s", error)
-            return None
-        _log.info("reloaded %s", self._paths[0])
-        return self.content
-
-    def _stat(self) -> list[tuple[int, int] | None]:
-        """Return inode and modification time of each file; None for a missing one."""
-        return [_stamp(path) for path in self._paths]
+        stamps = [_stamp(path) for path in self._paths]
+        if stamps != self._stamps:
+            # They are renewed one by one; a mismatched pair is read again after the next change.
+            self._stamps = stamps
+            try:
+                self._current = self._read()
+                _log.info("reloaded %s", self._paths[0])
+            except InvalidInput as error:
+                _log.warning("keeping the previous certificate: %s", error)
+        return self._current.wrap_bio(*args, **options)
 
 
 # --- clients ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from worker_agent.backends import Interrupted
 from worker_agent.backends.failures import runtime_failure
 from worker_agent.backends.onnx_bfloat16 import run_with_bfloat16
 from worker_agent.cpu_affinity import thread_cores
-from worker_agent.providers.onnxruntime_options import session_providers
+from worker_agent.providers.choice import session_providers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

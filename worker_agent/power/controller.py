@@ -15,6 +15,8 @@ from synergai.errors import InvalidInput, NotSupported, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from worker_agent.power.files import MachineFiles
+
 _UNCAPPED_MHZ: Final = 10_000.0
 """A mode without a cap is faster than those with one."""
 
@@ -125,3 +127,26 @@ def select_modes(modes: Sequence[PowerMode], names: Sequence[str]) -> tuple[Powe
                 f"there is no power mode {name!r}; this machine has: {', '.join(sorted(known))}"
             )
     return tuple(mode for mode in modes if not names or mode.name in names)
+
+
+class NoModesController:
+    """Controller without any mode."""
+
+    def __init__(self, files: MachineFiles, modes: Sequence[str] = ()) -> None:  # noqa: ARG002  # the common signature
+        if modes:
+            raise InvalidInput("this machine has no power modes; omit their names")
+
+    def modes(self) -> Sequence[PowerMode]:
+        """Return no modes."""
+        return ()
+
+    def read(self) -> Reading:
+        """Return an empty reading."""
+        return Reading()
+
+    def switch(self, mode: str) -> SwitchResult:
+        """Reject the switch."""
+        return SwitchResult(find_mode((), mode).name, 0.0)
+
+    def close(self) -> None:
+        """Do nothing."""

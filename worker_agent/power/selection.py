@@ -20,7 +20,7 @@ CONTROLLERS: Final = Registry[PowerController](
     {
         "cgroup": "worker_agent.power.cpu_shares:CpuShareController",
         "cpufreq": "worker_agent.power.cpufreq:CpuFrequencyController",
-        "none": "worker_agent.power.no_modes:NoModesController",
+        "none": "worker_agent.power.controller:NoModesController",
         "nvpmodel": "worker_agent.power.nvpmodel:NvpmodelController",
     },
 )

@@ -8,8 +8,7 @@ import pytest
 from synergai.domain import Configuration
 from synergai.errors import InvalidSettings
 from worker_agent.agent_settings import AgentSettings
-from worker_agent.providers.choice import ProviderChoice, without_cpu
-from worker_agent.providers.onnxruntime_options import session_providers
+from worker_agent.providers.choice import ProviderChoice, session_providers, without_cpu
 
 CPU_FALLBACK: tuple[str, dict[str, str]] = ("CPUExecutionProvider", {})
 
