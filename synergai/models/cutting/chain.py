@@ -45,7 +45,10 @@ def read_model(model: EngineDefinition) -> ModelCuts:
     if is_stage(model.name):
         raise InvalidInput(f"{model.name!r} is a stage; plan the engine that it is a part of")
     if model.file.suffix == ".onnx":
-        return read_cuts(model.file)
+        found = read_cuts(model.file)
+        if not found.outputs:
+            raise InvalidInput(f"engine {model.name!r}: {model.file.name}: {found.refusal}")
+        return found
     contents = describe(model.file).contents
     return ModelCuts(contents.inputs, contents.outputs, refusal="only ONNX models can be cut")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from synergai.models.directory import ModelDirectory
 from synergai.profiles.dictionary import DISTURBED, ProfileEntry
 from synergai.profiles.files import add_to_dictionary
 from synergai.zoo import build as zoo
+from tests.tiny_tflite import save_square
 
 ENGINE = EngineName("onnx_digits")
 FLEET = """
@@ -180,17 +183,43 @@ def test_entries_of_another_stage_file_are_not_used(dictionary: Path, tmp_path: 
     assert "workers of class x86 run it whole" in said
 
 
-def test_engine_that_cannot_be_cut_runs_whole(tmp_path: Path) -> None:
-    folder = tmp_path / "models" / "relu"
-    folder.mkdir(parents=True)
-    onnx.save(relus(1), folder / "model.onnx")
-    dictionary = tmp_path / "dictionary.csv"
-    add_to_dictionary(dictionary, [entry("relu", "x86", 1.0)])
-    result = CliRunner().invoke(
-        app, ["relu", "--models", str(folder.parent), "--dictionary", str(dictionary)]
-    )
-    assert "model.onnx cannot be cut: it has no tensor" in result.output
+@pytest.mark.parametrize(
+    ("name", "save", "why"),
+    [
+        ("model.onnx", lambda path: onnx.save(relus(1), path), "it has no tensor"),
+        ("model.tflite", save_square, "only ONNX models can be cut"),
+    ],
+)
+def test_engine_that_cannot_be_cut_runs_whole(
+    tmp_path: Path, name: str, save: Callable[[Path], object], why: str
+) -> None:
+    models, dictionary = tmp_path / "models", tmp_path / "dictionary.csv"
+    (models / "whole").mkdir(parents=True)
+    save(models / "whole" / name)
+    add_to_dictionary(dictionary, [entry("whole", each, 1.0) for each in ("x86", "agx")])
+    given = ["whole", "--models", models, "--dictionary", dictionary, "--queries", 10]
+    result = CliRunner().invoke(app, list(map(str, given)), catch_exceptions=False)
+    assert result.output.startswith("do not split whole: run it whole on agx and x86")
+    assert f"{name} cannot be cut: {why}" in result.output
     assert result.exit_code == 0
+
+
+def test_damaged_model_is_not_planned(tmp_path: Path) -> None:
+    models, dictionary = tmp_path / "models", tmp_path / "dictionary.csv"
+    (models / ENGINE).mkdir(parents=True)
+    (models / ENGINE / "model.onnx").write_bytes(b"no model")
+    add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0)])
+    with pytest.raises(InvalidInput, match=r"'onnx_digits': model\.onnx: it is corrupt"):
+        run(models, dictionary)
+
+
+def test_stage_is_not_planned(models: Path, dictionary: Path, tmp_path: Path) -> None:
+    own = tmp_path / "models"
+    shutil.copytree(models, own)
+    split_engine(cut_engine(own, ENGINE), own, ["conv1/pool"], lambda *_: None)
+    given = ["onnx_digits.s0-3", "--models", str(own), "--dictionary", str(dictionary)]
+    with pytest.raises(InvalidInput, match="is a stage; plan the engine that it is a part of"):
+        CliRunner().invoke(app, given, catch_exceptions=False)
 
 
 def test_best_seams_of_a_long_graph_are_planned_with(tmp_path: Path) -> None:

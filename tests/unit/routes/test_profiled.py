@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from synergai.domain import Configuration, EngineName, WorkerClass
@@ -13,6 +14,7 @@ from synergai.routes.profiled import class_times
 
 ENGINE = EngineName("net")
 CLASS = WorkerClass("agx")
+UNKNOWN = math.inf
 ONE, TWO = Configuration(1), Configuration(2)
 
 
@@ -35,18 +37,14 @@ def test_stages_have_the_times_of_the_fastest_configuration_that_was_measured() 
         ]
     )
     times = class_times(dictionary, ENGINE, CLASS, [0.2, 0.4, 0.9], [2])
-    assert times.seconds == (
-        (math.inf, pytest.approx(3.0), pytest.approx(5.0)),
-        (math.inf, math.inf, pytest.approx(6.0)),
-        (math.inf, math.inf, math.inf),
-    )
+    assert np.allclose(times.seconds, [[UNKNOWN, 3, 5], [UNKNOWN, UNKNOWN, 6], [UNKNOWN] * 3])
     assert (times.whole, times.staged) == (TWO, ONE)
 
 
 def test_stages_of_unknown_times_take_forever() -> None:
     dictionary = ConfigurationDictionary([entry("net", ONE, 8.0)])
     times = class_times(dictionary, ENGINE, CLASS, [0.5], [1])
-    assert times.seconds[0] == (math.inf, math.inf, pytest.approx(8.0))
+    assert np.allclose(times.seconds[0], [UNKNOWN, UNKNOWN, 8])
     assert times.staged is None
 
 
