@@ -10,10 +10,8 @@
         async for status in job.watch():
             print(status.queries_done, status.estimated_s)
 
-Calls fail with the errors of ``synergai.errors``: `NotFound` if there is no such engine, version or
-job, `InvalidInput` for other arguments that are not valid, `Unavailable` without the gateway, and
-others where they are named. Idempotent calls are retried while the gateway is unavailable;
-submissions are idempotent because each carries an idempotency key.
+Calls fail with the errors of ``synergai.errors``. Idempotent calls are retried while the gateway
+is unavailable; submissions are idempotent because each carries an idempotency key.
 
 A process can register the protobuf package ``inference`` of the Open Inference Protocol only once.
 Its stubs are imported by the first call that needs them: a process that has imported
@@ -57,6 +55,9 @@ if TYPE_CHECKING:
 
 class Client(FleetOperations):
     """Asynchronous client of a gateway; use it as an asynchronous context manager.
+
+    Calls raise `NotFound` if there is no such engine, version or job, `InvalidInput` for other
+    arguments that are not valid, `Unavailable` without the gateway, and the errors named with them.
 
     Args:
         target: ``host:port`` of the gateway, or any other name that gRPC can resolve.

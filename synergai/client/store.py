@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
+from synergai.client.reconnecting import Patience
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.converters import from_message
 from synergai.protocol.grpcio.writes import keep_status, write_all
-from synergai.runtime.backoff import Backoff
 from synergai.v1 import store_pb2
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 256 << 10
 """Bytes of a message, which the gateway writes without delaying requests."""
-_ATTEMPTS: Final = 8
-"""Attempts in a row without anything sent, after which a push fails."""
+_PATIENCE_S: Final = 30.0
+"""Time without anything sent after which a push fails."""
 _OPEN_TIMEOUT_S: Final = 600.0
 """Time for the gateway to verify what it has of an upload that was interrupted."""
 _PUBLISH_TIMEOUT_S: Final = 6 * 3600.0
@@ -153,7 +153,7 @@ class EnginePush:
 
     async def _upload_all(self, placement: Sequence[str]) -> str:
         """Upload the content that the store lacks; return the digest of the manifest."""
-        delays, attempts, best = Backoff().delays(), 0, -1
+        patience, best = Patience(_PATIENCE_S), -1
         while True:
             opened = await self._open(placement)
             missing = sum(each.size - each.received for each in opened.missing)
@@ -161,15 +161,14 @@ class EnginePush:
             self._on_progress(self._done, self._total)
             if opened.stored or not opened.missing:
                 return opened.digest
-            attempts = 1 if self._done > best else attempts + 1
-            best = max(best, self._done)
+            if self._done > best:
+                patience.reset()
+                best = self._done
             try:
                 for each in opened.missing:
                     await self._upload(opened.digest, each)
-            except Unavailable:
-                if attempts >= _ATTEMPTS:
-                    raise
-                await asyncio.sleep(next(delays))
+            except Unavailable as error:
+                await patience.wait(error)
 
     async def _open(self, placement: Sequence[str]) -> store_pb2.OpenResponse:
         request = store_pb2.OpenRequest(
