@@ -42,7 +42,7 @@ from worker_agent.hosts.launch import Launch
 from worker_agent.hosts.process import HostProcess
 
 if TYPE_CHECKING:
-    from synergai.protocol.native.choice import GrpcServer
+    from gateway.gateway_settings import GrpcServer
 
 REQUESTS: Final = 2000
 _WARM_UP: Final = 500

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from synergai.errors import InvalidInput
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_MAX_UNREAD_BYTES
-from synergai.protocol.native.choice import GrpcServer
 from synergai.runtime.paths import gateway_state
 from synergai.runtime.setting_types import HUB, Address, HubAddress, LogLevel, Size
 from synergai.runtime.settings import Settings
 from synergai.scheduling.settings import SchedulingSettings
+
+GrpcServer: TypeAlias = Literal["grpcio", "native"]
 
 _MIB: Final = 1024 * 1024
 _HUB_OVERHEAD_BYTES: Final = 64 * 1024
@@ -64,8 +65,7 @@ class GatewaySettings(Settings, frozen=True, kw_only=True):
     ] = 1.0
     grpc_server: Annotated[
         GrpcServer,
-        "gRPC server of the clients' port: grpcio; native, which takes less CPU time for unary "
-        "calls; or auto, which is native if it is installed.",
+        "gRPC server of the clients' port: grpcio; or native, which takes less CPU time.",
     ] = "grpcio"
     max_message_bytes: Annotated[
         int,

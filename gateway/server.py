@@ -37,7 +37,6 @@ from gateway.wiring import build_app
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
-from synergai.protocol.native.choice import is_native
 from synergai.protocol.tls import server_context
 from synergai.runtime.ready_file import ready_file
 from synergai.runtime.text import counted
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from gateway.hub.work_streams import WorkStreams
     from gateway.passage.passage import Passage
     from synergai.errors import InternalError
+    from synergai.protocol.native.server import NativeServer
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Gateway:
 
     # Set on entering.
     app: App
-    _client_server: ResilientServer
+    _client_server: ResilientServer | NativeServer
 
     def __init__(self, config: GatewaySettings) -> None:
         self._config = config
@@ -123,7 +123,7 @@ class Gateway:
         app.journal.broken.add_done_callback(lambda _: self.stop())
         listed = app.access is not None and app.access.content.workers is not None
         check_exposure(config, workers_are_listed=listed)
-        native = is_native(config.grpc_server)
+        native = config.grpc_server == "native"
         connections = current_connection_limits(native=native)
         hub_server = self._make_server(
             app.agent_passage, config.max_message_bytes, connections.agents
@@ -197,20 +197,17 @@ class Gateway:
         *,
         certificates: bool = False,
         native: bool = False,
-    ) -> ResilientServer:
+    ) -> ResilientServer | NativeServer:
         """Return a gRPC server; the gateway stops if it cannot be kept running."""
         interceptors = (
-            [PassageInterceptor(passage, certificates=certificates, native=native)]
-            if passage.is_needed
-            else []
+            [PassageInterceptor(passage, certificates=certificates)] if passage.is_needed else []
         )
-        options = rpc.server_options(max_bytes, max_connections=connections)
         if native:
-            # Imported on demand: the package need not be installed.
+            # Imported on demand: it costs memory.
             from synergai.protocol.native.server import NativeServer
 
-            make_native = partial(NativeServer, interceptors, options, max_bytes)
-            return ResilientServer(make_native, self._fail, connections, max_bytes)
+            return NativeServer(interceptors, connections, max_bytes)
+        options = rpc.server_options(max_bytes, max_connections=connections)
         make = partial(grpc.aio.server, interceptors=interceptors, options=options)
         return ResilientServer(make, self._fail, connections)
 

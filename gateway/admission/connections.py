@@ -11,8 +11,6 @@ RESERVED: Final = 512 + 32 + 128 + 64
 """Descriptors for the HTTP port, for work sockets without a connection id, and for files."""
 PER_CONNECTION: Final = 3
 """Descriptors of a connection through a front: the client's, and both ends of the server's."""
-_NATIVE: Final = 2
-"""Further ones behind a native server: both ends of the connection to grpcio's."""
 _FEWEST: Final = 32
 
 
@@ -27,11 +25,11 @@ def connection_limits(descriptors: int, *, native: bool = False) -> ConnectionLi
     """Return the limits for a process that may open this number of file descriptors.
 
     Clients get half of what is not reserved. Each connection takes `PER_CONNECTION`, that of an
-    agent one more for work.
+    agent one more for work, and that of a client of the native server a single one.
     """
     half = (descriptors - RESERVED) // 2
     return ConnectionLimits(
-        max(_FEWEST, half // (PER_CONNECTION + native * _NATIVE)),
+        max(_FEWEST, half // (1 if native else PER_CONNECTION)),
         max(_FEWEST, half // (PER_CONNECTION + 1)),
     )
 

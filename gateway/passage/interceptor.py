@@ -42,12 +42,9 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
             call has begun.
     """
 
-    def __init__(
-        self, passage: Passage, *, certificates: bool = False, native: bool = False
-    ) -> None:
+    def __init__(self, passage: Passage, *, certificates: bool = False) -> None:
         self._passage = passage
         self._certificates = certificates
-        self._native = native
 
     async def intercept_service(
         self,
@@ -64,7 +61,7 @@ class PassageInterceptor(grpc.aio.ServerInterceptor):
             except SynergaiError as error:
                 refusal = error
         handler = _UNREAD
-        if refusal is None or self._native:
+        if refusal is None:
             handler = await continuation(details)
         stream = bool(handler.request_streaming)
         return _surrounded(handler, partial(self._pass, method, stream, refusal))

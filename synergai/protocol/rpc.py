@@ -30,9 +30,8 @@ from synergai.errors import (
     Unavailable,
 )
 from synergai.protocol.grpcio.connections import shut_down_connection
-from synergai.protocol.grpcio.front import is_native, peer_address
+from synergai.protocol.grpcio.front import peer_address
 from synergai.protocol.limits import DEFAULT_MAX_MESSAGE_BYTES, MAX_CALLS_PER_CONNECTION
-from synergai.protocol.native.calls import add_trailer, on_ended
 from synergai.protocol.status import (
     QUOTA_METADATA,
     RETRY_METADATA,
@@ -55,8 +54,6 @@ _log = logging.getLogger(__name__)
 
 _READ_STATUS_WITHIN_S: Final = 10.0
 """Time that a client gets to read the status of a call that was ended because it reads slowly."""
-_NEVER_S: Final = 1e9
-"""Time beyond any deadline, which a native server returns where there is none."""
 _MAX_CONNECTIONS: Final = 16_384
 _MAX_IDLE_MS: Final = 60_000
 """Time after which a connection without calls is closed."""
@@ -136,7 +133,7 @@ class Service(grpc.GenericRpcHandler):
 def budget_s(context: Context) -> float | None:
     """Return the seconds until the deadline of a call; None if it has none."""
     remaining: float | None = context.time_remaining()
-    return None if remaining is None or remaining > _NEVER_S else remaining
+    return remaining
 
 
 async def abort(context: Context, error: SynergaiError) -> NoReturn:
@@ -148,10 +145,7 @@ async def abort(context: Context, error: SynergaiError) -> NoReturn:
     await delay_refusal(error)
     trailers: list[tuple[str, str]] = []
     if (after_ms := retry_after_ms(error)) is not None:
-        if is_native(context):
-            add_trailer(context, RETRY_METADATA, str(after_ms))
-        else:
-            trailers.append((RETRY_METADATA, str(after_ms)))
+        trailers.append((RETRY_METADATA, str(after_ms)))
     if isinstance(error, QuotaExceeded):
         trailers.append((QUOTA_METADATA, error.quota))
     try:
@@ -212,10 +206,7 @@ def count_unread(unread: UnreadResponses, context: Context, size: int) -> None:
     response.
     """
     of_client = unread.open(lambda _: shut_down_connection(peer_address(context)))
-    if is_native(context):
-        on_ended(context, of_client.close)
-    else:
-        _current_task().add_done_callback(lambda _: of_client.close())
+    _current_task().add_done_callback(lambda _: of_client.close())
     of_client.add(size)
 
 

@@ -48,12 +48,11 @@ class Echo:
     """
 
     def __init__(self, kind: str) -> None:
-        options = rpc.server_options(LIMIT)
+        self.server: ResilientServer | NativeServer
         if kind == "native":
-            self.server = ResilientServer(
-                lambda: NativeServer((), options, LIMIT), lambda _: None, 2, LIMIT
-            )
+            self.server = NativeServer((), 2, LIMIT)
         else:
+            options = rpc.server_options(LIMIT)
             self.server = ResilientServer(
                 lambda: grpc.aio.server(options=options), lambda _: None, 2
             )

@@ -15,20 +15,18 @@ import socket
 import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import unquote
 
 from synergai.errors import InvalidInput, Unavailable
 from synergai.protocol.grpcio.call_turns import CallTurns
 from synergai.protocol.grpcio.http2_limits import Http2Limits
 from synergai.protocol.grpcio.open_calls import GOAWAY, OpenCalls
-from synergai.protocol.native import calls as native_calls
-from synergai.protocol.native.calls import NativeCalls
 from synergai.protocol.peer import Peer
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _ACCEPT_AGAIN_S: Final = 0.5
 """Pause after a connection could not be accepted, such as for want of file descriptors."""
@@ -43,8 +41,8 @@ it does not come back at once."""
 _DRAIN_S: Final = 2.0
 """Time that clients which are behind get to read the last responses of a server that stops."""
 _IDLE_S: Final = 60.0
-"""Time after which a connection without calls to a native server is closed. Clients reconnect with
-their next call."""
+"""Time after which a connection without calls to a server in this process is closed. Clients
+reconnect with their next call."""
 _CHECK_IDLE_S: Final = 5.0
 _CHUNK_BYTES: Final = 64 << 10
 _LOG_INTERVAL_S: Final = 10.0
@@ -73,14 +71,7 @@ def peer_of(context: Any) -> Peer:
         raise Unavailable("the connection of this call has closed") from None
 
 
-def is_native(context: Any) -> bool:
-    """Return whether a call passed a native server, to which the ends of sockets have no names."""
-    return str(context.peer()).startswith("unix:")
-
-
 def _name_of(context: Any) -> str:
-    if is_native(context):
-        return native_calls.client_name(context)
     return unquote(context.peer()).removeprefix("unix-abstract:")
 
 
@@ -91,13 +82,12 @@ class Front:
         listeners: sockets that listen for clients.
         max_connections: connections at a time; further ones are closed.
         tls: context for encrypted connections; None for plaintext.
-        native_max_bytes: largest message of a client of a native server; None for a server of
-            grpcio.
+        make_client: makes the client of a connection from its address, if the server is in this
+            process.
 
     Attributes:
         path: Unix socket of the server.
         turns: the turns of the clients.
-        native_max_bytes: as given.
     """
 
     def __init__(
@@ -105,10 +95,11 @@ class Front:
         listeners: Sequence[socket.socket],
         max_connections: int,
         tls: ssl.SSLContext | None = None,
-        native_max_bytes: int | None = None,
+        make_client: Callable[[Front, str], Client] | None = None,
     ) -> None:
         self.path = ""
-        self.native_max_bytes = native_max_bytes
+        self._make_client = make_client or RelayedClient
+        self._closes_idle = make_client is not None
         self._tls = tls
         self.turns = CallTurns()
         self._listeners = listeners
@@ -122,7 +113,7 @@ class Front:
     def start(self) -> None:
         """Accept connections."""
         self._accepting = [asyncio.create_task(self._accept(each)) for each in self._listeners]
-        if self.native_max_bytes is not None:
+        if self._closes_idle:
             self._accepting.append(asyncio.create_task(self._close_idle()))
 
     def stop_listening(self) -> None:
@@ -191,13 +182,13 @@ class Front:
                 connection.close()
                 continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * _UNREAD_S))
-            client = Client(self, _format_address(*peer))
+            client = self._make_client(self, _format_address(*peer))
             self._clients.add(client)
             self._empty.clear()
             client.opening = asyncio.create_task(self._open(client, connection))
 
     async def _close_idle(self) -> None:
-        """Close connections without calls, which a native server keeps."""
+        """Close connections without calls, as grpcio does itself."""
         while True:
             await asyncio.sleep(_CHECK_IDLE_S)
             idle_since = time.monotonic() - _IDLE_S
@@ -220,8 +211,34 @@ class Front:
             raise
 
 
+class ConnectionCalls(Protocol):
+    """The calls that are open on a connection."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the last call ended, by the monotonic clock; None during a call."""
+
+    @property
+    def between_frames(self) -> bool:
+        """Whether the front can send a frame of its own."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether all calls have ended, and the client has received all pings."""
+
+    def end_soon(self) -> bytes:
+        """Return frames that ask the client to begin no further calls."""
+
+    def close(self) -> None:
+        """End all calls: the client has left."""
+
+
 class Client(asyncio.Protocol):
-    """The connection of a client.
+    """The connection of a client. What the server is, subclasses know.
+
+    Args:
+        name: name of the client for the contexts of its calls.
+        calls: the calls that are open on the connection.
 
     Attributes:
         opening: task that makes the connection.
@@ -230,18 +247,16 @@ class Client(asyncio.Protocol):
     opening: asyncio.Task[None]
     _transport: asyncio.Transport
 
-    def __init__(self, front: Front, address: str) -> None:
+    def __init__(self, front: Front, address: str, name: str, calls: ConnectionCalls) -> None:
         self._front = front
         self._address = address
+        self._name = name
         self._limits = Http2Limits()
-        self._name = f"{secrets.token_hex(8)}/{address}"
-        self._calls = OpenCalls()
+        self._calls = calls
         self._idle = self._retiring = self._retired = False
-        self._server: _Server | None = None
-        self._connecting: asyncio.Task[None] | None = None
         self._unread = b""
-        self._waiting: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._has_begun = self._is_connected = False
         self._reading = True
         self._full = False
         self._ended = False
@@ -254,8 +269,6 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a stream
         """Wait for the first bytes."""
         self._transport = transport
-        if self._front.native_max_bytes is not None:
-            self._calls = NativeCalls(self._name, self._front.native_max_bytes)
         self._timer = asyncio.get_running_loop().call_later(_SILENT_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -272,31 +285,20 @@ class Client(asyncio.Protocol):
         """
         if self._ended or self._full:
             return 0, False
+        if not self._has_begun:
+            self._has_begun = True
+            self._stop_timer()
+            self._begin()
         try:
             size = self._limits.receive(self._unread, calls)
             data, self._unread = self._unread[:size], self._unread[size:]
-            data = self._calls.receive(data)
+            self._pass_on(data)
         except InvalidInput as fault:
             self._refuse(fault)
             return 0, False
-        if self._server is not None:
-            self._server.transport.write(data)
-        else:
-            self._waiting.append(data)
-            if self._connecting is None:
-                self._stop_timer()
-                self._connecting = asyncio.create_task(self._connect())
         self._read_if_wanted()
         self._retire_further()
         return self._limits.begun, self._limits.held and not self._full
-
-    def respond(self, data: bytes) -> None:
-        """Send bytes of the server."""
-        if self._ended:
-            return
-        self._limits.respond(len(data))
-        self._transport.write(self._calls.respond(data))
-        self._retire_further()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Close the server's connection."""
@@ -305,20 +307,7 @@ class Client(asyncio.Protocol):
         self._front.leave(self)
         _peers.pop(self._name, None)
         self._calls.close()
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._server is not None:
-            self._server.transport.close()
-
-    def pause_writing(self) -> None:
-        """Read no more of the server's bytes until the client has read."""
-        if self._server is not None:
-            self._server.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """Go on reading the server's bytes."""
-        if self._server is not None:
-            self._server.transport.resume_reading()
+        self._close_server()
 
     def set_full(self, *, full: bool) -> None:
         """Pass on no more of the client's bytes while the server is to read earlier ones."""
@@ -341,10 +330,10 @@ class Client(asyncio.Protocol):
     def retire(self) -> None:
         """Ask the client to begin no further calls, and close the connection after its last one."""
         self._retiring = True
-        if self._connecting is None:
-            self.end()
-        else:
+        if self._has_begun:
             self._retire_further()
+        else:
+            self.end()
 
     def end(self) -> None:
         """Pass on nothing more, and close the connection once the client has read what was sent."""
@@ -355,12 +344,12 @@ class Client(asyncio.Protocol):
             return
         self._ended = True
         self._stop_timer()
-        if self._server is not None:
-            self._server.transport.close()
+        self._close_server()
         if self._transport.can_write_eof():
             # Closed while the client sends something, it would lose what it has not read yet.
             self._transport.resume_reading()
-            self._transport.write_eof()
+            with suppress(OSError):  # the client may have left
+                self._transport.write_eof()
             self._timer = asyncio.get_running_loop().call_later(_UNREAD_S, self.abort)
         else:
             self._transport.close()
@@ -372,6 +361,38 @@ class Client(asyncio.Protocol):
         else:
             self.opening.cancel()
 
+    def respond(self, data: bytes) -> None:
+        """Send bytes of the server."""
+        if not self._ended:
+            self._limits.respond(len(data))
+            self._transport.write(data)
+            self._retire_further()
+
+    def _begin(self) -> None:
+        """Connect to the server, and call `_connected` then."""
+        raise NotImplementedError
+
+    def _connected(self) -> None:
+        """Begin to read all that the client sends, as the server is there."""
+        self._is_connected = True
+        _peers[self._name] = Peer(self._transport)
+        self._read_if_wanted()
+
+    def _pass_on(self, data: bytes) -> None:
+        """Pass bytes of the client on to the server.
+
+        Raises:
+            InvalidInput: the client may not send them.
+        """
+        raise NotImplementedError
+
+    def _close_server(self, *, at_once: bool = False) -> None:
+        """Close the connection to the server.
+
+        Args:
+            at_once: whether it does not get what was passed on last.
+        """
+
     def _retire_further(self) -> None:
         if not self._retiring or self._ended or not self._calls.between_frames:
             return
@@ -382,7 +403,7 @@ class Client(asyncio.Protocol):
             self.end()
 
     def _read_if_wanted(self) -> None:
-        wanted = self._server is not None and not (self._limits.held or self._full)
+        wanted = self._is_connected and not (self._limits.held or self._full)
         if wanted != self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
@@ -396,14 +417,57 @@ class Client(asyncio.Protocol):
         self._transport.pause_reading()
         self._stop_timer()
         self._timer = asyncio.get_running_loop().call_later(_REFUSED_S, self.abort)
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._server is not None:
-            self._server.refuse()
+        self._close_server(at_once=True)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+class RelayedClient(Client):
+    """A client whose bytes pass to a server on the Unix socket of the front."""
+
+    def __init__(self, front: Front, address: str) -> None:
+        self._open = OpenCalls()
+        super().__init__(front, address, f"{secrets.token_hex(8)}/{address}", self._open)
+        self._server: _Server | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiting: list[bytes] = []
+
+    def pause_writing(self) -> None:
+        """Read no more of the server's bytes until the client has read."""
+        if self._server is not None:
+            self._server.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Go on reading the server's bytes."""
+        if self._server is not None:
+            self._server.transport.resume_reading()
+
+    def relay(self, data: bytes) -> None:
+        """Send bytes of the server, up to the end of a frame."""
+        if not self._ended:
+            self.respond(self._open.respond(data))
+
+    def _begin(self) -> None:
+        self._connecting = asyncio.create_task(self._connect())
+
+    def _pass_on(self, data: bytes) -> None:
+        self._open.receive(data)
+        if self._server is not None:
+            self._server.transport.write(data)
+        else:
+            self._waiting.append(data)
+
+    def _close_server(self, *, at_once: bool = False) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._server is None:
+            return
+        if at_once:
+            self._server.refuse()
+        else:
+            self._server.transport.close()
 
     async def _connect(self) -> None:
         try:
@@ -422,11 +486,10 @@ class Client(asyncio.Protocol):
             _log.warning("cannot pass on a connection: %s", error.strerror)
             self.abort()
             return
-        _peers[self._name] = Peer(self._transport)
         for data in self._waiting:  # which may be too much for the server
             self._server.transport.write(data)
         self._waiting.clear()
-        self._read_if_wanted()
+        self._connected()
 
 
 def _format_address(host: str, port: int, *_: int) -> str:
@@ -439,7 +502,7 @@ class _Server(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, client: Client, connection: socket.socket) -> None:
+    def __init__(self, client: RelayedClient, connection: socket.socket) -> None:
         self._client = client
         self._connection = connection
         self._refused = False
@@ -450,7 +513,7 @@ class _Server(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Send bytes to the client."""
-        self._client.respond(data)
+        self._client.relay(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Close the client's connection."""
@@ -460,7 +523,7 @@ class _Server(asyncio.Protocol):
             # A write failed because the server has closed. What it sent before may be unread.
             with suppress(OSError):
                 while data := self._connection.recv(_CHUNK_BYTES):
-                    self._client.respond(data)
+                    self._client.relay(data)
         self._client.end()
 
     def refuse(self) -> None:

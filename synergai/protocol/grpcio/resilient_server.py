@@ -56,7 +56,6 @@ class ResilientServer:
         make: factory of servers, which are all the same.
         on_failure: called once if the server has ended and cannot be replaced.
         max_connections: connections at a time; further ones are closed.
-        native_max_bytes: largest message of a client if these are native servers.
 
     Attributes:
         restarts: how often the server was replaced.
@@ -67,7 +66,6 @@ class ResilientServer:
         make: Callable[[], grpc.aio.Server],
         on_failure: Callable[[InternalError], None],
         max_connections: int,
-        native_max_bytes: int | None = None,
     ) -> None:
         free_abandoned_operations()
         self.restarts = 0
@@ -76,7 +74,6 @@ class ResilientServer:
         self._server = make()
         self._address = ""
         self._max_connections = max_connections
-        self._native_max_bytes = native_max_bytes
         self._front: Front | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="synergai-grpc-")
         self._numbers = itertools.count()
@@ -100,7 +97,7 @@ class ResilientServer:
         listeners = bind(address, _BACKLOG, both_families=True)
         host, _, _ = address.rpartition(":")
         self._address = f"{host}:{listeners[0].getsockname()[1]}"
-        self._front = Front(listeners, self._max_connections, tls, self._native_max_bytes)
+        self._front = Front(listeners, self._max_connections, tls)
         self._bind(self._server, self._front)
         return self._address
 

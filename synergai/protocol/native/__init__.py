@@ -1,1 +1,1 @@
-"""The clients' port with pygrpc-native: HTTP/2 and gRPC in Rust, outside the interpreter's lock."""
+"""A gRPC server on the event loop: HTTP/2 as far as gRPC needs it, behind the limits of a front."""

@@ -1,0 +1,259 @@
+"""A call of gRPC: its handler, and what the handler knows of it and sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import grpc
+
+from synergai.errors import SynergaiError
+from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, UNSUPPORTED_TYPE, status_fields
+from synergai.protocol.native.messages import MessageReader, prefixed
+from synergai.protocol.native.session import CANCEL
+from synergai.protocol.status import error_details, status_code
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from synergai.protocol.native.handlers import Handlers
+    from synergai.protocol.native.headers import CallHeaders, Metadata
+    from synergai.protocol.native.session import Stream
+    from synergai.protocol.request_codec import Buffer
+
+_OK: Final = grpc.StatusCode.OK
+
+
+class Call:
+    """A call on a stream, and the context of its handler.
+
+    It has those methods of `grpc.aio.ServicerContext` that the handlers of this project use. The
+    task of a call lasts until its client has been sent everything, or has left.
+
+    Args:
+        peer: name of the client.
+        handlers: those of the server.
+    """
+
+    def __init__(self, stream: Stream, headers: CallHeaders, peer: str, handlers: Handlers) -> None:
+        self._stream = stream
+        self._headers = headers
+        self._peer = peer
+        self._handlers = handlers
+        self._reader = MessageReader(handlers.max_bytes, headers.encoding)
+        self._requests: deque[bytes] = deque()
+        self._has_all_requests = False
+        self._arrived: asyncio.Future[None] | None = None
+        self._was_sent: asyncio.Future[None] | None = None
+        self._loop = handlers.loop
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        if headers.timeout_s is not None:
+            self._deadline = self._loop.time() + headers.timeout_s
+            self._timer = self._loop.call_at(self._deadline, self._expire)
+        self._serialise: Callable[[Any], bytes] | None = None
+        self._has_begun = self._has_ended = False
+        self._status: tuple[grpc.StatusCode, str, Metadata] = (_OK, "", ())
+
+    def start(self) -> None:
+        """Handle the call."""
+        self._task = self._handlers.tasks.start(self._run())
+
+    async def _run(self) -> None:
+        try:
+            if not self._headers.is_grpc:
+                self._has_ended = True
+                self._stream.end(UNSUPPORTED_TYPE)
+                return
+            handler = await self._handlers.find(self._headers)
+            if handler is None:
+                self._end(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+                return
+            await self._handle(handler)
+            if self._stream.is_blocked:
+                await self._wait_sent()
+        except grpc.aio.AbortError:
+            pass
+        except asyncio.CancelledError:
+            self._end(grpc.StatusCode.CANCELLED, "the server cancelled the call")
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._end(grpc.StatusCode.UNKNOWN, "the call has failed")
+
+    async def _handle(self, handler: Any) -> None:
+        read, self._serialise = handler.request_deserializer, handler.response_serializer
+        request: Any
+        if handler.request_streaming:
+            request = self._read_requests(read)
+        else:
+            data = await self._next_request()
+            if data is None:
+                self._end(grpc.StatusCode.INTERNAL, "the call has no request")
+                return
+            request = data if read is None else read(data)
+        if handler.response_streaming:
+            responses = (handler.stream_stream or handler.unary_stream)(request, self)
+            if hasattr(responses, "__aiter__"):
+                async for response in responses:
+                    await self.write(response)
+            else:
+                await responses
+            self._end(_OK, "")
+        else:
+            self._respond(await (handler.stream_unary or handler.unary_unary)(request, self))
+
+    # --- the stream ---------------------------------------------------------------------------
+
+    def receive(self, data: Buffer) -> None:
+        """Take data of the client."""
+        if self._has_ended:
+            return
+        try:
+            self._requests += self._reader.feed(data)
+        except SynergaiError as error:
+            self._end(status_code(error), error_details(error))
+            self._cancel()
+            return
+        if self._requests:
+            _complete(self._arrived)
+        else:
+            self._stream.take()
+
+    def end_requests(self) -> None:
+        """Note that the client sends no more data."""
+        self._has_all_requests = True
+        _complete(self._arrived)
+
+    def sent(self) -> None:
+        """Note that all data has been sent."""
+        _complete(self._was_sent)
+
+    def lost(self) -> None:
+        """Note that the client has cancelled the call, or left."""
+        self._has_ended = True
+        self._cancel()
+        _complete(self._was_sent)
+
+    def _expire(self) -> None:
+        """End the call, as its deadline has passed."""
+        self._end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        if self._stream.is_blocked:
+            self._stream.reset(CANCEL)
+        self._cancel()
+
+    def _cancel(self) -> None:
+        """Cancel the handler, which may not have started."""
+        # A task that is cancelled before it starts keeps the exception, and that the call.
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def _next_request(self) -> bytes | None:
+        """Wait for the next request; None once there are no more."""
+        while not self._requests:
+            if self._has_all_requests:
+                return None
+            self._arrived = self._loop.create_future()
+            await self._arrived
+        request = self._requests.popleft()
+        if not self._requests:
+            self._stream.take()
+        return request
+
+    async def _read_requests(self, read: Callable[[bytes], Any] | None) -> AsyncIterator[Any]:
+        while (request := await self._next_request()) is not None:
+            yield request if read is None else read(request)
+
+    # --- responses ----------------------------------------------------------------------------
+
+    def _serialised(self, response: Any) -> bytes:
+        data: bytes = response if self._serialise is None else self._serialise(response)
+        return prefixed(data)
+
+    def _respond(self, response: Any) -> None:
+        """Send the only response, and end the call."""
+        data = self._serialised(response)
+        if not self._has_ended:
+            self._has_ended = True
+            self._stream.respond(b"" if self._has_begun else RESPONSE, data, SUCCEEDED)
+
+    def _end(self, code: grpc.StatusCode, details: str, metadata: Metadata = ()) -> None:
+        """End the call with a status, behind its responses; do nothing if it has ended."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._status = code, details, metadata
+        block = SUCCEEDED if code is _OK else status_fields(code, details, metadata)
+        self._stream.end(block if self._has_begun else RESPONSE + block)
+
+    async def _wait_sent(self) -> None:
+        """Wait until the client has been sent everything, for which several tasks may wait."""
+        if self._was_sent is None or self._was_sent.done():
+            self._was_sent = self._loop.create_future()
+        await asyncio.shield(self._was_sent)
+
+    # --- grpc.aio.ServicerContext ---------------------------------------------------------------
+
+    async def write(self, message: Any) -> None:
+        """Send a response, and wait until the client takes it."""
+        data = self._serialised(message)
+        await self.send_initial_metadata(())
+        if self._has_ended:  # the task is about to be cancelled
+            return
+        self._stream.send(data)
+        if self._stream.is_blocked:
+            await self._wait_sent()
+
+    async def send_initial_metadata(self, _metadata: Metadata) -> None:
+        """Begin the response, without metadata."""
+        if not (self._has_begun or self._has_ended):
+            self._has_begun = True
+            self._stream.begin(RESPONSE)
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Iterable[tuple[str, str | bytes]] = (),
+    ) -> NoReturn:
+        """End the call with a status, and wait until the client has been sent it."""
+        self._end(code, details, tuple(trailing_metadata))
+        if self._stream.is_blocked:
+            await self._wait_sent()
+        raise grpc.aio.AbortError("Locally aborted.")
+
+    def invocation_metadata(self) -> Metadata:
+        """Return the metadata of the client."""
+        return self._headers.metadata
+
+    def trailing_metadata(self) -> Metadata:
+        """Return the metadata of the status."""
+        return self._status[2]
+
+    def code(self) -> grpc.StatusCode:
+        """Return the code of the status."""
+        return self._status[0]
+
+    def details(self) -> str:
+        """Return the message of the status."""
+        return self._status[1]
+
+    def peer(self) -> str:
+        """Return the name of the client."""
+        return self._peer
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline; None if there is none."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
+
+
+def _complete(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

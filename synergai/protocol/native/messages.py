@@ -1,0 +1,86 @@
+"""Messages of gRPC in the data of a call."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from synergai.errors import InvalidInput, NotSupported, Overloaded
+
+if TYPE_CHECKING:
+    from synergai.protocol.request_codec import Buffer
+
+_PREFIX: Final = 5
+"""Bytes before a message: whether it is compressed, and its length."""
+_FORMATS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+
+
+def prefixed(message: bytes) -> bytes:
+    """Return a message as the data of a call."""
+    return b"".join((b"\0", len(message).to_bytes(4), message))
+
+
+class MessageReader:
+    """Cuts the messages out of the data of a call.
+
+    Args:
+        max_bytes: largest message, also once it is decompressed.
+        encoding: how compressed messages are compressed.
+    """
+
+    def __init__(self, max_bytes: int, encoding: str) -> None:
+        self._max_bytes = max_bytes
+        self._encoding = encoding
+        self._prefix = b""
+        # Of the message whose prefix has arrived.
+        self._chunks: list[Buffer] = []
+        self._to_come = 0
+
+    def feed(self, data: Buffer) -> list[bytes]:
+        """Return the messages that the data completes.
+
+        Raises:
+            SynergaiError: a message is too large, or cannot be decompressed.
+        """
+        messages = []
+        at, end = 0, len(data)
+        while at < end:
+            if len(self._prefix) < _PREFIX:
+                taken = min(_PREFIX - len(self._prefix), end - at)
+                self._prefix += data[at : at + taken]
+                at += taken
+                if len(self._prefix) < _PREFIX:
+                    break
+                self._to_come = int.from_bytes(self._prefix[1:])
+                if self._to_come > self._max_bytes:
+                    raise _too_large(self._to_come, self._max_bytes)
+            taken = min(self._to_come, end - at)
+            self._chunks.append(data[at : at + taken])
+            self._to_come -= taken
+            at += taken
+            if not self._to_come:
+                message = b"".join(self._chunks)
+                messages.append(self._decompressed(message) if self._prefix[0] else message)
+                self._chunks.clear()
+                self._prefix = b""
+        return messages
+
+    def _decompressed(self, data: bytes) -> bytes:
+        kind = _FORMATS.get(self._encoding)
+        if kind is None:
+            raise NotSupported(f"messages are compressed with {self._encoding!r}: use gzip")
+        decompressor = zlib.decompressobj(kind)
+        try:
+            message = decompressor.decompress(data, self._max_bytes + 1)
+        except zlib.error:
+            raise InvalidInput("a message cannot be decompressed") from None
+        if len(message) > self._max_bytes:
+            raise _too_large(len(message), self._max_bytes)
+        if not decompressor.eof:
+            raise InvalidInput("a message cannot be decompressed")
+        return message
+
+
+def _too_large(size: int, limit: int) -> Overloaded:
+    # As grpcio says it.
+    return Overloaded(f"received a message larger than max ({size} vs. {limit})")

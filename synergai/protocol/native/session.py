@@ -1,0 +1,479 @@
+"""The server's side of HTTP/2 on one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from synergai.errors import InvalidInput
+from synergai.protocol.grpcio.http2_limits import PREFACE
+from synergai.protocol.grpcio.open_calls import END_SOON
+from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
+from synergai.protocol.native.headers import HeaderDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from synergai.protocol.native.headers import CallHeaders
+    from synergai.protocol.request_codec import Buffer
+
+MAX_FRAME: Final = 16384
+"""Bytes of a frame after its header, in either direction."""
+STREAM_WINDOW: Final = 1 << 20
+"""Bytes of a call that its handler has not read yet, beyond a message that is incomplete."""
+_CONNECTION_WINDOW: Final = 1 << 30
+"""Of all calls: what is to bound them is the window of each."""
+_DEFAULT_WINDOW: Final = 65_535
+_MAX_WINDOW: Final = (1 << 31) - 1
+_COPIED_BYTES: Final = 1024
+"""Data up to this size is copied, which takes less memory than a view of what was received."""
+_MOST_GATHERED: Final = 64 << 10
+"""Bytes of frames beyond which they are sent before the end of the turn."""
+_HEADER: Final = 9
+"""Bytes of the header of a frame."""
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
+_PUSH_PROMISE, _PING, _WINDOW_UPDATE, _CONTINUATION = 5, 6, 8, 9
+_END_STREAM = _ACK = 0x1
+_END_HEADERS, _PADDED, _WITH_PRIORITY = 0x4, 0x8, 0x20
+_NO_ERROR, _REFUSED_STREAM, CANCEL = 0, 7, 8
+_MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE, _MAX_HEADER_LIST_SIZE = 3, 4, 6
+_FRAME: Final = struct.Struct(">HBBBI")
+"""Length, its last byte apart, kind, flags and stream."""
+_SETTING: Final = struct.Struct(">HI")
+_NUMBER: Final = struct.Struct(">I")
+
+
+def frame(kind: int, flags: int, stream: int, payload: Buffer = b"") -> bytes:
+    """Return a frame."""
+    size = len(payload)
+    return b"".join((_FRAME.pack(size >> 8, size & 0xFF, kind, flags, stream), payload))
+
+
+_PREFACE_OF_SERVER: Final = frame(
+    _SETTINGS,
+    0,
+    0,
+    _SETTING.pack(_MAX_CONCURRENT_STREAMS, MAX_CALLS_PER_CONNECTION)
+    + _SETTING.pack(_INITIAL_WINDOW_SIZE, STREAM_WINDOW)
+    + _SETTING.pack(_MAX_HEADER_LIST_SIZE, MAX_FRAME),
+) + frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(_CONNECTION_WINDOW - _DEFAULT_WINDOW))
+
+
+class StreamOwner(Protocol):
+    """What happens on a stream."""
+
+    def receive(self, data: Buffer) -> None:
+        """Take data of the client; `Stream.take` lets it send more."""
+
+    def end_requests(self) -> None:
+        """Note that the client sends no more data."""
+
+    def sent(self) -> None:
+        """Note that all data has been sent that was blocked."""
+
+    def lost(self) -> None:
+        """Note that the client has reset the stream, or left."""
+
+
+class Stream:
+    """A stream of a client, on which the server sends as much as the client takes.
+
+    Attributes:
+        owner: what happens on it; None before it is accepted, and once it has ended.
+        window: bytes that the client takes.
+        room: bytes that the client may send.
+        is_open: whether the client may send more.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_last_fields",
+        "_number",
+        "_session",
+        "is_open",
+        "owner",
+        "room",
+        "window",
+    )
+
+    def __init__(self, session: Session, number: int, window: int) -> None:
+        self.owner: StreamOwner | None = None
+        self.window = window
+        self.room = STREAM_WINDOW
+        self.is_open = True
+        self._session = session
+        self._number = number
+        self._blocked: deque[memoryview] = deque()
+        self._last_fields = b""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether data waits until the client takes it."""
+        return bool(self._blocked)
+
+    def begin(self, fields: bytes) -> None:
+        """Send the fields that begin a response."""
+        self._session.send(frame(_HEADERS, _END_HEADERS, self._number, fields))
+
+    def send(self, data: bytes) -> None:
+        """Send data, or keep it until the client takes it."""
+        session, size = self._session, len(data)
+        if self._takes(size):
+            self.window -= size
+            session.window -= size
+            session.send(frame(_DATA, 0, self._number, data))
+        else:
+            self._blocked.append(memoryview(data))
+            session.unblock(self)
+
+    def end(self, fields: bytes) -> None:
+        """End the stream with fields, behind all data."""
+        if self._blocked:
+            self._last_fields = fields
+        else:
+            self._session.forget(self._number)
+            self._session.send(self._end(fields))
+
+    def respond(self, first: bytes, data: bytes, last: bytes) -> None:
+        """Send a response and end the stream.
+
+        Args:
+            first: the fields that begin it; empty if they were sent.
+            data: its data.
+            last: the fields that end it.
+        """
+        session, size = self._session, len(data)
+        begin = frame(_HEADERS, _END_HEADERS, self._number, first) if first else b""
+        if self._takes(size):
+            session.window -= size
+            session.forget(self._number)
+            session.send(begin + frame(_DATA, 0, self._number, data) + self._end(last))
+        else:
+            session.send(begin)
+            self.send(data)
+            self.end(last)
+
+    def reset(self, code: int) -> None:
+        """End the stream at once; what was blocked is not sent."""
+        self._blocked.clear()
+        self._session.forget(self._number)
+        self._session.send(frame(_RST_STREAM, 0, self._number, _NUMBER.pack(code)))
+
+    def take(self) -> None:
+        """Let the client send more, as what it has sent is being read."""
+        if self.is_open and self.room < STREAM_WINDOW // 2:
+            more = _NUMBER.pack(STREAM_WINDOW - self.room)
+            self.room = STREAM_WINDOW
+            self._session.send(frame(_WINDOW_UPDATE, 0, self._number, more))
+
+    def unblock(self) -> None:
+        """Send of what is blocked as much as the client takes."""
+        session = self._session
+        while self._blocked and session.writable:
+            data = self._blocked[0]
+            size = min(len(data), MAX_FRAME, self.window, session.window)
+            if size <= 0:
+                return
+            self.window -= size
+            session.window -= size
+            session.send(frame(_DATA, 0, self._number, data[:size]))
+            if size < len(data):
+                self._blocked[0] = data[size:]
+            else:
+                self._blocked.popleft()
+        if self._blocked:
+            return
+        owner = self.owner
+        if self._last_fields:
+            self.end(self._last_fields)
+        if owner is not None:
+            owner.sent()
+
+    def _takes(self, size: int) -> bool:
+        """Return whether data can be sent now in one frame."""
+        session = self._session
+        return (
+            size <= MAX_FRAME
+            and size <= self.window
+            and size <= session.window
+            and session.writable
+            and not self._blocked
+        )
+
+    def _end(self, fields: bytes) -> bytes:
+        """Return the frames that end the stream."""
+        last = frame(_HEADERS, _END_HEADERS | _END_STREAM, self._number, fields)
+        if self.is_open:  # the client need not send the rest
+            last += frame(_RST_STREAM, 0, self._number, _NUMBER.pack(_NO_ERROR))
+        return last
+
+
+class Session:
+    """The calls of one connection.
+
+    Args:
+        send: sends bytes to the client.
+        accept: sets the owner of a stream that the client has opened.
+
+    Attributes:
+        window: bytes that the client takes on all streams together.
+        writable: whether the connection takes data.
+        idle_since: when the last call ended, by the monotonic clock; None during a call.
+        between_frames: whether the first frames were sent, so that others can be.
+    """
+
+    def __init__(
+        self, send: Callable[[bytes], None], accept: Callable[[Stream, CallHeaders], None]
+    ) -> None:
+        self._write = send
+        self.window = _DEFAULT_WINDOW
+        self.writable = True
+        self.idle_since: float | None = time.monotonic()
+        self.between_frames = False
+        self._accept = accept
+        self._room = _CONNECTION_WINDOW
+        self._window_of_streams = _DEFAULT_WINDOW
+        self._headers = HeaderDecoder()
+        self._streams: dict[int, Stream] = {}
+        self._last = 0
+        self._blocked: dict[Stream, None] = {}
+        self._preface_to_come = len(PREFACE)
+        self._rest = b""
+        self._pings = 0
+        self._loop = asyncio.get_running_loop()
+        self._gathers = False
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether all calls have ended, and the client has received all pings."""
+        return self.between_frames and not self._streams and self._pings <= 0 and not self._gathered
+
+    def end_soon(self) -> bytes:
+        """Return frames that ask the client to begin no further calls."""
+        self._pings += 1
+        return END_SOON
+
+    def close(self) -> None:
+        """End all calls: the client has left. Idempotent."""
+        self._write = _drop
+        self._blocked.clear()
+        for number in tuple(self._streams):
+            self._lose(number)
+
+    def send(self, data: bytes) -> None:
+        """Send frames.
+
+        The first ones in a turn of the event loop are sent at once, as there may be no others. What
+        follows is gathered to the end of the turn: sending costs more than most frames.
+        """
+        if self._gathers:
+            self._gathered.append(data)
+            self._gathered_bytes += len(data)
+            if self._gathered_bytes > _MOST_GATHERED:
+                self._write_gathered()
+            return
+        self._gathers = True
+        self._loop.call_soon(self._send_gathered)
+        self._write(data)
+
+    def _send_gathered(self) -> None:
+        self._gathers = False
+        if self._gathered:
+            self._write_gathered()
+
+    def _write_gathered(self) -> None:
+        data = b"".join(self._gathered)
+        self._gathered.clear()
+        self._gathered_bytes = 0
+        self._write(data)
+
+    def resume(self) -> None:
+        """Send what waited, as the connection takes data again."""
+        self.writable = True
+        self._send_blocked()
+
+    def unblock(self, stream: Stream) -> None:
+        """Send what is blocked on a stream as soon as the client takes it."""
+        self._blocked[stream] = None
+        self._send_blocked()
+
+    def forget(self, number: int) -> None:
+        """Remove a stream that has ended."""
+        if (stream := self._streams.pop(number, None)) is not None:
+            self._blocked.pop(stream, None)
+            stream.owner = None  # which has the stream: a cycle
+        if not self._streams:
+            self.idle_since = time.monotonic()
+
+    def _lose(self, number: int) -> None:
+        """Remove a stream that the client has ended."""
+        stream = self._streams.get(number)
+        owner = None if stream is None else stream.owner
+        self.forget(number)
+        if owner is not None:
+            owner.lost()
+
+    def _send_blocked(self) -> None:
+        for stream in tuple(self._blocked):
+            stream.unblock()
+            if not stream.is_blocked:
+                self._blocked.pop(stream, None)
+
+    # --- frames -----------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Handle bytes of the client.
+
+        Raises:
+            InvalidInput: they break the protocol.
+        """
+        if self._preface_to_come:
+            skipped = min(self._preface_to_come, len(data))
+            self._preface_to_come -= skipped
+            data = data[skipped:]
+            if self._preface_to_come:
+                return
+            self.send(_PREFACE_OF_SERVER)
+            self.between_frames = True
+        elif self._rest:
+            data = self._rest + data
+        at, end = 0, len(data)
+        while end - at >= _HEADER:
+            high, low, kind, flags, number = _FRAME.unpack_from(data, at)
+            size = high << 8 | low
+            if size > MAX_FRAME:
+                raise InvalidInput(f"a frame of {size:,} bytes")
+            start, stop = at + _HEADER, at + _HEADER + size
+            if stop > end:
+                break
+            at = stop
+            number &= 0x7FFFFFFF
+            if kind == _DATA and size > _COPIED_BYTES:
+                self._receive_data(number, flags, memoryview(data)[start:stop])
+                continue
+            payload = data[start:stop]
+            if kind == _DATA:
+                self._receive_data(number, flags, payload)
+            elif kind == _HEADERS:
+                self._receive_headers(number, flags, payload)
+            elif kind == _WINDOW_UPDATE:
+                self._widen(number, payload)
+            elif kind == _PING:
+                self._receive_ping(flags, payload)
+            elif kind == _RST_STREAM:
+                self._reset(number, payload)
+            elif kind == _SETTINGS:
+                self._apply_settings(flags, payload)
+            elif kind in (_PUSH_PROMISE, _CONTINUATION):
+                raise InvalidInput("an unexpected frame")
+        self._rest = data[at:] if at < end else b""
+
+    def _receive_data(self, number: int, flags: int, payload: Buffer) -> None:
+        size = len(payload)
+        self._room -= size
+        if self._room < _CONNECTION_WINDOW // 2:
+            more = _CONNECTION_WINDOW - self._room
+            self._room = _CONNECTION_WINDOW
+            self.send(frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(more)))
+        stream = self._streams.get(number)
+        if stream is None or stream.owner is None:
+            if number > self._last:
+                raise InvalidInput("data of no call")
+            return
+        stream.room -= size
+        if stream.room < 0 or not stream.is_open:
+            raise InvalidInput("data beyond what the call may send")
+        if flags & _PADDED:
+            payload = _unpadded(payload)
+        if payload:
+            stream.owner.receive(payload)
+        if flags & _END_STREAM:
+            self._close_requests(stream)
+
+    def _close_requests(self, stream: Stream) -> None:
+        stream.is_open = False
+        if stream.owner is not None:
+            stream.owner.end_requests()
+
+    def _receive_headers(self, number: int, flags: int, payload: bytes) -> None:
+        if flags & _PADDED:
+            payload = bytes(_unpadded(payload))
+        if flags & _WITH_PRIORITY:
+            payload = payload[5:]
+        headers = self._headers.decode(payload)
+        stream = self._streams.get(number)
+        if stream is None and number <= self._last:
+            return  # trailers of a call that has ended
+        if stream is None:
+            if not number & 1:
+                raise InvalidInput("a call with an even number")
+            self._last = number
+            stream = Stream(self, number, self._window_of_streams)
+            if len(self._streams) >= MAX_CALLS_PER_CONNECTION:
+                stream.reset(_REFUSED_STREAM)
+                return
+            self._streams[number] = stream
+            self.idle_since = None
+            stream.is_open = not flags & _END_STREAM
+            self._accept(stream, headers)
+        elif not (flags & _END_STREAM and stream.is_open):
+            raise InvalidInput("header fields within a call")
+        if flags & _END_STREAM:
+            self._close_requests(stream)
+
+    def _reset(self, number: int, payload: bytes) -> None:
+        if len(payload) != _NUMBER.size or number > self._last:
+            raise InvalidInput("a malformed reset")
+        self._lose(number)
+
+    def _receive_ping(self, flags: int, payload: bytes) -> None:
+        if len(payload) != 8:
+            raise InvalidInput("a malformed ping")
+        if flags & _ACK:
+            self._pings -= 1
+        else:
+            self.send(frame(_PING, _ACK, 0, payload))
+
+    def _widen(self, number: int, payload: bytes) -> None:
+        if len(payload) != _NUMBER.size or not any(payload):
+            raise InvalidInput("a malformed window")
+        widened = self if not number else self._streams.get(number)
+        if widened is None:
+            return
+        [more] = _NUMBER.unpack(payload)
+        widened.window += more
+        if widened.window > _MAX_WINDOW:
+            raise InvalidInput("a window that is too large")
+        if self._blocked:
+            self._send_blocked()
+
+    def _apply_settings(self, flags: int, payload: bytes) -> None:
+        if flags & _ACK:
+            return
+        if len(payload) % _SETTING.size:
+            raise InvalidInput("malformed settings")
+        for key, setting in _SETTING.iter_unpack(payload):
+            if key == _INITIAL_WINDOW_SIZE:
+                if setting > _MAX_WINDOW:
+                    raise InvalidInput("a window that is too large")
+                for stream in self._streams.values():
+                    stream.window += setting - self._window_of_streams
+                self._window_of_streams = setting
+        self.send(frame(_SETTINGS, _ACK, 0))
+        if self._blocked:
+            self._send_blocked()
+
+
+def _unpadded(payload: Buffer) -> Buffer:
+    if not payload or payload[0] >= len(payload):
+        raise InvalidInput("malformed padding")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _drop(_data: bytes) -> None:
+    """Send nothing: the client has left."""

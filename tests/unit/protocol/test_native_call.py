@@ -1,0 +1,299 @@
+"""Calls of gRPC on the streams of a connection."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+from hpack import Decoder
+
+from synergai.errors import Overloaded
+from synergai.protocol import rpc
+from synergai.protocol.grpcio.http2_limits import PREFACE
+from synergai.protocol.native.call import Call
+from synergai.protocol.native.handlers import Handlers
+from synergai.protocol.native.headers import CallHeaders
+from synergai.protocol.native.session import Session, Stream
+from tests import http2
+from tests.http2 import DATA, HEADERS, RST_STREAM, SETTINGS, frame
+from tests.waiting import turns, until
+
+MAX_BYTES = 1 << 20
+
+
+class Server:
+    """A server of ``/a/*`` with one client, whose flow-control window is 65,535 bytes.
+
+    Attributes:
+        calls: the contexts of the calls.
+        ended: names of methods whose handlers have ended.
+    """
+
+    def __init__(self, *interceptors: grpc.aio.ServerInterceptor) -> None:
+        self.calls: list[Call] = []
+        self.ended: list[str] = []
+        self._sent = b""
+        self._handlers = Handlers(interceptors, MAX_BYTES)
+        self._handlers.add((rpc.Service("a", self._methods()),))
+        self.session = Session(self._send, self._accept)
+        self.session.receive(PREFACE + frame(SETTINGS, 0, 0))
+        self._decoder = Decoder()
+
+    def _methods(self) -> dict[str, Any]:
+        unary = grpc.unary_unary_rpc_method_handler
+        stream: Callable[[Any], Any] = grpc.stream_stream_rpc_method_handler
+        return {
+            "Echo": unary(self.echo),
+            "Long": unary(self.answer_at_length),
+            "Refuse": unary(self.refuse),
+            "Fail": unary(self.fail),
+            "Hang": unary(self.hang),
+            "Yield": stream(self.respond_in_stream),
+            "Write": stream(self.write_in_stream),
+            "Collect": grpc.stream_unary_rpc_method_handler(self.collect),
+        }
+
+    def _send(self, data: bytes) -> None:
+        self._sent += data
+
+    def _accept(self, stream: Stream, headers: CallHeaders) -> None:
+        stream.owner = call = Call(stream, headers, "peer", self._handlers)
+        self.calls.append(call)
+        call.start()
+
+    async def echo(self, request: bytes, _context: Any) -> bytes:
+        return request
+
+    async def answer_at_length(self, _request: bytes, _context: Any) -> bytes:
+        return bytes(100_000)
+
+    async def refuse(self, _request: bytes, context: Any) -> bytes:
+        await rpc.abort(context, Overloaded("busy"))
+
+    async def fail(self, _request: bytes, _context: Any) -> bytes:
+        raise ZeroDivisionError
+
+    async def hang(self, _request: bytes, _context: Any) -> bytes:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.append("Hang")
+        return b""
+
+    async def respond_in_stream(self, requests: AsyncIterator[bytes], _context: Any) -> Any:
+        async for request in requests:
+            yield request
+
+    async def write_in_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        async for request in requests:
+            await context.write(request)
+
+    async def collect(self, requests: AsyncIterator[bytes], _context: Any) -> bytes:
+        return b",".join([request async for request in requests])
+
+    def call(self, method: str, *requests: bytes, fields: tuple[tuple[str, str], ...] = ()) -> int:
+        """Begin a call with these requests; return its stream."""
+        number = 2 * len(self.calls) + 1
+        self.session.receive(http2.headers(number, f"/a/{method}", *fields))
+        for place, request in enumerate(requests, 1):
+            self.session.receive(http2.message(number, request, last=place == len(requests)))
+        return number
+
+    async def answer(self, number: int) -> tuple[bytes, dict[str, str]]:
+        """Return the data and the fields that were sent on a stream once it has ended."""
+        await until(lambda: "grpc-status" in self._read(number)[1])
+        return self._read(number)
+
+    def _read(self, number: int) -> tuple[bytes, dict[str, str]]:
+        data, at = b"", 0
+        fields: dict[str, str] = {}
+        while at < len(self._sent):
+            size = int.from_bytes(self._sent[at : at + 3])
+            kind, stream = self._sent[at + 3], int.from_bytes(self._sent[at + 5 : at + 9])
+            payload = self._sent[at + 9 : at + 9 + size]
+            if stream == number and kind == DATA:
+                data += payload
+            elif stream == number and kind == HEADERS:
+                decoded: Any = self._decoder.decode(payload)
+                fields |= dict(decoded)
+            elif stream == number and kind == RST_STREAM:
+                fields["reset"] = str(int.from_bytes(payload))
+            at += 9 + size
+        return data, fields
+
+
+@pytest.fixture
+async def server() -> Server:
+    return Server()
+
+
+def messages(*contents: bytes) -> bytes:
+    return b"".join(http2.message(1, each)[9:] for each in contents)
+
+
+async def test_unary_call_is_answered(server: Server) -> None:
+    data, fields = await server.answer(server.call("Echo", b"x"))
+    assert data == messages(b"x")
+    assert (fields[":status"], fields["grpc-status"]) == ("200", "0")
+    assert server.session.ended
+
+
+@pytest.mark.parametrize("method", ["Yield", "Write"])
+async def test_stream_is_answered_message_by_message(server: Server, method: str) -> None:
+    number = server.call(method)
+    for content in (b"first", b"second"):
+        server.session.receive(http2.message(number, content, last=content == b"second"))
+    data, fields = await server.answer(number)
+    assert data == messages(b"first", b"second")
+    assert fields["grpc-status"] == "0"
+
+
+async def test_stream_of_requests_has_one_answer(server: Server) -> None:
+    data, _ = await server.answer(server.call("Collect", b"a", b"b"))
+    assert data == messages(b"a,b")
+
+
+async def test_error_has_code_message_and_delay(server: Server) -> None:
+    number = server.call("Refuse", b"x")
+    data, fields = await server.answer(number)
+    assert not data
+    assert fields["grpc-status"] == str(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0])
+    assert (fields["grpc-message"], fields["grpc-retry-pushback-ms"]) == ("busy", "250")
+    [call] = server.calls
+    assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (call.details(), dict(call.trailing_metadata())) == (
+        "busy",
+        {"grpc-retry-pushback-ms": "250"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "requests", "code"),
+    [
+        ("Missing", (b"x",), grpc.StatusCode.UNIMPLEMENTED),
+        ("Fail", (b"x",), grpc.StatusCode.UNKNOWN),
+        ("Echo", (bytes(MAX_BYTES + 1),), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_faulty_call_ends_with_its_status(
+    server: Server, method: str, requests: tuple[bytes, ...], code: grpc.StatusCode
+) -> None:
+    number = server.call(method)
+    prefix = b"\0" + len(requests[0]).to_bytes(4)
+    server.session.receive(frame(DATA, 0, number, prefix + requests[0][:100]))
+    _, fields = await server.answer(number)
+    assert fields["grpc-status"] == str(code.value[0])
+
+
+async def test_unary_call_without_a_request_is_an_error(server: Server) -> None:
+    number = server.call("Echo")
+    server.session.receive(frame(DATA, http2.END_STREAM, number))
+    _, fields = await server.answer(number)
+    assert fields["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
+
+
+async def test_what_is_no_call_of_grpc_gets_a_status_of_http(server: Server) -> None:
+    server.call("Echo", fields=(("content-type", "text/html"),))
+    await until(lambda: server._read(1)[1].get(":status"))
+    assert server._read(1)[1] == {":status": "415", "reset": "0"}
+
+
+async def test_deadline_ends_a_call_and_its_handler(server: Server) -> None:
+    _, fields = await server.answer(server.call("Hang", b"x", fields=(("grpc-timeout", "1m"),)))
+    assert fields["grpc-status"] == str(grpc.StatusCode.DEADLINE_EXCEEDED.value[0])
+    await until(lambda: server.ended)
+
+
+async def test_deadline_ends_a_response_that_is_not_read(server: Server) -> None:
+    number = server.call("Long", b"x", fields=(("grpc-timeout", "20m"),))
+    await until(lambda: "reset" in server._read(number)[1])
+    assert server.session.ended
+
+
+async def test_call_lasts_until_its_client_has_read_the_response(server: Server) -> None:
+    number = server.call("Long", b"x")
+    await until(lambda: server._read(number)[0])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(server._handlers.tasks) == 1
+    for stream in (0, number):
+        server.session.receive(frame(http2.WINDOW_UPDATE, 0, stream, (1 << 20).to_bytes(4)))
+    data, _ = await server.answer(number)
+    assert len(data) == 100_005
+    await until(lambda: not len(server._handlers.tasks))
+
+
+@pytest.mark.parametrize("leave", ["reset", "close"])
+async def test_handler_ends_with_its_client(server: Server, leave: str) -> None:
+    number = server.call("Hang", b"x")
+    await asyncio.sleep(0)
+    if leave == "reset":
+        server.session.receive(http2.reset(number))
+    else:
+        server.session.close()
+    await until(lambda: server.ended)
+    assert "grpc-status" not in server._read(number)[1]
+
+
+@pytest.mark.parametrize("method", ["Hang", "Write", "Echo", "Refuse"])
+@pytest.mark.parametrize("after", [0, 1, 10])
+async def test_call_that_is_reset_leaves_no_garbage(
+    server: Server, method: str, after: int
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        number = server.call(method, b"x")
+        await turns(after)
+        call = weakref.ref(server.calls.pop())
+        server.session.receive(http2.reset(number))
+        await turns()
+        assert call() is None
+    finally:
+        gc.enable()
+
+
+async def test_handler_that_is_cancelled_by_the_server_answers(server: Server) -> None:
+    number = server.call("Hang", b"x")
+    await asyncio.sleep(0)
+    server._handlers.tasks.cancel()
+    _, fields = await server.answer(number)
+    assert fields["grpc-status"] == str(grpc.StatusCode.CANCELLED.value[0])
+
+
+async def test_requests_that_are_not_read_stop_the_client(server: Server) -> None:
+    # The handler waits for the client to read its first responses.
+    number = server.call("Write")
+    for _ in range(50):
+        server.session.receive(http2.message(number, bytes(16_000), last=False))
+        await asyncio.sleep(0)
+    [call] = server.calls
+    assert call._stream.room < MAX_BYTES // 2
+    assert call._requests
+
+
+class Refusing(grpc.aio.ServerInterceptor):
+    """An interceptor that refuses calls with the metadata ``refuse``."""
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        if ("refuse", "1") in handler_call_details.invocation_metadata:
+
+            async def refuse(_requests: object, context: Any) -> None:
+                await rpc.abort(context, Overloaded(f"not {handler_call_details.method}"))
+
+            maker: Any = grpc.stream_stream_rpc_method_handler
+            return maker(refuse)
+        return await continuation(handler_call_details)
+
+
+async def test_interceptor_refuses_a_call_before_its_request_arrives() -> None:
+    server = Server(Refusing())
+    _, fields = await server.answer(server.call("Echo", fields=(("refuse", "1"),)))
+    assert fields["grpc-message"] == "not /a/Echo"
+    data, _ = await server.answer(server.call("Echo", b"x"))
+    assert data == messages(b"x")

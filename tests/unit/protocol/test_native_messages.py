@@ -1,0 +1,56 @@
+"""Messages of gRPC in the data of a call."""
+
+import gzip
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from synergai.errors import InvalidInput, NotSupported, Overloaded
+from synergai.protocol.native.messages import MessageReader, prefixed
+
+MAX_BYTES = 1000
+
+
+def compressed(data: bytes) -> bytes:
+    return b"\1" + prefixed(data)[1:]
+
+
+def reader(encoding: str = "identity") -> MessageReader:
+    return MessageReader(MAX_BYTES, encoding)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7, 100])
+def test_messages_are_complete_however_their_data_is_cut(size: int) -> None:
+    messages = [b"first", b"", bytes(MAX_BYTES), b"last"]
+    data = b"".join(map(prefixed, messages))
+    cut = [data[at : at + size] for at in range(0, len(data), size)]
+    received = reader()
+    assert [each for piece in cut for each in received.feed(memoryview(piece))] == messages
+
+
+def test_message_beyond_the_limit_is_refused_before_it_has_arrived() -> None:
+    with pytest.raises(Overloaded, match=r"larger than max \(1001 vs\. 1000\)"):
+        reader().feed(prefixed(bytes(MAX_BYTES + 1))[:5])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
+)
+def test_compressed_message_is_read_within_the_limit(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    assert reader(encoding).feed(compressed(compress(bytes(MAX_BYTES)))) == [bytes(MAX_BYTES)]
+    with pytest.raises(Overloaded, match="larger than max"):
+        reader(encoding).feed(compressed(compress(bytes(MAX_BYTES + 1))))
+
+
+@pytest.mark.parametrize("data", [b"", b"none", gzip.compress(bytes(MAX_BYTES))[:-1]])
+def test_message_that_cannot_be_decompressed_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidInput, match="cannot be decompressed"):
+        reader("gzip").feed(compressed(data))
+
+
+def test_unknown_compression_is_refused() -> None:
+    with pytest.raises(NotSupported, match="'snappy'"):
+        reader("snappy").feed(compressed(b"x"))

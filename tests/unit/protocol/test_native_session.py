@@ -1,0 +1,317 @@
+"""The server's side of HTTP/2."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from synergai.errors import InvalidInput
+from synergai.protocol.grpcio.http2_limits import PREFACE
+from synergai.protocol.limits import MAX_CALLS_PER_CONNECTION
+from synergai.protocol.native.headers import RESPONSE, SUCCEEDED, CallHeaders
+from synergai.protocol.native.session import CANCEL, MAX_FRAME, STREAM_WINDOW, Session, Stream
+from tests import http2
+from tests.http2 import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
+
+ACK = 0x1
+CALL = http2.headers(1, "/a/B")
+Frame = tuple[int, int, int, bytes]
+
+
+class Owner:
+    """Owner of a stream; `log` says what happened on it."""
+
+    def __init__(self, stream: Stream, path: str) -> None:
+        self.stream = stream
+        self.path = path
+        self.log: list[str] = []
+        self.data = b""
+
+    def receive(self, data: bytes | memoryview) -> None:
+        self.data += data
+
+    def end_requests(self) -> None:
+        self.log.append("end of requests")
+
+    def sent(self) -> None:
+        self.log.append("sent")
+
+    def lost(self) -> None:
+        self.log.append("lost")
+
+
+class Connection:
+    """A session after the client's preface.
+
+    Attributes:
+        owners: the owners of the streams.
+    """
+
+    def __init__(self, *settings: tuple[int, int]) -> None:
+        self._sent = b""
+        self.owners: list[Owner] = []
+        self.session = Session(self._send, self._accept)
+        payload = b"".join(struct.pack(">HI", *each) for each in settings)
+        self.session.receive(PREFACE + frame(SETTINGS, 0, 0, payload))
+
+    def _send(self, data: bytes) -> None:
+        self._sent += data
+
+    def _accept(self, stream: Stream, headers: CallHeaders) -> None:
+        stream.owner = owner = Owner(stream, headers.path)
+        self.owners.append(owner)
+
+    def call(self) -> Owner:
+        """Begin a call."""
+        self.session.receive(http2.headers(2 * len(self.owners) + 1, "/a/B"))
+        return self.owners[-1]
+
+    async def sent(self) -> list[Frame]:
+        """Return the frames that were sent since the last time."""
+        await asyncio.sleep(0)
+        data, self._sent = self._sent, b""
+        frames = []
+        while data:
+            length, kind, flags = int.from_bytes(data[:3]), data[3], data[4]
+            frames.append((kind, flags, int.from_bytes(data[5:9]), data[9 : 9 + length]))
+            data = data[9 + length :]
+        return frames
+
+
+@pytest.fixture
+async def connection() -> Connection:
+    connection = Connection()
+    await connection.sent()
+    return connection
+
+
+async def test_settings_come_first_and_are_acknowledged() -> None:
+    first, widened, acknowledged = await Connection().sent()
+    assert (first[:3], widened[:3]) == ((SETTINGS, 0, 0), (WINDOW_UPDATE, 0, 0))
+    assert acknowledged == (SETTINGS, ACK, 0, b"")
+
+
+async def test_frames_are_understood_however_they_are_cut() -> None:
+    connection = Connection()
+    sent = CALL + http2.message(1, b"x" * 2000, last=False) + http2.message(1, b"y")
+    for at in range(len(sent)):
+        connection.session.receive(sent[at : at + 1])
+    [owner] = connection.owners
+    assert owner.path == "/a/B"
+    assert owner.data == http2.message(1, b"x" * 2000)[9:] + http2.message(1, b"y")[9:]
+    assert owner.log == ["end of requests"]
+
+
+async def test_padding_and_priority_are_no_part_of_a_frame(connection: Connection) -> None:
+    block = CALL[9:]
+    padded = b"\x02" + bytes(5) + block + bytes(2)
+    connection.session.receive(frame(HEADERS, END_HEADERS | 0x8 | 0x20, 1, padded))
+    connection.session.receive(frame(DATA, 0x8, 1, b"\x03data" + bytes(3)))
+    [owner] = connection.owners
+    assert (owner.path, owner.data) == ("/a/B", b"data")
+
+
+async def test_response_ends_its_stream(connection: Connection) -> None:
+    owner = connection.call()
+    connection.session.receive(http2.message(1, b"x"))
+    owner.stream.respond(RESPONSE, b"data", SUCCEEDED)
+    assert await connection.sent() == [
+        (HEADERS, END_HEADERS, 1, RESPONSE),
+        (DATA, 0, 1, b"data"),
+        (HEADERS, END_HEADERS | END_STREAM, 1, SUCCEEDED),
+    ]
+    assert connection.session.ended
+
+
+async def test_client_that_sends_more_than_is_read_is_told_to_stop(connection: Connection) -> None:
+    connection.call().stream.end(SUCCEEDED)
+    assert (await connection.sent())[-1] == (RST_STREAM, 0, 1, bytes(4))
+    connection.session.receive(http2.message(1, b"late"))
+    assert not connection.owners[0].data
+
+
+async def test_frames_of_a_turn_are_sent_together_but_the_first(connection: Connection) -> None:
+    owner = connection.call()
+    written: list[int] = []
+    connection.session._write = lambda data: written.append(len(data))
+    for _ in range(3):
+        owner.stream.send(b"x")
+    await asyncio.sleep(0)
+    assert written == [10, 20]
+
+
+# --- flow control ---------------------------------------------------------------------------------
+
+
+async def test_no_more_is_sent_than_the_client_takes(connection: Connection) -> None:
+    owner = connection.call()
+    owner.stream.respond(RESPONSE, bytes(100_000), SUCCEEDED)
+    begin, *frames = await connection.sent()
+    assert begin == (HEADERS, END_HEADERS, 1, RESPONSE)
+    assert [len(each[3]) for each in frames] == [MAX_FRAME] * 3 + [65_535 - 3 * MAX_FRAME]
+    more = (1_000_000).to_bytes(4)
+    connection.session.receive(frame(WINDOW_UPDATE, 0, 1, more))
+    assert await connection.sent() == []
+    assert owner.stream.is_blocked
+    connection.session.receive(frame(WINDOW_UPDATE, 0, 0, more))
+    *frames, end, _ = await connection.sent()
+    assert sum(len(each[3]) for each in frames) == 100_000 - 65_535
+    assert end == (HEADERS, END_HEADERS | END_STREAM, 1, SUCCEEDED)
+    assert owner.log == ["sent"]
+
+
+async def test_streams_share_the_window_of_the_connection(connection: Connection) -> None:
+    owners = [connection.call() for _ in range(2)]
+    for owner in owners:
+        owner.stream.send(bytes(40_000))
+    assert sum(len(each[3]) for each in await connection.sent()) == 65_535
+    assert [owner.stream.is_blocked for owner in owners] == [False, True]
+
+
+async def test_changed_window_applies_to_open_streams() -> None:
+    connection = Connection((4, 10))
+    await connection.sent()
+    owner = connection.call()
+    owner.stream.send(bytes(30))
+    assert [len(each[3]) for each in await connection.sent()] == [10]
+    connection.session.receive(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 25)))
+    assert [len(each[3]) for each in await connection.sent()] == [0, 15]
+    connection.session.receive(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
+    connection.session.receive(frame(WINDOW_UPDATE, 0, 1, (26).to_bytes(4)))
+    assert [len(each[3]) for each in await connection.sent()] == [0, 1]
+
+
+async def test_nothing_is_sent_while_the_connection_takes_nothing(connection: Connection) -> None:
+    owner = connection.call()
+    connection.session.writable = False
+    owner.stream.respond(RESPONSE, b"data", SUCCEEDED)
+    assert [each[0] for each in await connection.sent()] == [HEADERS]
+    connection.session.resume()
+    assert [each[0] for each in await connection.sent()] == [DATA, HEADERS, RST_STREAM]
+
+
+async def test_client_may_send_more_once_its_data_is_read(connection: Connection) -> None:
+    owner = connection.call()
+    part = frame(DATA, 0, 1, bytes(MAX_FRAME))
+    parts = STREAM_WINDOW // MAX_FRAME
+    connection.session.receive(part * parts)
+    assert await connection.sent() == []
+    owner.stream.take()
+    assert await connection.sent() == [(WINDOW_UPDATE, 0, 1, STREAM_WINDOW.to_bytes(4))]
+    connection.session.receive(part * parts)
+    with pytest.raises(InvalidInput, match="beyond"):
+        connection.session.receive(part)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+async def test_reset_ends_a_call(connection: Connection) -> None:
+    owner = connection.call()
+    connection.session.receive(http2.reset(1))
+    assert owner.log == ["lost"]
+    assert connection.session.ended
+
+
+async def test_client_that_leaves_ends_its_calls(connection: Connection) -> None:
+    owners = [connection.call() for _ in range(3)]
+    connection.session.close()
+    owners[0].stream.respond(RESPONSE, b"data", SUCCEEDED)
+    assert [owner.log for owner in owners] == [["lost"]] * 3
+    assert await connection.sent() == []
+
+
+async def test_reset_stream_sends_nothing_more(connection: Connection) -> None:
+    owner = connection.call()
+    owner.stream.send(bytes(100_000))
+    await connection.sent()
+    owner.stream.reset(CANCEL)
+    connection.session.receive(frame(WINDOW_UPDATE, 0, 0, (1 << 20).to_bytes(4)))
+    assert await connection.sent() == [(RST_STREAM, 0, 1, CANCEL.to_bytes(4))]
+
+
+async def test_connection_ends_after_its_calls_and_pings(connection: Connection) -> None:
+    owner = connection.call()
+    connection.session.end_soon()
+    connection.session.receive(frame(PING, ACK, 0, b"synergai"))
+    assert not connection.session.ended
+    owner.stream.respond(RESPONSE, b"first", SUCCEEDED)
+    await connection.sent()
+    assert connection.session.ended
+
+
+async def test_ping_is_answered(connection: Connection) -> None:
+    connection.session.receive(frame(PING, 0, 0, b"12345678"))
+    assert await connection.sent() == [(PING, ACK, 0, b"12345678")]
+
+
+async def test_connection_is_idle_between_calls(connection: Connection) -> None:
+    def is_idle() -> bool:
+        return connection.session.idle_since is not None
+
+    assert is_idle()
+    owner = connection.call()
+    assert not is_idle()
+    owner.stream.end(SUCCEEDED)
+    assert is_idle()
+
+
+async def test_calls_beyond_the_limit_are_refused_and_can_be_retried(
+    connection: Connection,
+) -> None:
+    for _ in range(MAX_CALLS_PER_CONNECTION):
+        connection.call()
+    number = 2 * MAX_CALLS_PER_CONNECTION + 1
+    connection.session.receive(http2.headers(number, "/a/B"))
+    assert len(connection.owners) == MAX_CALLS_PER_CONNECTION
+    assert await connection.sent() == [(RST_STREAM, 0, number, (7).to_bytes(4))]
+
+
+VIOLATIONS: dict[str, Callable[[], bytes]] = {
+    "a frame that is too large": lambda: frame(DATA, 0, 1, bytes(MAX_FRAME + 1)),
+    "data of no call": lambda: http2.message(3, b"x"),
+    "data behind the end": lambda: 2 * http2.message(1, b"x"),
+    "fields within a call": lambda: CALL,
+    "an even number": lambda: http2.headers(2, "/a/B"),
+    "a reset of no call": lambda: http2.reset(3),
+    "a short reset": lambda: frame(RST_STREAM, 0, 1, bytes(3)),
+    "a short ping": lambda: frame(PING, 0, 0, bytes(7)),
+    "cut settings": lambda: frame(SETTINGS, 0, 0, bytes(5)),
+    "a huge initial window": lambda: frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 31)),
+    "a huge window": lambda: frame(WINDOW_UPDATE, 0, 1, ((1 << 31) - 1).to_bytes(4)),
+    "a huge window of all": lambda: frame(WINDOW_UPDATE, 0, 0, ((1 << 31) - 1).to_bytes(4)),
+    "a short window": lambda: frame(WINDOW_UPDATE, 0, 0, bytes(3)),
+    "a window of nothing": lambda: frame(WINDOW_UPDATE, 0, 1, bytes(4)),
+    "padding beyond the frame": lambda: frame(DATA, 0x8, 1, b"\x05abc"),
+    "a pushed call": lambda: frame(5, END_HEADERS, 1, bytes(4)),
+    "fields of no block": lambda: frame(9, END_HEADERS, 1, b"\x88"),
+    "a malformed block": lambda: frame(HEADERS, END_HEADERS, 3, b"\xff"),
+}
+
+
+@pytest.mark.parametrize("violation", VIOLATIONS)
+async def test_violation_of_the_protocol_is_refused(connection: Connection, violation: str) -> None:
+    connection.call()
+    with pytest.raises(InvalidInput):
+        connection.session.receive(VIOLATIONS[violation]())
+
+
+async def test_unknown_frames_and_late_ones_are_ignored(connection: Connection) -> None:
+    connection.call()
+    connection.session.receive(http2.reset(1))
+    await connection.sent()
+    late = http2.message(1, b"x") + http2.reset(1) + frame(WINDOW_UPDATE, 0, 1, bytes(3) + b"\1")
+    connection.session.receive(late + frame(0xFA, 0, 0, b"x") + CALL)
+    assert await connection.sent() == []
+    assert len(connection.owners) == 1
