@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 _QUERIES: Final = 12
 _ROUTES: Final = 8
 """Routes that are drawn; there may be many replicas."""
-_LEAST_HOP: Final = 0.005
+_LEAST_HOP: Final = 0.02
 """Share of a query's time from which a hop has a row."""
 _LEAST_NUMBERED: Final = 0.018
 """Share of the time axis from which a bar has the number of its query."""
 _NEAR: Final = 0.08
 """Share of the time axis within which the ends of options have one label."""
+_SLOWEST: Final = 4.0
+"""Time axis, as a multiple of the end of the fastest option; slower ones leave the plot."""
 _IDLE: Final = "#d3dae1"
 _CHOICE: Final = "#0072b2"
 _OTHER: Final = "#9aa5b1"
@@ -83,10 +86,12 @@ def draw_plan(answer: Answer) -> Figure:
 
 def _rows(shares: Sequence[Share], source: str) -> Iterator[_Row]:
     """Yield the links and workers of each route in the order of the data flow."""
-    each = -(-_QUERIES // len(shares))
+    total = sum(share.queries for share in shares)
+    counts = [max(1, round(min(_QUERIES, total) * share.queries / total)) for share in shares]
+    order = sorted((turn / count, at) for at, count in enumerate(counts) for turn in range(count))
     for number, share in enumerate(shares):
         hosts = [source, *(leg.worker for leg in share.route.legs), source]
-        ready = {number + len(shares) * turn: 0.0 for turn in range(min(each, share.queries))}
+        ready = {query: 0.0 for query, (_, at) in enumerate(order) if at == number}
         for place, (start, end) in enumerate(pairwise(hosts)):
             hop = share.times.hops[place]
             bars = _pass(ready, hop.interval_s * 1e3, hop.seconds * 1e3)
@@ -139,17 +144,19 @@ def _draw_timeline(axes: Axes, rows: Sequence[_Row]) -> None:
 def _draw_progress(axes: Axes, answer: Answer) -> None:
     """Draw the answered queries over time, by option."""
     options = sorted(answer.options, key=lambda option: option.seconds)
-    near = options[-1].seconds * _NEAR
-    labelled_s = -near
+    shown_s = min(options[-1].seconds, _SLOWEST * options[0].seconds)
+    labelled_s = -math.inf
     for option in options:
         chosen = option is answer.choice
         colour = _CHOICE if chosen else _OTHER
         points = [(0.0, 0.0), *_progress(option)]
         axes.plot(*zip(*points, strict=True), color=colour, linewidth=2 if chosen else 1)
-        if option.seconds - labelled_s >= near:
+        if option.seconds - labelled_s >= _NEAR * shown_s:
             labelled_s = option.seconds
             end, count = points[-1]
-            axes.text(end, count, option.name, color=colour, fontsize=8, ha="right", va="bottom")
+            text = axes.text(end, count, option.name, color=colour, ha="right", va="bottom")
+            text.set(fontsize=8, clip_on=True)
+    axes.set_xlim(right=shown_s * 1.03e3)
     axes.set_ylim(0, answer.case.problem.queries * 1.15)
     axes.set_ylabel("queries answered")
     plain_ticks(axes, "y")
