@@ -15,6 +15,8 @@ import grpc
 
 from gateway.access.exposure import check_exposure
 from gateway.admission.connections import current_connection_limits
+from gateway.app import App
+from gateway.app_metrics import register_metrics
 from gateway.http.app import HttpApp
 from gateway.http.bodies import Bodies
 from gateway.http.monitoring import monitoring_routes
@@ -33,7 +35,6 @@ from gateway.servicers.shared_memory import SharedMemoryServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
 from gateway.servicers.version_policies import VersionPolicyCalls
-from gateway.wiring import build_app
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     import ssl
     from types import TracebackType
 
-    from gateway.app import App
     from gateway.gateway_settings import GatewaySettings
     from gateway.hub.work_streams import WorkStreams
     from gateway.passage.passage import Passage
@@ -119,7 +119,9 @@ class Gateway:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         config = self._config
-        self.app = app = await build_app(config, stack)
+        self.app = app = App(config, stack)
+        await app.open()
+        register_metrics(app)
         app.journal.broken.add_done_callback(lambda _: self.stop())
         listed = app.access is not None and app.access.content.workers is not None
         check_exposure(config, workers_are_listed=listed)

@@ -98,7 +98,7 @@ class SubmittedJobs:
                     replace(
                         record,
                         state=JobState.FAILED,
-                        finished_at=self._unix_now(),
+                        finished_at=self._clock.unix_now(),
                         reason=DAMAGE,
                     )
                 )
@@ -184,7 +184,7 @@ class SubmittedJobs:
         )
         found += islice(unfinished, limit)
         found.sort(key=lambda record: record.submitted_at, reverse=True)
-        now = self._unix_now()
+        now = self._clock.unix_now()
         return [
             job.tracker.snapshot() if (job := self._unfinished.get(r.id)) else r.status(now)
             for r in found[:limit]
@@ -249,7 +249,7 @@ class SubmittedJobs:
         record = await self._journal.find_job(JobId(job_id))
         if record is None:
             raise JobNotFound(job_id)
-        return record.status(self._unix_now())
+        return record.status(self._clock.unix_now())
 
     def _tracker(self, record: JobRecord) -> JobTracker:
         return JobTracker(record, self._clock, self._dispatcher.expected_completion, self._errors)
@@ -291,6 +291,3 @@ class SubmittedJobs:
             fail = partial(self._dispatcher.fail, job.tracker.id)
             feed = InputFeed(job.tracker.id, data, fail, self._own_inputs.count)
         job.start(feed)
-
-    def _unix_now(self) -> float:
-        return self._clock.to_unix(self._clock.now())

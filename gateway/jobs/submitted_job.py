@@ -57,7 +57,7 @@ def new_job_record(spec: JobSpec, clock: Clock) -> JobRecord:
         id=JobId(secrets.token_hex(8)),
         spec=spec,
         state=JobState.QUEUED,
-        submitted_at=clock.to_unix(clock.now()),
+        submitted_at=clock.unix_now(),
     )
 
 

@@ -50,6 +50,10 @@ class Clock:
         """Return the current time in monotonic seconds."""
         return time.monotonic()
 
+    def unix_now(self) -> float:
+        """Return the current Unix time."""
+        return self.to_unix(self.now())
+
     def to_unix(self, monotonic: float) -> float:
         """Convert monotonic seconds to Unix time."""
         return monotonic + self._unix_at_zero
@@ -61,7 +65,7 @@ class Clock:
     def read(self) -> ClockReading:
         """Return the current reading of the machine's clocks, to compare with later processes."""
         since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return ClockReading(self._boot_id, since_boot, self.to_unix(self.now()))
+        return ClockReading(self._boot_id, since_boot, self.unix_now())
 
 
 def _boot_id() -> str:

@@ -74,7 +74,6 @@ ORDER = {
         "http",
         "app",
         "app_metrics",
-        "wiring",
         "server",
         "process",
         "installer",
