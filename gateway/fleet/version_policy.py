@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 POLICY_FILE: Final = "version-policies.json"
 """Name of the file in the gateway's state directory."""
 _HASH_BYTES: Final = 8
-
-_log = logging.getLogger(__name__)
 
 
 class VersionPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):

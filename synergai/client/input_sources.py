@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,24 +26,11 @@ if TYPE_CHECKING:
     from synergai.domain import Engine
     from synergai.v1.jobs_pb2 import UploadReceipt
 
-_END: Final[Any] = object()
-
-
-class InputSource(Protocol):
+    InputSource: TypeAlias = "InputInventory | ArraySource | IterableSource | AsyncSource"
     """Inputs in a stable order; their number is None if it is unknown."""
 
-    @property
-    def inputs(self) -> int | None:
-        """See above."""
-        ...
-
-    def read(self, start: int = 0) -> Iterator[NamedInput] | AsyncGenerator[NamedInput, None]:
-        """Yield the inputs from position `start` on."""
-        ...
-
-
 JobInputs: TypeAlias = (
-    InputSource | str | Path | Mapping[str, Any] | Iterable[Any] | AsyncIterable[Any]
+    InputInventory | str | Path | Mapping[str, Any] | Iterable[Any] | AsyncIterable[Any]
 )
 """See `synergai.Client.submit`."""
 
@@ -51,7 +38,7 @@ JobInputs: TypeAlias = (
 async def open_source(inputs: JobInputs, engine: Engine, limit: int) -> InputSource:
     """Return the source of a job's inputs; files are listed in a thread."""
     match inputs:
-        case InputInventory() | ArraySource() | IterableSource() | AsyncSource():
+        case InputInventory():
             return inputs
         case str() | Path():
             return await asyncio.to_thread(take_inventory, [str(inputs)], engine, limit)
