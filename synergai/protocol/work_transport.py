@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from synergai.errors import SynergaiError
 from synergai.protocol.rpc import log_internal_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from synergai.protocol.request_codec import Buffer
+    from synergai.protocol.work_messages import Orders, Reports
 
-MessageT = TypeVar("MessageT")
-
-
-class WorkMessage(Protocol):
+    WorkMessage: TypeAlias = Orders | Reports
     """A message; neither end modifies it, or what it refers to, once it is sent."""
 
-    def encode(self) -> Sequence[Buffer]:
-        """Return the parts of the serialised message."""
+MessageT = TypeVar("MessageT")
 
 
 class WorkTransport(Protocol):

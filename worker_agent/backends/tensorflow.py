@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -44,21 +44,6 @@ _DATATYPES: Final = {
 }
 
 
-class _Function(Protocol):
-    """A loaded model in either format; its tensors have a shape and a dtype."""
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """Input tensors by name."""
-
-    @property
-    def outputs(self) -> Mapping[str, Any]:
-        """Output tensors by name."""
-
-    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Compute all outputs."""
-
-
 class TensorflowBackend:
     """A model in TensorFlow; at most one per process, because thread pools are process-wide.
 
@@ -79,7 +64,7 @@ class TensorflowBackend:
         try:
             with pin_new_threads(thread_cores(threads)):
                 tf.config.list_logical_devices("CPU")  # starts the threads
-                self._function: _Function
+                self._function: _SavedModel | _FrozenGraph
                 if is_saved_model(path):
                     self._function = _SavedModel(path)
                 else:

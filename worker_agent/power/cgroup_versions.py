@@ -6,7 +6,7 @@ Many boards and container hosts mount v1 controllers next to an idle v2 hierarch
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from synergai.errors import InvalidInput, NotSupported
 from worker_agent.power.files import format_cpus, parse_cpus
@@ -48,17 +48,31 @@ class CpuLimit:
         return max(MIN_QUOTA_US, round(self.cpus * self.period_us)) if self.cpus else -1
 
 
-class Hierarchy(Protocol):
-    """File operations on groups, in one version of cgroups."""
+@dataclass(frozen=True)
+class _CgroupV1:
+    """File operations on groups; `_CgroupV2` has the same."""
+
+    files: MachineFiles
+    cpu: str
+    cpuset: str
 
     def own_groups(self) -> tuple[str, ...]:
         """Return the directories of the process's current groups, the parents of new ones."""
+        return (self.cpu, *([self.cpuset] if self.cpuset else []))
 
     def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
         """Return the directories of the group `name` below the process's current groups."""
+        if cpuset and not self.cpuset:
+            raise NotSupported("this machine has no cpuset hierarchy; omit the cores")
+        return tuple(f"{own}/{name}" for own in (self.cpu, *([self.cpuset] if cpuset else [])))
 
     def prepare(self, folder: str) -> None:
         """Initialise a newly created directory so that a process can enter it."""
+        if folder.startswith(f"{self.cpuset}/"):
+            # A v1 cpuset cannot be entered while either of its lists is empty.
+            for list_name in ("cpuset.mems", "cpuset.cpus"):
+                own = self.files.read(f"{self.cpuset}/{list_name}")
+                self.files.write(f"{folder}/{list_name}", own)
 
     def after_enter(self, limit: CpuLimit) -> None:
         """Enable the controllers, once the process has moved to the new group."""
@@ -68,39 +82,6 @@ class Hierarchy(Protocol):
 
     def limit(self, folder: str, limit: CpuLimit) -> None:
         """Write `limit` to the files of a directory."""
-
-    def read(self, folder: str) -> CpuLimit:
-        """Return the limit in force, as far as this directory holds it."""
-
-
-@dataclass(frozen=True)
-class _CgroupV1:
-    files: MachineFiles
-    cpu: str
-    cpuset: str
-
-    def own_groups(self) -> tuple[str, ...]:
-        return (self.cpu, *([self.cpuset] if self.cpuset else []))
-
-    def folders(self, name: str, *, cpuset: bool) -> tuple[str, ...]:
-        if cpuset and not self.cpuset:
-            raise NotSupported("this machine has no cpuset hierarchy; omit the cores")
-        return tuple(f"{own}/{name}" for own in (self.cpu, *([self.cpuset] if cpuset else [])))
-
-    def prepare(self, folder: str) -> None:
-        if folder.startswith(f"{self.cpuset}/"):
-            # A v1 cpuset cannot be entered while either of its lists is empty.
-            for list_name in ("cpuset.mems", "cpuset.cpus"):
-                own = self.files.read(f"{self.cpuset}/{list_name}")
-                self.files.write(f"{folder}/{list_name}", own)
-
-    def after_enter(self, limit: CpuLimit) -> None:
-        pass
-
-    def before_leave(self, folder: str) -> None:
-        pass
-
-    def limit(self, folder: str, limit: CpuLimit) -> None:
         if folder.startswith(f"{self.cpu}/"):
             # Lift the quota first: the kernel validates quota and period separately.
             self.files.write(f"{folder}/cpu.cfs_quota_us", "-1")
@@ -111,6 +92,7 @@ class _CgroupV1:
             self.files.write(f"{folder}/cpuset.cpus", format_cpus(limit.cpuset) or own)
 
     def read(self, folder: str) -> CpuLimit:
+        """Return the limit in force, as far as this directory holds it."""
         if not folder.startswith(f"{self.cpu}/"):
             return CpuLimit(cpuset=parse_cpus(self.files.read(f"{folder}/cpuset.cpus")))
         quota = int(self.files.read(f"{folder}/cpu.cfs_quota_us"))
@@ -162,7 +144,7 @@ class _CgroupV2:
         return CpuLimit(0.0 if quota == "max" else int(quota) / int(period), cpuset)
 
 
-def detect_hierarchy(files: MachineFiles) -> Hierarchy:
+def detect_hierarchy(files: MachineFiles) -> _CgroupV1 | _CgroupV2:
     """Return the hierarchy that can limit this process's CPU time."""
     own: dict[str, str] = {}
     try:
