@@ -10,21 +10,19 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from benchmarks.drawn_routes import MBIT
-from benchmarks.measured_chains import read_chains, stage_seconds
 from benchmarks.report import table
-from synergai.routes.chain import Chain
 from synergai.routes.enumeration import routes
 from synergai.routes.links import Link, Links
 from synergai.routes.partition import partition
 from synergai.routes.plan import Plan, pour
 from synergai.routes.problem import RouteProblem, RouteWorker
+from synergai.simulator.pipelines.measured_chains import measured_chains
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from benchmarks.measured_chains import Place
-    from synergai.domain import EngineName
+    from synergai.simulator.pipelines.measured_chains import MeasuredChain
 
 SLOWNESS: Final = (1, 2, 4, 8)
 MBIT_S: Final = (5, 10, 20, 50, 100, 200, 500, 1000)
@@ -57,36 +55,27 @@ class Cell(NamedTuple):
 
 def main() -> None:
     rows = []
-    for (engine, places), queries, form in product(read_chains().items(), QUERIES, FORMS):
+    for measured, queries, form in product(measured_chains().values(), QUERIES, FORMS):
         cells = [
-            cell(problem_of(engine, places, slowness, mbit_s, form, queries))
+            cell(problem_of(measured, slowness, mbit_s, form, queries))
             for slowness, mbit_s in product(SLOWNESS, MBIT_S)
         ]
         gains = [f"{each.gain:.1%}" for each in sorted(cells, reverse=True) if each.gain > 0]
         wrong = sum(not each.is_right for each in cells)
         figures = (len(cells), len(gains), wrong)
         extent = " to ".join(dict.fromkeys((gains[-1], gains[0]))) if gains else ""
-        rows.append([engine, str(queries), form, *map(str, figures), extent])
+        rows.append([measured.chain.engine, str(queries), form, *map(str, figures), extent])
     header = ["engine", "queries", "inputs", "cells", "a split wins", "wrong plans", "it saves"]
     print(table(header, rows))
 
 
 def problem_of(
-    engine: EngineName,
-    places: Sequence[Place],
-    slowness: float,
-    mbit_s: float,
-    form: str,
-    queries: int,
+    measured: MeasuredChain, slowness: float, mbit_s: float, form: str, queries: int
 ) -> RouteProblem:
-    sizes = [place.size_bytes for place in places]
-    sizes[0] = round(sizes[0] / BYTES_PER_VALUE[engine] * FORMS[form])
-    seconds = stage_seconds(places)
-    weights = (0,) * len(sizes)
+    chain, seconds = measured
+    values = chain.sizes[0] / BYTES_PER_VALUE[chain.engine]
     return RouteProblem(
-        chain=Chain(
-            engine=engine, sizes=tuple(sizes), weights_before=weights, weights_after=weights
-        ),
+        chain=replace(chain, sizes=(round(values * FORMS[form]), *chain.sizes[1:])),
         workers=tuple(
             RouteWorker(name, tuple(tuple(factor * each for each in row) for row in seconds))
             for name, factor in (("edge", slowness), ("cloud", 1))

@@ -9,6 +9,7 @@ import typer
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json, print_table
 from synergai.simulator.pipelines.accordion_settings import AccordionSettings
+from synergai.simulator.pipelines.burst_settings import BurstSettings
 from synergai.simulator.simulator_settings import SimulatorSettings
 
 if TYPE_CHECKING:
@@ -69,6 +70,24 @@ def accordion(settings: AccordionSettings) -> None:
         print_table(("lower bound", "violations (%)"), bounds)
 
 
+def burst(settings: BurstSettings) -> None:
+    """Raise a burst of one engine among eight until 1 % of all queries are late.
+
+    Four workers have just the memory for the stages of all engines, but hold only some of them
+    whole. Whole engines stay where they are, or are loaded on demand.
+    """
+    require("numpy")
+    from synergai.simulator.pipelines.burst import ENGINES, PLACEMENTS, highest_rates, rows
+    from synergai.simulator.simulator_settings import parse_seeds
+
+    seeds = parse_seeds(settings.seeds)
+    results = _progress(highest_rates(seeds), len(PLACEMENTS) * ENGINES * len(seeds))
+    if settings.as_json:
+        print_json(results)
+        return
+    print_table(("placement", "queries per second, mean", "lowest"), rows(results))
+
+
 app: Final = typer.Typer(rich_markup_mode="rich")
 app.callback(
     invoke_without_command=True,
@@ -83,6 +102,9 @@ _pipelines: Final = typer.Typer(
 _pipelines.command(
     epilog="Example: [bold]synergai simulate pipelines accordion --seeds 0-4[/bold]",
 )(settings_command(AccordionSettings, accordion))
+_pipelines.command(
+    epilog="Example: [bold]synergai simulate pipelines burst --seeds 0-4[/bold]",
+)(settings_command(BurstSettings, burst))
 app.add_typer(_pipelines, name="pipelines")
 
 
