@@ -19,7 +19,7 @@ from benchmarks.interleaving import measure_interleaved
 from benchmarks.peers.environment import ensure_installed
 from benchmarks.peers.peer_process import RunningPeer, run_peer
 from benchmarks.report import Comparison, Section, table
-from benchmarks.servers import GATEWAY, PINNED, SERVE, resident_mb
+from benchmarks.servers import GATEWAY, NATIVE, PINNED, SERVE, resident_mb
 from benchmarks.workloads import Workload, identity, mobilenet
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Setup:
     Attributes:
         servers: SynergAI with default settings.
         serve: SynergAI in one process.
+        native: the same, with the native gRPC server.
         pinned: SynergAI with gateway and engine pinned; see `PINNED`.
         models: the model directory.
         cache: directory of the virtual environments.
@@ -91,6 +92,7 @@ class Setup:
 
     gateway: str
     serve: LocalFleet
+    native: str
     pinned: str
     models: Path
     cache: Path
@@ -128,6 +130,7 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
             *probes(stack, peer.title, started.address, scenario.workload, supported, peer.dialect),
             *probes(stack, GATEWAY, setup.gateway, scenario.workload, patterns),
             *probes(stack, SERVE, setup.serve.address, scenario.workload, patterns),
+            *probes(stack, NATIVE, setup.native, scenario.workload, patterns),
             *probes(stack, PINNED, setup.pinned, scenario.workload, patterns),
         ]
         measured = await measure_interleaved(
@@ -142,7 +145,7 @@ async def _measure_scenario(scenario: Scenario, started: RunningPeer, setup: Set
     return Section(
         title=f"{peer.title}: {scenario.title}",
         note=" ".join([*about, memory]) if first else memory,
-        rows=[peer.title, GATEWAY, SERVE, PINNED],
+        rows=[peer.title, GATEWAY, SERVE, NATIVE, PINNED],
         columns=[str(pattern) for pattern in patterns],
         measured=measured,
         tables=[_ratios(scenario, peer, measured, supported)],
@@ -153,7 +156,7 @@ def _ratios(
     scenario: Scenario, peer: Peer, measured: Measurements, supported: Sequence[CallPattern]
 ) -> str:
     """Return the table of our figures over the peer's; bold ones miss their target."""
-    ours = (GATEWAY, SERVE, PINNED)
+    ours = (GATEWAY, SERVE, NATIVE, PINNED)
     header, columns = ["ours / theirs"], [list(ours)]
     for pattern, metric, at_most, at_least in scenario.compared:
         if pattern not in supported:
