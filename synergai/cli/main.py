@@ -131,7 +131,7 @@ APPLICATIONS: Final = {
         "synergai.cli.plan:app",
         "Plan where an engine runs: whole, as replicas, or in stages.",
         _PREPARE,
-        "engines",
+        "engines,report",
     ),
     "report": Application(
         "profiler.reports.cli:app",

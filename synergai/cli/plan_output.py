@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from synergai.routes.plan import Share
 
 _SPLITS_SHOWN: Final = 12
+_LEAST_GAIN: Final = 0.005
 
 
 class Answer(NamedTuple):
@@ -46,10 +47,11 @@ class Answer(NamedTuple):
         others = [option for option in self.options if option.is_split != choice.is_split]
         if others:
             other = _fastest(others)
-            gain = f"{1 - choice.seconds / other.seconds:.0%}"
+            gain = 1 - choice.seconds / other.seconds
+            how_much = f"{gain:.0%}" if gain >= _LEAST_GAIN else "slightly"
             done = "answers" if case.problem.queries == 1 else "ends"
             what = "the best route of stages, on" if other.is_split else "whole on"
-            return f"{doing}, which {done} {gain} earlier than {what} {_workers(other.shares)}"
+            return f"{doing}, which {done} {how_much} earlier than {what} {_workers(other.shares)}"
         if choice.is_split:
             return f"{doing}, since no worker has the memory for the whole engine"
         lone = len(case.problem.workers) == 1
@@ -75,12 +77,11 @@ class Answer(NamedTuple):
 
 def print_answer(answer: Answer, *, explain: bool) -> None:
     """Print the choice, and with `explain` all that was considered."""
-    case, deadline_s = answer.case, answer.deadline_s
+    case = answer.case
     typer.echo(answer.reason())
-    if deadline_s is not None:
-        typer.echo(
-            f"deadline of {format_seconds(deadline_s)}: {_verdict(deadline_s, answer.choice)}"
-        )
+    if answer.deadline_s is not None:
+        verdict = _verdict(answer.deadline_s, answer.choice)
+        typer.echo(f"deadline of {format_seconds(answer.deadline_s)}: {verdict}")
     typer.echo()
     print_table(
         ("step", "runs", "configuration", "time", "tensors", "memory", "queries"),
@@ -89,16 +90,7 @@ def print_answer(answer: Answer, *, explain: bool) -> None:
     )
     if explain:
         typer.echo()
-        print_table(
-            ("option", "workers", "latency", "interval", "end", "deadline"),
-            [
-                *(
-                    (each.name, *_figures(each), _verdict(deadline_s, each))
-                    for each in answer.options
-                ),
-                *_misfit_rows(case),
-            ],
-        )
+        _print_options(answer)
         _print_splits(case)
     for note in case.notes:
         typer.echo(note)
@@ -141,9 +133,7 @@ def _figures(option: Option) -> tuple[str, ...]:
     return _workers(option.shares), *map(format_seconds, seconds)
 
 
-def _verdict(deadline_s: float | None, option: Option) -> str:
-    if deadline_s is None:
-        return ""
+def _verdict(deadline_s: float, option: Option) -> str:
     slack_s = deadline_s - option.seconds
     return f"{'met' if slack_s >= 0 else 'missed'} by {format_seconds(abs(slack_s))}"
 
@@ -166,13 +156,21 @@ def _memory(needed: float, budget: float) -> str:
     return f"{decimal(int(needed))}{limit}"
 
 
-def _misfit_rows(case: Case) -> Iterator[tuple[str, ...]]:
-    """Yield rows of the workers that have not the memory for the whole engine."""
-    needed = case.problem.memory_bytes(0, case.problem.chain.end)
-    for worker in case.problem.workers:
-        if needed > worker.budget_bytes:
-            why = f"needs {_memory(needed, worker.budget_bytes)}"
-            yield f"whole on {worker.name}", why, "", "", "", ""
+def _print_options(answer: Answer) -> None:
+    """Print the options, and the workers that have not the memory for the whole engine."""
+    problem, deadline_s = answer.case.problem, answer.deadline_s
+    needed = problem.memory_bytes(0, problem.chain.end)
+    rows = [
+        (each.name, *_figures(each), "" if deadline_s is None else _verdict(deadline_s, each))
+        for each in answer.options
+    ] + [
+        (f"whole on {each.name}", f"needs {_memory(needed, each.budget_bytes)}", *[""] * 4)
+        for each in problem.workers
+        if needed > each.budget_bytes
+    ]
+    columns = ("option", "workers", "latency", "interval", "end", "deadline")
+    shown = len(columns) - (deadline_s is None)
+    print_table(columns[:shown], (row[:shown] for row in rows))
 
 
 def _print_splits(case: Case) -> None:

@@ -239,6 +239,19 @@ def test_best_seams_of_a_long_graph_are_planned_with(tmp_path: Path) -> None:
     assert result.exit_code == 0
 
 
+def test_queries_of_a_worker_take_no_hop_to_it(models: Path, dictionary: Path, fleet: Path) -> None:
+    given = ("--fleet", fleet, "--source", "edge", "--json")
+    found = json.loads(run(models, dictionary, *given))
+    hops = {
+        option["name"]: [(hop["from"], hop["to"]) for hop in option["routes"][0]["hops"]]
+        for option in found["options"]
+        if option["routes"][0]["hops"][0]["seconds"] == 0
+    }
+    assert hops["whole on edge"] == [("edge", "edge"), ("edge", "edge")]
+    assert hops["2 stages"] == [("edge", "edge"), ("edge", "cloud"), ("cloud", "edge")]
+    assert "whole on cloud" not in hops
+
+
 def test_times_of_a_busy_machine_are_told(models: Path, tmp_path: Path) -> None:
     dictionary = tmp_path / "busy.csv"
     add_to_dictionary(dictionary, [entry(ENGINE, "x86", 1.0, label=DISTURBED)])
