@@ -76,6 +76,8 @@ def plan(
     if plot is not None:
         check_plot(plot)
     deadline_s = None if deadline is None else parse_duration(deadline, "--deadline")
+    if deadline_s is not None and not deadline_s > 0:
+        raise InvalidSettings(f"--deadline: it must be positive, not {deadline_s:g} s")
     case = make_case(name, models, dictionary, fleet, source, queries)
     answer = Answer(case, case.weigh(planners), deadline_s)
     if plot is not None:
