@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 from msgspec.structs import replace
 
 from synergai.client.channel import GatewayChannel
-from synergai.client.descriptions import EngineDescriptions
 from synergai.client.priority_semaphore import PrioritySemaphore
 from synergai.client.requests import InputConverter
 from synergai.client.shared_stream import SharedStream
@@ -57,8 +56,7 @@ class Connection:
         )
         self._in_flight = in_flight
         self._opened: GatewayChannel | None = None
-        self._descriptions = EngineDescriptions(partial(self._describe, within_s=None))
-        self._inputs = InputConverter(self._descriptions)
+        self._inputs = InputConverter(partial(self._describe, within_s=None))
 
     async def __aenter__(self) -> Self:
         # A channel is bound to the running event loop, so it is opened here.
@@ -75,7 +73,7 @@ class Connection:
     async def __aexit__(self, *_: object) -> None:
         await self._shared_stream.close()
         await self._channel.close()
-        await self._descriptions.close()
+        await self._inputs.close()
 
     @property
     def _channel(self) -> GatewayChannel:

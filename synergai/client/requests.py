@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from synergai.client.deadlines import normalize_deadline, to_microseconds
+from synergai.client.descriptions import EngineDescriptions
 from synergai.client.streaming import iterate
 from synergai.domain import MAX_PRIORITY, EngineName, JobSpec, validate_accuracy, validate_priority
 from synergai.errors import DeadlineExceeded, InvalidInput, SynergaiError, Unavailable
@@ -15,18 +16,14 @@ from synergai.versions import parse_version
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from synergai.client.descriptions import EngineDescriptions
     from synergai.client.streaming import Inputs, ManyInputs
     from synergai.oip import inference_pb2
 
     Parameters: TypeAlias = Mapping[str, bool | int | float | str]
 
 
-class InputConverter:
-    """Converts values to the arrays that an engine takes."""
-
-    def __init__(self, descriptions: EngineDescriptions) -> None:
-        self._descriptions = descriptions
+class InputConverter(EngineDescriptions):
+    """Converts values to the arrays that an engine takes, by its description."""
 
     async def cast(self, engine: str, inputs: Inputs, within_s: float | None = None) -> Inputs:
         """Convert values to the dtypes of the engine's inputs; see `cast_inputs`.
@@ -42,7 +39,7 @@ class InputConverter:
         if not isinstance(inputs, Mapping):
             return inputs  # type: ignore[unreachable]  # refused when the request is built
         try:
-            description = await self._descriptions.get(engine, within_s)
+            description = await self.get(engine, within_s)
         except (DeadlineExceeded, Unavailable):
             raise
         except SynergaiError:
@@ -63,16 +60,12 @@ class InputConverter:
 
         None if the engine still has the same inputs, so that the values are at fault.
         """
-        before = self._descriptions.known(engine)
+        before = self.known(engine)
         self.forget(engine)
-        now = await self._descriptions.get(engine, within_s)
+        now = await self.get(engine, within_s)
         if before is not None and before.inputs == now.inputs:
             return None
         return await self.cast(engine, inputs, within_s)
-
-    def forget(self, engine: str) -> None:
-        """Ask for the engine's description again next time."""
-        self._descriptions.forget(engine)
 
     async def cast_each(self, engine: str, items: ManyInputs) -> AsyncGenerator[Inputs, None]:
         """Yield the inputs of many queries as `cast` returns them."""
