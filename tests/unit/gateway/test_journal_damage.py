@@ -214,6 +214,19 @@ async def test_backup_of_a_running_journal_is_restored_in_a_new_epoch(tmp_path: 
     assert replaced.stat().st_size
 
 
+async def test_backup_survives_a_loss_of_power(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = tmp_path / "backup.db"
+    synced: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(
+        "gateway.journal.archive.sync_directory",
+        lambda directory: synced.append((directory, backup.exists())),
+    )
+    archive.back_up(stopped, backup)
+    assert synced == [(tmp_path, True)]
+
+
 async def test_what_can_be_read_of_a_damaged_journal_can_be_restored(
     crashed: Path, tmp_path: Path
 ) -> None:

@@ -30,7 +30,17 @@ from synergai.scheduling.events import (
     WorkerLeft,
 )
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import ONE, dispatched, make_core, new_entry, new_job, new_worker
+from synergai.scheduling.state.records import Lease, WorkerRecord
+from tests.cores import (
+    ONE,
+    dispatched,
+    make_core,
+    new_assignment,
+    new_entry,
+    new_job,
+    new_record,
+    new_worker,
+)
 
 DIGITS = EngineName("digits")
 TWO = Configuration(2)
@@ -736,3 +746,18 @@ def test_measured_profile_that_arrives_during_a_probe_is_kept() -> None:
     assert not any(isinstance(command, Learned) for command in commands)
     [rest] = dispatched(commands)
     assert math.isclose(rest.query_s, 1 / 1119.0)
+
+
+def test_work_behind_the_head_is_the_sum_of_what_is_expected_of_it() -> None:
+    worker = WorkerRecord(new_worker("w", FAST, [DIGITS]), 0, set(), set())
+    leases = [
+        Lease(new_assignment(number, DIGITS, "w"), new_record("job", DIGITS), None, seconds, 0.0)
+        for number, seconds in enumerate((1.0, 2.0, 4.0))
+    ]
+    for lease in leases:
+        worker.append(lease, 0.0)
+    assert worker.free_at(0.0) == 7.0
+    worker.stop(leases[1], 0.0)
+    assert worker.free_at(0.0) == 5.0
+    worker.remove(leases[2], 0.0)
+    assert worker.free_at(0.0) == 1.0

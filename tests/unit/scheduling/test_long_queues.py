@@ -141,6 +141,24 @@ def test_blocks_keep_a_long_lane_sorted(ranks: list[int], random: Random) -> Non
     assert not entries._blocks
 
 
+def test_block_is_split_once_it_has_more_than_twice_its_size() -> None:
+    entries = Entries()
+    for at in range(2 * BLOCK):
+        entries.add((0.0, at, make_record(at)))
+    assert len(entries._blocks) == 1
+    entries.add((0.0, 2 * BLOCK, make_record(2 * BLOCK)))
+    assert [len(block.entries) for block in entries._blocks] == [BLOCK, BLOCK + 1]
+
+
+def test_all_requests_of_a_higher_priority_are_ahead_of_a_request() -> None:
+    queue = JobQueue()
+    for number, (rank, priority) in enumerate([(1.0, 0), (9.0, 0), (9.0, 1)]):
+        queue.add(make_record(number, rank=rank, is_request=True, priority=priority))
+    further = make_record(3, rank=5.0, is_request=True)
+    ahead = sorted(count for _, count in queue.requests_ahead(further, {ENGINES[0]}))
+    assert ahead == [1, 1]
+
+
 # --- work per event ---------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from synergai.scheduling.events import (
 )
 from synergai.scheduling.policy import POLICIES
 from synergai.scheduling.settings import SchedulingSettings
-from tests.cores import new_entry, new_job, new_request, new_worker
+from tests.cores import make_core, new_entry, new_job, new_request, new_worker
 
 SHORT, LONG = EngineName("short"), EngineName("long")
 SHORT_S = 0.01
@@ -257,3 +257,15 @@ def test_job_is_expected_to_begin_after_the_long_query_that_is_stopped_for_it() 
     commands = box.core.handle(JobArrived(job, ready=100), 0.5)
     assert [type(command) for command in commands] == [Stop, Dispatch]
     assert box.core.expected_completion(job.id, 0.5) == pytest.approx(4.4 + 100 * SHORT_S)
+
+
+def test_query_that_is_about_to_end_is_not_aborted_for_a_further_request() -> None:
+    profile = [new_entry(LONG, CLASS, 1.0), new_entry(SHORT, CLASS, 1000.0)]
+    core = make_core(profile, [new_worker("box", CLASS, [LONG, SHORT])])
+    [job] = core.handle(new_job("job", LONG, 10), 0.0)
+    assert isinstance(job, Dispatch)
+    core.handle(QueriesDone(job.assignment.id, 1, 1.0), 1.0)
+    core.handle(new_request("first", SHORT, 1.5), 1.5)
+    # The query that the first request waits for takes longer than expected.
+    further = core.handle(new_request("further", SHORT, 2.01), 2.01)
+    assert not any(isinstance(command, Stop) for command in further)
