@@ -399,7 +399,12 @@ class WorkerRecord:
         A request in the session of the last of the `leases` follows that one.
         """
         session, head = estimate.session, self.head
-        if head is None or not self.is_shared or session not in self.sessions:
+        if head is None:
+            return False
+        in_heads = session == head.session
+        if in_heads and next(reversed(self.leases.values())).session == session:
+            return False  # as of most requests
+        if not self.is_shared or session not in self.sessions:
             return False
         ours, theirs = session.configuration, head.session.configuration
         if ours.power_mode != theirs.power_mode:
@@ -410,9 +415,8 @@ class WorkerRecord:
             return False
         if ours.execution_provider and ours.execution_provider == theirs.execution_provider:
             return False
-        if session == head.session:
-            last = next(reversed(self.leases.values()))
-            return last.session != session and is_brief(estimate, head)
+        if in_heads:
+            return is_brief(estimate, head)
         return is_brief(estimate, head) or ours.threads + theirs.threads <= self.worker.cores
 
     def runs_concurrently(self, estimate: Estimate) -> bool:
