@@ -38,10 +38,11 @@ class JobHandler(Protocol):
     handler sends them itself. Nothing waits for the end of one that is answered.
     """
 
-    durable: bool
-    with_tensors: bool
-    inputs_follow: bool
-    answered: bool
+    __slots__ = ()
+    durable: bool = False
+    with_tensors: bool = True
+    inputs_follow: bool = False
+    answered: bool = False
 
     def requests(self, first: int, count: int, /) -> Sequence[bytes]:
         """Return the serialized requests of `count` queries; none if they draw on samples."""
@@ -49,11 +50,12 @@ class JobHandler(Protocol):
     def on_dispatched(self, worker: ConnectedWorker, assignment: Assignment, now: float, /) -> None:
         """Handle the dispatch of some of the job's queries."""
 
-    def retries_alone(self, query: int, /) -> bool:
+    def retries_alone(self, _query: int, /) -> bool:
         """Return whether the job runs a query alone next, at or after which an engine host died.
 
         The crash does not count against the job then.
         """
+        return False
 
     def on_progress(
         self,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
+from gateway.dispatch.job_handler import JobHandler
 from gateway.jobs.permissions import in_tenant
 from gateway.jobs.submitted_job import (
     execution_so_far,
@@ -63,17 +64,12 @@ class Result:
 Answer: TypeAlias = JobStatus | Result
 
 
-class StreamedJob:
+class StreamedJob(JobHandler):
     """A job whose client sends queries and reads results on one stream.
 
     A query is held until its result has been sent. The window bounds the held queries, so a client
     that reads no results is not read from either.
     """
-
-    durable = False
-    with_tensors = True
-    inputs_follow = False
-    answered = False
 
     def __init__(
         self,
@@ -150,10 +146,6 @@ class StreamedJob:
     def requests(self, first: int, count: int) -> Sequence[bytes]:
         """Return the requests as the client sent them."""
         return [self._held[index] for index in range(first, first + count)]
-
-    def retries_alone(self, _query: int) -> bool:
-        """Return False: a crash counts against the job."""
-        return False
 
     def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the dispatch."""

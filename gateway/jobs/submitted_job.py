@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from gateway.dispatch.job_handler import JobHandler
 from gateway.journal.errors import StoreFull
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import JobRecord
@@ -131,7 +132,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 """The phases that may follow each phase."""
 
 
-class SubmittedJob:
+class SubmittedJob(JobHandler):
     """An unfinished submitted job. Its status shows only what the journal has recorded.
 
     Attributes:
@@ -140,8 +141,6 @@ class SubmittedJob:
 
     durable = True
     with_tensors = False
-    inputs_follow = False
-    answered = False
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.access.roles import Role
-from gateway.dispatch.job_handler import job_error
+from gateway.dispatch.job_handler import JobHandler, job_error
 from gateway.monitoring.counts import request_outcome
 from gateway.requests.parameters import DEFAULT_OPTIONS, parse_options
 from gateway.requests.timings import serialised_timings
@@ -47,7 +47,7 @@ class PendingRequest(Protocol):
         """Cancel the request, because its client is gone or has cancelled it."""
 
 
-class Request:
+class Request(JobHandler):
     """A request in flight; the dispatcher's handler of its job.
 
     Attributes:
@@ -69,9 +69,6 @@ class Request:
         "result",
         "usage",
     )
-    durable = False
-    with_tensors = True
-    inputs_follow = False
 
     def __init__(
         self,
@@ -99,10 +96,6 @@ class Request:
     def requests(self, _first: int, _count: int) -> Sequence[bytes]:
         """Return the request as the job's only query."""
         return (self.data,)
-
-    def retries_alone(self, _query: int) -> bool:
-        """Return False: a crash counts against the job."""
-        return False
 
     def on_dispatched(self, _worker: ConnectedWorker, assignment: Assignment, now: float) -> None:
         """Record the dispatch and its estimate."""
