@@ -309,7 +309,7 @@ def test_choice_is_plotted(
         (("--planner", "best"), "--planner: 'best' is not in synergai.route_planners; available: "),
         (("--source", "egde"), "there is no worker 'egde'; did you mean edge"),
         (("--deadline", "soon"), "--deadline: "),
-        (("--deadline", "-3s"), "--deadline: it must be positive, not -3 s"),
+        (("--deadline", "-3"), "--deadline: it must be positive, not -3 s"),
         (("--plot", "plan.pdf"), "must end in .png"),
     ],
 )
