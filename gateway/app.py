@@ -62,10 +62,7 @@ _WINDOW_BYTES: Final = 16 * 1024 * 1024
 
 
 class App:
-    """The components of a gateway, without its servers; closing `stack` closes them.
-
-    Each part is built from the parts before it. `open` builds them all.
-    """
+    """The components of a gateway, without its servers; closing `stack` closes them."""
 
     def __init__(self, config: GatewaySettings, stack: AsyncExitStack) -> None:
         self._config = config

@@ -87,7 +87,6 @@ class Installation:
         return ""
 
     def _settings(self) -> list[str]:
-        """Return the lines of the environment file."""
         values = {
             "LISTEN": self.listen,
             "HUB": self.hub,
@@ -99,7 +98,6 @@ class Installation:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a file of settings; none if there is none."""
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -109,10 +107,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def removal_steps(*, purge: bool = False) -> Iterator[Step]:
-    """Yield the steps that remove the gateway.
-
-    With `purge`, they also remove its settings, jobs and dictionary.
-    """
+    """Yield the steps that remove the gateway; with `purge`, also its settings and data."""
     yield RunCommand(("systemctl", "disable", "--now", SERVICE), may_fail=True)
     yield RemovePath(f"{UNITS}/{SERVICE}")
     yield RunCommand(("systemctl", "daemon-reload"))

@@ -233,7 +233,6 @@ class Gateway:
         return port
 
     def _http_app(self) -> HttpApp:
-        """Return the application of the HTTP port."""
         app, config = self.app, self._config
         bodies = Bodies(config.max_client_bytes, config.max_request_bytes)
         routes = [
@@ -253,7 +252,6 @@ class Gateway:
         return HttpApp(routes)
 
     def _http_tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context of the HTTP port."""
         config = self._config
         if not config.http_tls:
             return None

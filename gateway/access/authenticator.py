@@ -86,7 +86,6 @@ class Authenticator:
 
 
 def _bearer_token(authorization: Sequence[str]) -> str:
-    """Return the token in the values of `AUTHORIZATION`."""
     scheme, _, token = authorization[0].partition(" ")
     token = token.strip()
     if len(authorization) > 1 or scheme.lower() != "bearer" or not 0 < len(token) <= _MAX_TOKEN:

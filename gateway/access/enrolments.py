@@ -156,7 +156,6 @@ def sha256(text: str) -> bytes:
 def _problem(
     token: _Token | None, worker_id: str, worker_class: str, now: float, *, known: bool
 ) -> str:
-    """Return why a token cannot be used; empty if it can."""
     if token is None:
         return "the enrolment token is unknown"
     if token.used_by:

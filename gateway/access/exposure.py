@@ -15,10 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_before_start(config: GatewaySettings) -> None:
-    """Check as `check_exposure` does, before anything is started that the gateway's start undoes.
-
-    Reads the access table only if other machines can reach a port.
-    """
+    """Check as `check_exposure` does, before anything is started."""
     if config.insecure or all(is_loopback(each.rpartition(":")[0]) for each in config.addresses):
         return
     listed = False

@@ -134,7 +134,6 @@ class JwtTokens:
 
 
 def _read_claims(claims: dict[str, Any], issuer: Jwt) -> _Claims:
-    """Return the claims that matter."""
     subject = claims["sub"]
     if not 0 < len(subject) <= _MAX_SUBJECT or not subject.isprintable():
         raise Unauthenticated(f"the token's subject is longer than {_MAX_SUBJECT} characters")

@@ -111,10 +111,7 @@ class Admission:
     def start_request(
         self, tenant: str, size_bytes: int, *, charged: bool = False
     ) -> TenantUsage | None:
-        """Count a request; return the usage on which to end it, or None if it has no limit.
-
-        One that was `charged` before does not count towards the rates again.
-        """
+        """Count a request; return the usage on which to end it, or None if it has no limit."""
         table = self._table
         if table is None:
             return None

@@ -56,7 +56,6 @@ class GrpcRecord:
 
 
 def _object_of(request: object) -> str:
-    """Return the object that a request names; empty if it names none."""
     message: Any = request.parsed.message if isinstance(request, RawRequest) else request
     if isinstance(message, Malformed):
         return ""

@@ -51,10 +51,7 @@ class JobHandler(Protocol):
         """Handle the dispatch of some of the job's queries."""
 
     def retries_alone(self, _query: int, /) -> bool:
-        """Return whether the job runs a query alone next, at or after which an engine host died.
-
-        The crash does not count against the job then.
-        """
+        """Return whether the job runs a query alone next, at or after which an engine host died."""
         return False
 
     def on_progress(

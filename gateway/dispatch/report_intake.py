@@ -235,7 +235,6 @@ def apply_progress(
 
 
 def _failures(report: hub_pb2.Progress, before: int, assignment_id: int) -> dict[int, str]:
-    """Return why inputs among the newly completed queries failed."""
     failed = {}
     for failure in report.failures:
         if not before <= failure.query < report.done:

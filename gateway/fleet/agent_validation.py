@@ -35,10 +35,7 @@ def printable_detail(detail: str) -> str:
 
 
 def engine_from_agent(message: common_pb2.Engine) -> Engine:
-    """Convert an engine of a worker; its texts are safe for terminals and logs.
-
-    What only gateways say of an engine is left out.
-    """
+    """Convert an engine of a worker; its texts are safe for terminals and logs."""
     engine = engine_from_proto(message)
     return replace(
         engine,

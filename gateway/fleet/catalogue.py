@@ -79,10 +79,7 @@ class Catalogue:
         self._inspected: dict[EngineName, asyncio.Future[None]] = {}
 
     def find(self, name: str) -> Engine:
-        """Return the engine of this name if it is in service.
-
-        This counts as a client asking for it, which establishes its description.
-        """
+        """Return the engine of this name if it is in service, and establish its description."""
         engine = self._in_service.get(EngineName(name))
         if engine is not None:
             self._on_asked(engine.name)
@@ -137,10 +134,7 @@ class Catalogue:
         return () if usable is None else usable.variants
 
     def find_usable(self, name: str) -> Engine:
-        """Return the engine of this name if a connected worker can run it, unloaded or not.
-
-        Like `find`, this establishes its description.
-        """
+        """Return the engine like `find` if a connected worker can run it, unloaded or not."""
         engine = self._usable.get(EngineName(name))
         if engine is not None:
             self._on_asked(engine.name)
@@ -285,10 +279,7 @@ class Catalogue:
         return [self._resolve(name) for name in names]
 
     def forget(self, name: str) -> dict[WorkerId, Engine]:
-        """Forget the established description of an engine; return the resolved engine per worker.
-
-        The caller removes the record of it.
-        """
+        """Forget the established description of an engine; return the engine per worker."""
         if name not in self._known:
             raise self.not_found(name)
         engine = EngineName(name)
@@ -339,7 +330,6 @@ class Catalogue:
                 self._on_established(name, record)
 
     def _offers_of(self, name: str) -> Mapping[WorkerId, Engine]:
-        """Return the offers of an engine by connected worker; empty if there are none."""
         offers = self._offers.get(EngineName(name))
         return {} if offers is None else offers.by_worker
 

@@ -116,10 +116,7 @@ def _shown(digest: str) -> str:
 
 
 class EngineConflict(NamedTuple):
-    """An engine of a worker, or one variant of it, that is not used because it differs.
-
-    The variant is empty for the whole engine; an unknown digest is empty, too.
-    """
+    """An engine of a worker, or one variant of it, that is not used because it differs."""
 
     worker_id: WorkerId
     engine: EngineName

@@ -67,10 +67,7 @@ class EngineOffers:
         self._holders = {}
 
     def resolve(self, stored: Collection[str]) -> dict[WorkerId, Engine]:
-        """Choose the description in service; return the engine as each worker may serve it.
-
-        The files that the store has take precedence.
-        """
+        """Choose the description in service; return the engine as each worker may serve it."""
         usable = {each: engine for each, engine in self.by_worker.items() if not engine.fault}
         candidates = usable
         if stored:

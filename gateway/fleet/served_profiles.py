@@ -27,10 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServedProfiles:
-    """Decides which entries of the dictionary the scheduling core uses.
-
-    Its events are for the core, in their order.
-    """
+    """Decides which entries of the dictionary the core uses, by events for it, in their order."""
 
     def __init__(
         self, profiles: ProfileService, workers: Callable[[], Iterable[ConnectedWorker]]
@@ -128,10 +125,7 @@ def _may_be_of(entry: ProfileEntry, engine: Engine) -> bool:
 
 
 def _digest(engine: Engine, variant: str) -> str | None:
-    """Return the SHA-256 of the file of an engine or of one of its variants.
-
-    Empty if it is not known, None if a worker with `engine` lacks the variant.
-    """
+    """Return the SHA-256 of a file; empty if unknown, None if the worker lacks the variant."""
     if engine.variants:
         return next((each.digest for each in engine.variants if each.name == variant), None)
     return None if variant else engine.digest

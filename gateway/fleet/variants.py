@@ -89,10 +89,7 @@ class FleetVariants:
         )
 
     def _still_reaches(self, engine: EngineName, floor: float, variant: str) -> bool:
-        """Return whether what reached the last floor is still there, and reaches this one.
-
-        Every request with a floor asks.
-        """
+        """Return whether what reached the last floor is still there, and reaches this one."""
         if (known := self._reaching.get((engine, variant))) is None:
             return False
         worker, configuration = known

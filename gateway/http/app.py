@@ -79,7 +79,6 @@ class HttpApp:
 
 
 def _failure(scope: Scope, error: Exception) -> Response:
-    """Return the response to a request whose handling raised `error`."""
     match error:
         case SynergaiError():
             return response_to(error)
@@ -147,6 +146,5 @@ def _current_task() -> asyncio.Task[object]:
 
 
 async def _disconnected(request: Request) -> None:
-    """Wait until the client of `request` is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

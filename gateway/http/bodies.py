@@ -144,7 +144,6 @@ def _wbits(encoding: str) -> int | None:
 
 
 def _decompress(body: bytes, wbits: int, max_bytes: int) -> bytes:
-    """Decompress at most `max_bytes`."""
     stream = zlib.decompressobj(wbits)
     try:
         content = stream.decompress(body, max_bytes)

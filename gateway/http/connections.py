@@ -202,10 +202,7 @@ class LimitedConnection(HttpToolsProtocol):
             self.transport.abort()
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
-        """Respond without the application, and close the connection.
-
-        Complete requests that were received before are responded to first.
-        """
+        """Respond without the application, and close the connection."""
         if self._refusal is None:
             self._refusal = status, text
             self._send_refusal()

@@ -191,7 +191,6 @@ def _name_and_version(request: Request) -> tuple[str, str]:
 
 
 def _timeout_s(request: Request) -> float | None:
-    """Return the seconds in the timeout header; None without one."""
     text = request.headers.get(TIMEOUT_HEADER)
     if text is None:
         return None

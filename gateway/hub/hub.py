@@ -413,7 +413,6 @@ class Hub:
     # --- heartbeats -------------------------------------------------------------------------
 
     async def _monitor_heartbeats(self) -> None:
-        """Close the connections of agents that time out."""
         monitor = HeartbeatMonitor(self._heartbeat_s, self._clock.now())
         while True:
             await asyncio.sleep(monitor.interval_s)
@@ -444,5 +443,4 @@ def _log_other_samples(worker: ConnectedWorker, engine: Engine) -> None:
 
 
 def _differ(one: str, other: str) -> bool:
-    """Whether two agents are different processes."""
     return bool(one and other) and one != other

@@ -97,10 +97,7 @@ class ModelControl:
             ) from None
 
     async def load_any(self, engines: Sequence[EngineName], budget_s: float | None = None) -> None:
-        """Load versions of an engine like `load`.
-
-        Those that cannot run now are put into service, too, and serve once they can.
-        """
+        """Load versions of an engine like `load`; those that cannot run now serve once they can."""
         usable = [each for each in engines if self._catalogue.is_usable(each)]
         loading = usable or engines[-1:]
         loads = (self.load(engine, budget_s) for engine in loading)

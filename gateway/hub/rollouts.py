@@ -160,7 +160,6 @@ class Rollouts:
         self._versions.set_policy(name, policy)
 
     def _fall_back(self, name: str, reason: str) -> None:
-        """Roll back a rollout whose version cannot be used."""
         policy = replace(self._versions.policy(name), target="", share=0.0, reason=reason)
         _log.error("engine %s: rolled back to version %s: %s", name, policy.base, reason)
         self._set_now(name, policy)
@@ -172,7 +171,6 @@ class Rollouts:
         self._set_now(name, policy)
 
     def _set_now(self, name: str, policy: VersionPolicy) -> None:
-        """Apply a policy at once, and record it."""
         self._versions.set_policy(name, policy)
         self._writing.start(self._write())
 

@@ -74,10 +74,7 @@ class WorkSocketServer:
             await self._server.wait_closed()
 
     def _accept(self) -> WorkSocket:
-        """Return the protocol of a new socket, which must present a connection id in time.
-
-        At most `MAX_UNAUTHENTICATED` sockets have not presented one.
-        """
+        """Return the protocol of a new socket, which must present a connection id in time."""
 
         def on_id(connection_id: Buffer) -> None:
             timer.cancel()

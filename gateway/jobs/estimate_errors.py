@@ -51,10 +51,7 @@ class EstimateErrors:
     def add(
         self, estimated_s: float | None, actual_s: float | None, queries_s: float | None = None
     ) -> None:
-        """Learn from an ended job, unless it had no estimate or was not completed.
-
-        `queries_s` is the estimate without `fixed_s`, if it is known.
-        """
+        """Learn from an ended job, unless it had no estimate or was not completed."""
         if not estimated_s or actual_s is None:
             return
         self._completed.append((estimated_s, actual_s))

@@ -183,7 +183,6 @@ class InputFeed:
         return True
 
     async def _send(self, inputs: _AssignedInputs) -> None:
-        """Send the inputs of an assignment while there is room for them."""
         assignment = inputs.assignment
         log = self.data.inputs.log
         try:
@@ -220,7 +219,6 @@ class InputFeed:
 
 
 def _read(log: RecordLog, first: int, count: int) -> list[bytes]:
-    """Return the next inputs, at least one."""
     inputs = log.read(first, count, PORTION_BYTES)
     if not inputs:
         raise DamagedLog(f"{log.directory} lacks input {first}")

@@ -34,11 +34,7 @@ class OwnInputs:
         self.failed = 0
 
     async def prepare(self, tenant: str, record: JobRecord) -> tuple[JobRecord, JobData]:
-        """Open the upload of a new job; return its record with the number of inputs, and its files.
-
-        Nothing can be added to it then. An upload of the caller's tenant becomes the job's
-        tenant's.
-        """
+        """Open the upload of a new job; return its record and its files."""
         try:
             return await self._prepare(tenant, record)
         except OSError as error:

@@ -228,7 +228,6 @@ class SubmittedJobs:
         await self._own_inputs.close(feed.data)
 
     async def _prepare(self, caller: Caller, record: JobRecord) -> tuple[JobRecord, JobData | None]:
-        """Open the upload of a new job, if it is over one."""
         if not record.spec.upload_id:
             return record, None
         return await self._own_inputs.prepare(caller.tenant, record)
@@ -285,7 +284,6 @@ class SubmittedJobs:
         return job
 
     def _start(self, job: SubmittedJob, data: JobData | None) -> None:
-        """Run a job, over the inputs in its files if it has any."""
         feed = None
         if data is not None:
             fail = partial(self._dispatcher.fail, job.tracker.id)

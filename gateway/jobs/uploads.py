@@ -123,10 +123,7 @@ class InputUploads:
     async def upload(
         self, tenant: str, messages: AsyncIterator[bytes], check_caller: Callable[[], None]
     ) -> AsyncGenerator[Receipt, None]:
-        """Store serialised ``UploadRequest``s; yield what is stored whenever it is durable.
-
-        `check_caller` raises if the caller may no longer upload.
-        """
+        """Store serialised ``UploadRequest``s; yield what is stored whenever it is durable."""
         opening = await self._first(messages)
         if opening is None:
             raise InvalidInput("the first message must name the upload")
@@ -156,11 +153,7 @@ class InputUploads:
             self._open -= Counter((tenant,))  # keeps no tenant without uploads
 
     async def take(self, tenants: Sequence[str], upload_id: str) -> OpenLog:
-        """Return the upload of the first tenant that has it, for a job to use until it is released.
-
-        It then belongs to the first of the tenants, and nothing can be added to it until
-        `give_back`.
-        """
+        """Return the upload of the first tenant that has it, for a job to use until `give_back`."""
         for tenant in dict.fromkeys(tenants):
             key = DataKey(tenant, "uploads", upload_id)
             try:
@@ -184,7 +177,6 @@ class InputUploads:
         await self._store.release(opened)
 
     async def _first(self, messages: AsyncIterator[bytes]) -> bytes | None:
-        """Return the first message; None if there is none."""
         try:
             async with asyncio.timeout(self._first_s):
                 return await anext(messages, None)
@@ -276,10 +268,7 @@ def _repeated(user: JobRecord, batch: Sequence[bytes]) -> Receipt:
 
 
 def _store(opened: OpenLog, batch: Sequence[bytes]) -> Receipt:
-    """Append the inputs of messages that are not stored yet, and sync.
-
-    What precedes a message that is refused is stored.
-    """
+    """Append the inputs of messages that are not stored yet, and sync."""
     log = opened.log
     with opened.lock:
         try:

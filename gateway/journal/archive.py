@@ -179,7 +179,6 @@ def _reader(path: Path) -> apsw.Connection:
 
 
 def _read_content(connection: apsw.Connection) -> Content:
-    """Return the figures of a report."""
     if not schema.read_version(connection):
         raise schema.WrongVersion("it has no tables")
     counters = schema.read_counters(connection)

@@ -90,7 +90,6 @@ def _encode(mark: Mark) -> bytes:
 
 
 def _decode(sector: bytes) -> Mark | None:
-    """Return the mark in a sector; None if it is damaged."""
     text = sector.decode("ascii", "replace").rstrip()
     fields, _, checksum = text.rpartition(" ")
     if checksum != f"{zlib.crc32(fields.encode()):08x}" or not fields.startswith(_NAME):

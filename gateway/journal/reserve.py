@@ -36,10 +36,7 @@ class Reserve:
         self._size_bytes = size_bytes
 
     def take(self) -> bool:
-        """Take the space; return whether it is held.
-
-        Leaves as much free again, so that the disk is not full at once.
-        """
+        """Take the space, with as much free again; return whether it is held."""
         try:
             if self._path.exists() and self._path.stat().st_size == self._size_bytes:
                 return True

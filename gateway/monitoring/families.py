@@ -29,11 +29,7 @@ PREFIX: Final = "synergai_"
 
 
 class Family(NamedTuple):
-    """A metric family.
-
-    `new` returns the library's family of this kind, `read` the label values and value of each
-    series.
-    """
+    """A metric family."""
 
     new: Callable[..., Any]
     name: str

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 
 class Passage:
-    """The way of each call to its handler: `audit`, `admit`, `count`, in this order.
-
-    Without an authenticator, everyone may do everything.
-    """
+    """The way of each call to its handler: `audit`, `admit`, `count`, in this order."""
 
     def __init__(
         self, authenticator: Authenticator | None, admission: Admission, log: AuditLog | None

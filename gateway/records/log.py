@@ -186,10 +186,7 @@ class RecordLog:
     # --- reading --------------------------------------------------------------------------
 
     def read(self, first: int, count: int, limit_bytes: int) -> list[bytes]:
-        """Return the payloads of durable records of one segment, from number `first` on.
-
-        `limit_bytes` limits their size together; a single larger record is read alone.
-        """
+        """Return the payloads of durable records of one segment, from number `first` on."""
         stop = min(first + count, self._durable)
         if first >= stop:
             return []
@@ -339,7 +336,6 @@ def _entry_check(number: int, position: int, tag: int, length: int) -> int:
 
 
 def _write(descriptor: int, buffers: Sequence[Buffer]) -> None:
-    """Write all buffers at the current offset."""
     left: Iterator[Buffer] = iter(buffers)
     while chunk := list(islice(left, _MAX_PARTS)):
         size = sum(map(len, chunk))

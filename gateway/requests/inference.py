@@ -198,10 +198,7 @@ class Inference:
         *,
         charged: bool = False,
     ) -> Request:
-        """Accept and enqueue a request, of `tenant` if its parameters name none.
-
-        One that was `charged` has been counted towards its tenant's rates before.
-        """
+        """Accept and enqueue a request, of `tenant` if its parameters name none."""
         self._dispatcher.flush()  # requests that were answered count no longer
         header, data = raw.parsed, raw.data
         message = header.message

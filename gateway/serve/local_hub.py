@@ -54,10 +54,7 @@ class LocalHub:
 
 
 class LocalConnection:
-    """A connection to a hub in this process; implements the agent's `HubConnection`.
-
-    Its owner closes `responses`, the control messages of the gateway.
-    """
+    """A connection to a hub in this process; implements the agent's `HubConnection`."""
 
     def __init__(
         self, hub: Hub, work_streams: WorkStreams, *, on_joined: Callable[[], None]

@@ -77,10 +77,7 @@ class FleetServicer:
     async def list_workers(
         self, _request: fleet_pb2.ListWorkersRequest, _context: Context
     ) -> fleet_pb2.ListWorkersResponse:
-        """Return the connected workers, with the engines that the caller may observe.
-
-        Workers without an engine that it may observe are left out.
-        """
+        """Return the connected workers that have engines which the caller may observe."""
         caller = current_caller()
         return fleet_pb2.ListWorkersResponse(
             workers=[

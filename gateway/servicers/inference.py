@@ -83,10 +83,7 @@ class InferenceServicer:
     async def model_ready(
         self, request: oip.ModelReadyRequest, _context: Context
     ) -> oip.ModelReadyResponse:
-        """Report whether the version of the engine is in service; an unknown one is not.
-
-        A malformed version is an error, as for every other call.
-        """
+        """Report whether the version of the engine is in service; an unknown one is not."""
         try:
             self._calls.find_engine(request.name, request.version)
         except (InvalidInput, Unauthenticated, PermissionDenied):

@@ -127,10 +127,7 @@ class InferenceCalls:
         tenant: str,
         peer: Callable[[], Peer],
     ) -> PendingRequest:
-        """Accept a request, and start it or hold it while its engine is being inspected.
-
-        For arguments and errors, see `infer`.
-        """
+        """Accept a request, and start it or hold it while its engine is being inspected."""
         caller, tensors = current_caller(), None
         request: PendingRequest
         try:

@@ -137,7 +137,6 @@ class InferenceStream:
         return None
 
     def _cancel(self, request_id: str) -> None:
-        """Cancel the request, if it is in flight."""
         request = self._by_id.get(request_id)
         if request is not None:
             request.abandon()

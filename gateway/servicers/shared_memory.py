@@ -69,5 +69,4 @@ async def _unregister_none(
 
 
 def _owner(context: Context) -> Owner:
-    """Return a caller on this machine."""
     return Owner(current_caller().tenant, peer_of(context).user)

@@ -26,10 +26,7 @@ _STAYS_BUSY_S: Final = 1.0
 
 
 class Pacer:
-    """Delays transfers to a common rate, in turns; to a lower one while the fleet is busy.
-
-    A rate of 0 is no limit.
-    """
+    """Delays transfers to a common rate, in turns; a rate of 0 is no limit."""
 
     def __init__(
         self,

@@ -134,10 +134,7 @@ class Pushes:
         return missing
 
     async def append(self, key: PushKey, sha256: str, offset: int, data: bytes) -> int:
-        """Append to content of a push; return the bytes received so far.
-
-        The digest is verified with the last byte.
-        """
+        """Append to content of a push; return the bytes received so far."""
         push = self._pushes.get(key)
         if push is None or sha256 not in push.contents:
             raise NotFound(f"content {sha256[:12]}… is not being uploaded: open its version first")
@@ -211,7 +208,6 @@ class Pushes:
 
 
 def _missing(received: Contents, lacking: Mapping[str, int]) -> list[Missing]:
-    """Return the part of the content that was not received."""
     return [
         Missing(sha256, size, received.received(sha256))
         for sha256, size in lacking.items()

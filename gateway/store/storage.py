@@ -192,7 +192,6 @@ class Storage:
             )
 
     def _read_id(self) -> str:
-        """Return the id of the storage; empty for a new one."""
         try:
             return self._files.read(_ID).decode()
         except FileNotFoundError:

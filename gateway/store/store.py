@@ -192,10 +192,7 @@ class EngineStore:
     async def publish(
         self, caller: Caller, engine: str, version: int, digest: str, placement: Sequence[str]
     ) -> StoredVersion:
-        """Make an uploaded version visible.
-
-        No selectors stand for all workers, or for those of a version that is stored already.
-        """
+        """Make an uploaded version visible; without selectors, to all workers or as before."""
         selectors = parse_placement(placement)
         return await self._running.complete(
             self._publish(caller, engine, version, digest, selectors)

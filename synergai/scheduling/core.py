@@ -218,21 +218,18 @@ class SchedulerCore:
     # Reports on an assignment that is not in flight change nothing.
 
     def _started(self, event: AssignmentStarted) -> None:
-        """Record that the first query of an assignment runs."""
         if lease := self._leases.get(event.assignment_id):
             worker = self._hear(lease)
             self._workers.add_session(worker, lease.session)
             self._leases.record_start(lease, event.setup_s)
 
     def _progressed(self, event: QueriesDone) -> None:
-        """Record the queries that are done so far."""
         if lease := self._leases.get(event.assignment_id):
             self._hear(lease, completed=event.done > lease.done)
             if new := self._leases.record_progress(lease, event.done, event.compute_s):
                 self._interleaver.progressed(lease, new)
 
     def _ended(self, event: AssignmentEnded) -> None:
-        """Record the outcome of an assignment, and what follows from it."""
         lease = self._leases.get(event.assignment_id)
         if lease is None:
             return

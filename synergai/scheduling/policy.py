@@ -114,10 +114,7 @@ class View:
     def estimate(
         self, engine: EngineName, worker: WorkerRecord, configuration: Configuration
     ) -> Estimate | None:
-        """Return the cost of `engine` on `worker` in the configuration.
-
-        Falls back to the fastest configuration; None if the engine is not profiled there at all.
-        """
+        """Return the cost of `engine` in the configuration, or else the fastest, if profiled."""
         estimates = self.estimator.estimates(engine, worker)
         for estimate in estimates:
             if estimate.configuration == configuration:
@@ -190,10 +187,7 @@ class View:
         return gain * estimate.per_query_s + (estimate.transfer_s if job.job.with_tensors else 0.0)
 
     def lease_query_s(self, lease: Lease, worker: WorkerRecord, estimate: Estimate) -> float:
-        """Return seconds per query of a lease in flight; `estimate` is the one it started with.
-
-        Uses the current profile if the one of the estimate was replaced.
-        """
+        """Return seconds per query of a lease in flight, by the current profile."""
         if not self.estimator.is_current(estimate.entry):
             current = self.estimate(lease.assignment.engine, worker, estimate.configuration)
             estimate = current or estimate

@@ -102,10 +102,7 @@ class JobQueue:
     # --- changes ------------------------------------------------------------------------
 
     def add(self, record: JobRecord, *, over_share: bool = False) -> None:
-        """Insert a job by its priority, share and rank.
-
-        A tenant that is over its share yields to others of the same priority; see `set_over_share`.
-        """
+        """Insert a job by its priority, share and rank."""
         self.size += 1
         self.requests += record.is_request
         self.newest = max(self.newest, record.sequence)
@@ -263,10 +260,7 @@ class JobQueue:
                 yield lane.engine, lane.in_time.before(rank) + by_arrival * len(lane.overdue)
 
     def latest_starts(self, engines: Collection[EngineName], count: int, now: float) -> list[float]:
-        """Return when about the `count` most urgent jobs must start, ascending.
-
-        Those that are overdue are left out.
-        """
+        """Return when about the `count` most urgent jobs must start that are not overdue."""
         if (only := self._aside.record) is not None:
             return [only.latest_start] if only.job.engine in engines else []
         found = [
@@ -308,7 +302,6 @@ class JobQueue:
         return record.job.engine == engine and math.isfinite(record.job.deadline)
 
     def _file(self, record: JobRecord, *, over_share: bool) -> None:
-        """Insert a job into the lane where it belongs."""
         job = record.job
         key = _lane_key(record)
         lane = self._lanes.get(key) or self._add_lane(key, over_share=over_share)
@@ -456,7 +449,6 @@ def _merge(heads: Iterable[Head], entries_of: Opener) -> Iterator[JobRecord]:
 
 
 def _advance(opened: list[tuple[float, int, JobRecord, Iterator[Entry]]]) -> None:
-    """Go on to the next entry of the part that was read from last."""
     entries = opened[0][3]
     entry = next(entries, None)
     if entry is None:

@@ -164,7 +164,6 @@ class Entries:
         self._lasts[at : at + 1] = [half.entries[-1] for half in halves]
 
     def _merge(self, at: int) -> None:
-        """Merge a block with the next one."""
         merged = self._blocks[at].entries + self._blocks[at + 1].entries
         self._blocks[at : at + 2] = [_Block(merged)]
         self._lasts[at : at + 2] = [merged[-1]]
@@ -173,10 +172,7 @@ class Entries:
 
 
 class Lane:
-    """Waiting jobs, or requests, of one engine, tenant and priority.
-
-    Those whose rank has passed are overdue.
-    """
+    """Waiting jobs, or requests, of one engine, tenant and priority."""
 
     __slots__ = ("engine", "for_requests", "in_time", "level", "overdue")
 

@@ -96,7 +96,6 @@ class ActiveJobs:
         self._state.commands.append(Finish(job.job.id))
 
     def _expire(self, job: JobRecord) -> None:
-        """Remove a perishable job whose deadline has passed."""
         self.abort(job)
         self._state.commands.append(Expire(job.job.id))
 

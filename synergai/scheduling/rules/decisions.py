@@ -92,7 +92,6 @@ class Decisions:
             self._leases.stop(lease)
 
     def _interrupt(self, interruptions: Iterable[Interruption]) -> None:
-        """Run requests between two queries of running jobs."""
         for interruption in interruptions:
             request, worker, estimate, yielding, aborted = interruption
             self._interleaver.interrupted(interruption)
@@ -136,7 +135,6 @@ class Decisions:
             )
 
     def _assign_probes(self, probes: Iterable[tuple[JobRecord, WorkerRecord]]) -> None:
-        """Measure unprofiled engines with a few real queries."""
         for job, worker in probes:
             self._forget_job(job)
             lease = self._leases.probe(job, worker)

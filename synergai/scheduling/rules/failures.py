@@ -161,7 +161,6 @@ class Failures:
             self._hold(job)
 
     def _hold(self, job: JobRecord) -> None:
-        """Let a job pause after its last fault."""
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(job.faults - 2, 60), LONGEST_PAUSE_S)
         job.held_until = self._state.now + pause_s
         self._state.call_at(job.held_until, partial(self._resume, job, job.held_until), job)

@@ -142,10 +142,7 @@ class Interleaver:
             yield found
 
     def after_policy(self) -> Iterator[Interruption]:
-        """Yield interruptions for the requests that the policy left waiting.
-
-        It may have given the available workers to jobs, or hold a request for another worker.
-        """
+        """Yield interruptions for the requests that the policy left waiting."""
         while self._state.queue.requests:
             available = {worker.index for worker in self._state.available()}
             found = self._first(self._state.queue.first_requests(self._state.now), available)

@@ -27,10 +27,7 @@ _EPOCH_SHIFT: Final = 40
 
 
 class _Cost(NamedTuple):
-    """Expected cost of one assignment: estimate None for a probe, `total_s` infinite if unknown.
-
-    `compute_by` is the latest completion of a batch that includes it.
-    """
+    """Expected cost of one assignment; the estimate is None for a probe."""
 
     estimate: Estimate | None
     setup_s: float
@@ -342,7 +339,6 @@ def _observe(lease: Lease, new: int, compute_s: float, now: float) -> Observatio
 
 
 def _began_at(lease: Lease) -> float | None:
-    """Return when the first query began; None if unknown."""
     if lease.first_query_at is None and lease.assignment.setup_s == 0.0:
         return lease.head_at
     return lease.first_query_at

@@ -198,10 +198,7 @@ class Probes:
                     break
 
     def _is_worth_splitting(self, job: JobRecord, queries: int) -> bool:
-        """Return whether the profiled workers take long for so many of the job's queries.
-
-        A probe on a much slower worker must not delay the job.
-        """
+        """Return whether the profiled workers take long for so many of the job's queries."""
         estimates = [
             (self._state.per_query_s(job, worker, estimate), estimate)
             for worker in self._state.serving(job.job.engine)

@@ -70,10 +70,7 @@ class ProfileChanges:
         self._refresh(engines)
 
     def keep(self, worker: WorkerRecord) -> None:
-        """Let profiles of a file count for the variant that it has become on a worker.
-
-        They were measured when the engine had this file only.
-        """
+        """Let profiles of a file count for the variant that it has become on a worker."""
         kept = [engine for engine in sorted(worker.variants) if self._keep(engine, worker)]
         if kept:
             self._refresh(kept)
@@ -138,5 +135,4 @@ class ProfileChanges:
 
 
 def _as_variant(entry: ProfileEntry, variant: str) -> ProfileEntry:
-    """Return the profile of a file as that of a variant."""
     return replace(entry, configuration=replace(entry.configuration, variant=variant))

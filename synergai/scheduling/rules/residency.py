@@ -260,7 +260,6 @@ class Residency:
     # --- memory -------------------------------------------------------------------------
 
     def _free_bytes(self, worker: WorkerRecord, now: float) -> float:
-        """Return the memory that a worker has for another session."""
         memory = self._memories[worker.index]
         if len(worker.sessions) >= memory.most_sessions or now < memory.full_until:
             return 0.0
@@ -296,5 +295,4 @@ class Residency:
 
 
 def _is_loading(worker: WorkerRecord) -> bool:
-    """Return whether the worker loads what its first assignment needs."""
     return worker.head is not None and worker.head.assignment.setup_s > 0.0

@@ -166,7 +166,6 @@ class WaitQueue:
     # --- feasibility --------------------------------------------------------------------
 
     def _track_feasibility(self, job: JobRecord) -> None:
-        """Record until when the job can start in time."""
         if math.isfinite(job.latest_start):
             heapq.heappush(self._feasible_until, (job.latest_start, job.sequence, job))
             if len(self._feasible_until) > 4 * len(self._view.queue) + 16:

@@ -397,7 +397,6 @@ def _is_near(estimate: Estimate, pace: float, transfer_s: float) -> bool:
 
 
 def _pareto_front(found: list[Estimate]) -> list[Estimate]:
-    """Return the estimates that no other estimate dominates."""
     if len(found) == 1:
         return found
     found.sort(key=lambda e: (e.setup_s, e.per_query_s))
@@ -438,7 +437,6 @@ def _load_s(entry: ProfileEntry, *, started: bool) -> float:
 
 
 def _shares_host(session: Session, worker: WorkerRecord) -> bool:
-    """Return whether another variant is loaded that runs in the same host."""
     if not session.configuration.variant:
         return False
     host = session.configuration.base
@@ -449,5 +447,4 @@ def _shares_host(session: Session, worker: WorkerRecord) -> bool:
 
 
 def _blend(believed: float, seen: float, weight: float) -> float:
-    """Return the exponential average after one more observation."""
     return believed + weight * (seen - believed)

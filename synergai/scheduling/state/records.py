@@ -544,7 +544,6 @@ class WorkerRecord:
         self.leases[lease.assignment.id] = lease
 
     def _group(self, lease: Lease) -> None:
-        """Add `lease` to the last group, or begin another one."""
         # The batches of a job are its own.
         times = lease.assignment.batch_times if lease.job.job.queries == 1 else None
         last = self.groups[-1] if self.groups else None

@@ -56,10 +56,7 @@ class SessionSizes:
         return worker.worker.memory_bytes - sum(self.of(worker, each) for each in worker.sessions)
 
     def of(self, worker: WorkerRecord, session: Session) -> int:
-        """Return the size of a session on a worker, in bytes.
-
-        Where the worker has not reported it, that of others of its class counts, or an assumption.
-        """
+        """Return the size of a session: as reported, of its class, or as assumed."""
         known = self._by_worker.get(worker.id, {}).get(session)
         if known is None:
             known = self._by_class.get(worker.worker.worker_class, {}).get(session)

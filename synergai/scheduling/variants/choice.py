@@ -110,10 +110,7 @@ class Variants:
         return None if front is None else front.estimates[front.places[0]]
 
     def wanted(self, engine: EngineName, worker: WorkerRecord, now: float) -> list[Estimate]:
-        """Return the variants that are to be loaded on a worker, the most important first.
-
-        These are the fastest, the one that the load allows, and its neighbours.
-        """
+        """Return the variants that are to be loaded on a worker, the most important first."""
         front = self._fronts.of(engine, worker, None, now, with_tensors=True)
         estimates = self._estimator.estimates(engine, worker)
         if front is None or not estimates[0].configuration.variant:

@@ -20,10 +20,7 @@ _MAX_FRONTS: Final = 64
 
 
 class Fronts:
-    """The fronts of the workers' engines.
-
-    They are kept with the estimates of their worker, and dropped with them.
-    """
+    """The fronts of the workers' engines, kept and dropped with their estimates."""
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator

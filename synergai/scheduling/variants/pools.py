@@ -183,7 +183,6 @@ class Pools:
         return pool
 
     def _allow(self, pool: _Pool, now: float) -> None:
-        """Divide the pool's worker time among its engines."""
         horizon_s = _horizon_s(pool.members)
         pool.fresh_until = now + min(_STALE * horizon_s, _STALE_S)
         pool.most_queued = 2 * self._queue.size + _QUEUED
@@ -225,7 +224,6 @@ class Pools:
         return self._queue.with_deadlines(member.engine) + rate * horizon_s
 
     def _taken_s(self, worker: WorkerRecord, horizon_s: float, now: float) -> float:
-        """Return the part of the horizon that the worker's other work takes."""
         taken_s = 0.0
         if (charged := self._charged.get(worker.id)) is not None:
             seconds, at = charged
@@ -306,7 +304,6 @@ def _spread(pool: _Pool) -> float:
 
 
 def _horizon_s(members: Sequence[_Member]) -> float:
-    """Return the time that is planned ahead."""
     total_s, finite = 0.0, 0
     for member in members:
         if (deadline_s := member.family.deadline_s) < math.inf:

@@ -124,10 +124,7 @@ class Allocation(NamedTuple):
 
 
 class Planner:
-    """Local search for a plan, evaluating many plans at a time.
-
-    `effort` is about the number of sequential water-filling steps; it bounds the run time.
-    """
+    """Local search for a plan; `effort` is about the number of water-filling steps."""
 
     def __init__(self, problem: Problem, weights: Weights, effort: int) -> None:
         self._problem = problem

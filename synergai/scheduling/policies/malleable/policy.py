@@ -278,7 +278,6 @@ def _runs_last_query(worker: WorkerRecord, now: float) -> bool:
 
 
 def _slack(worker: WorkerRecord) -> float:
-    """Return the slack of the worker's head job."""
     if worker.head is None:
         return math.inf
     return worker.head.job.job.deadline - worker.head_ends_at

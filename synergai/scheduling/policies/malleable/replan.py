@@ -96,7 +96,6 @@ class Replanner:
         return self._busy_s(worker)
 
     def _fixed_cost(self, fixed: Sequence[tuple[int, float]], weights: Weights) -> float:
-        """Return the cost of jobs that just run to their end."""
         if not fixed:
             return 0.0
         rows = np.array([row for row, _ in fixed])
@@ -136,7 +135,6 @@ class Replanner:
     # --- decisions ----------------------------------------------------------------------
 
     def _first_allocations(self) -> dict[int, Allocation]:
-        """Return the first allocation on each worker, by worker number."""
         first_allocations: dict[int, Allocation] = {}
         for allocation in self._shares:
             first_allocations.setdefault(allocation.worker, allocation)
