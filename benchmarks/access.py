@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from benchmarks.workloads import identity
 from gateway.access.authenticator import Authenticator
-from gateway.access.live_table import LiveTable
 from gateway.access.methods import METHODS
 from gateway.access.peer_certificate import PeerCertificate
+from gateway.access.table import LiveTable
 from gateway.admission.admission import Admission
 from gateway.passage.passage import Passage
 from synergai.protocol.rpc import channel_options

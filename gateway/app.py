@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.access.authenticator import Authenticator
 from gateway.access.caller import current_caller
 from gateway.access.engines import is_visible
-from gateway.access.live_table import LiveTable
+from gateway.access.table import LiveTable
 from gateway.access.worker_rules import WorkerRules
 from gateway.admission.admission import Admission
 from gateway.audit.file import AuditFile

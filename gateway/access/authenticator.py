@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from gateway.access.caller import Caller
-    from gateway.access.live_table import LiveTable
     from gateway.access.peer_certificate import PeerCertificate
-    from gateway.access.table import AccessTable
+    from gateway.access.table import AccessTable, LiveTable
 
 AUTHORIZATION: Final = "authorization"
 """Metadata and header with the bearer token."""

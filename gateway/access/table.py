@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gateway.access.roles import ANONYMOUS, ANY, Grant, matches
+from gateway.access.watched_files import WatchedFiles
 from synergai.domain import MAX_PRIORITY
 from synergai.errors import InvalidInput
 from synergai.names import validate_name
@@ -131,6 +132,9 @@ class Worker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return template.replace("{class}", worker_class).replace("{id}", worker_id)
 
 
+_NO_QUOTA: Final = Quota()
+
+
 class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Content of the file. Without a grant, a client may do nothing.
 
@@ -158,9 +162,6 @@ class AccessTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.tenants.get(tenant) or self.tenants.get("default") or _NO_QUOTA
 
 
-_NO_QUOTA: Final = Quota()
-
-
 def read_access_table(path: Path) -> AccessTable:
     """Read an access table."""
     try:
@@ -177,3 +178,10 @@ def _check_unique(fault: str, values: list[str] | list[str | None]) -> None:
     for value, count in Counter(values).items():
         if value is not None and count > 1:
             raise ValueError(f"{fault} {value!r}")
+
+
+class LiveTable(WatchedFiles[AccessTable]):
+    """The access table in force."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("access table", [path], lambda: read_access_table(path))

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 from gateway.access.caller import current_caller
-from gateway.audit.entry import Entry
+from gateway.audit.log import Entry
 from synergai.errors import PermissionDenied, QuotaExceeded, Unauthenticated
 from synergai.protocol.status import status_code
 

@@ -22,10 +22,10 @@ from gateway.fleet.agent_validation import (
     printable_detail,
 )
 from gateway.hub.heartbeats import HeartbeatMonitor
-from gateway.hub.peers import joining_worker
 from gateway.hub.registration import (
     MAX_ENGINES,
     MAX_UNUSABLE,
+    joining_worker,
     lacking_text,
     lacks_variant,
     unusable_sessions,

@@ -1,21 +1,25 @@
-"""Validation of agent registrations."""
+"""Who registers as an agent, and validation of what it registers."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final
 
+from gateway.access.enrolments import sha256
+from gateway.access.peer_certificate import peer_certificate
+from gateway.access.worker_rules import JoiningWorker
 from gateway.fleet.agent_validation import engine_from_agent, printable_detail
 from gateway.fleet.power import WorkerPower
 from gateway.fleet.worker import ConnectedWorker
 from synergai.domain import Configuration, WorkerClass, WorkerId
-from synergai.errors import InvalidInput, NotSupported
+from synergai.errors import InvalidInput, NotSupported, Unauthenticated
 from synergai.names import validate_name
 from synergai.protocol.converters import (
     configuration_from_proto,
     session_from_proto,
     unusable_session_from_proto,
 )
+from synergai.protocol.grpcio.front import peer_of
 from synergai.protocol.hub import HUB_VERSION
 from synergai.runtime.send_queue import SendQueue
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.fleet.worker import Order
     from synergai.domain import Engine, Session
+    from synergai.protocol.rpc import Context
     from synergai.v1 import common_pb2, hub_pb2
 
 MAX_ENGINES: Final = 10_000
@@ -37,6 +42,8 @@ _MAX_VERSION_TEXT: Final = 128
 _MAX_INSTANCE_TEXT: Final = 64
 _MAX_METER_TEXT: Final = 256
 _MAX_ENFORCEMENT_TEXT: Final = 128
+_MIN_SECRET: Final = 32
+_MAX_SECRET: Final = 256
 
 _log = logging.getLogger(__name__)
 
@@ -142,3 +149,26 @@ def unusable_sessions(messages: Iterable[common_pb2.UnusableSession]) -> dict[Se
     """Return the sessions that a worker cannot run, and why."""
     found = map(unusable_session_from_proto, messages)
     return {each.session: printable_detail(each.reason) for each in found}
+
+
+def joining_worker(message: hub_pb2.Register, context: Context) -> JoiningWorker:
+    """Return who registers on a connection."""
+    peer = peer_of(context)
+    if message.secret or message.enrolment_token:
+        if not (peer.tls or peer.is_local):
+            raise Unauthenticated(
+                "a worker's secret is only accepted over TLS or loopback: give the agent --tls-ca"
+            )
+        for text in filter(None, (message.secret, message.enrolment_token)):
+            if not _MIN_SECRET <= len(text) <= _MAX_SECRET:
+                raise InvalidInput(
+                    f"a worker's secret and token must have {_MIN_SECRET} to {_MAX_SECRET} "
+                    "characters"
+                )
+    certificate = peer_certificate(peer.tls)
+    return JoiningWorker(
+        id=message.worker_id,
+        worker_class=message.worker_class,
+        certificate_names=certificate.alternative_names if certificate else frozenset(),
+        secret_sha256=sha256(message.secret) if message.secret else b"",
+    )

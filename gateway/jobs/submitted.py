@@ -14,10 +14,9 @@ from gateway.jobs.estimate_errors import WINDOW, EstimateErrors
 from gateway.jobs.input_feed import InputFeed
 from gateway.jobs.pausing import Pauses
 from gateway.jobs.permissions import check_cancel, check_visible, in_tenant, may_see
-from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.reopening import DAMAGE, DAMAGED, UNREADABLE, Reopening
 from gateway.jobs.submitted_job import Phase, SubmittedJob, new_job_record, record_job_end
-from gateway.jobs.tracker import JobTracker
+from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import NO_TERMS
 from synergai.domain import JobId, JobState

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from gateway.journal import schema
-from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull
+from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
 from gateway.journal.files import (
     DATABASE,
     INDEX,
@@ -29,7 +29,6 @@ from gateway.journal.files import (
 )
 from gateway.journal.marker import InvalidMarker, Mark, read_marker, write_marker
 from gateway.journal.opening import check_content, check_files
-from gateway.journal.space import is_disk_full
 from synergai.errors import InvalidInput, NotFound, Unavailable
 from synergai.runtime.database import connect, describe, find_faults
 from synergai.runtime.ownership import own_like

@@ -25,12 +25,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 import apsw
 
 from gateway.journal import operations, schema
-from gateway.journal.errors import JournalBroken, StoreFull
+from gateway.journal.errors import JournalBroken, StoreFull, is_disk_full
 from gateway.journal.files import RESERVE, lock
 from gateway.journal.job_record import NO_TERMS
 from gateway.journal.opening import open_journal
 from gateway.journal.reserve import Reserve, Space
-from gateway.journal.space import is_disk_full
 from synergai.errors import SynergaiError
 from synergai.runtime.clock import Clock
 from synergai.runtime.database import describe

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import apsw
 
 from gateway.journal import schema
-from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull
+from gateway.journal.errors import JournalBroken, JournalDamaged, StoreFull, is_disk_full
 from gateway.journal.files import DATABASE, LOG, MARKER, is_empty
 from gateway.journal.marker import InvalidMarker, Mark, Marker, read_marker, write_marker
-from gateway.journal.space import is_disk_full
 from synergai.errors import Unavailable
 from synergai.runtime.database import (
     connect,

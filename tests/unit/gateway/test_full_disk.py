@@ -17,10 +17,9 @@ from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.versions import Versions
 from gateway.fleet.worker import ConnectedWorker, StopAssignment
 from gateway.journal.archive import check
-from gateway.journal.errors import JournalBroken, StoreFull
+from gateway.journal.errors import JournalBroken, StoreFull, is_disk_full
 from gateway.journal.journal import Journal
 from gateway.journal.reserve import Reserve, Space
-from gateway.journal.space import is_disk_full
 from gateway.servicers.health import HealthServicer
 from synergai.domain import EngineName, JobId, JobSpec, JobState
 from synergai.errors import Overloaded, Unavailable

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.jobs.estimate_errors import PRIOR, PRIOR_FIXED_S, EstimateErrors
-from gateway.jobs.progress_rate import ProgressRate
-from gateway.jobs.tracker import JobTracker
+from gateway.jobs.tracker import JobTracker, ProgressRate
 from gateway.journal.executions import RecordedExecution
 from gateway.journal.job_record import JobRecord
 from synergai.domain import Configuration, EngineName, JobId, JobSpec, JobState, WorkerId

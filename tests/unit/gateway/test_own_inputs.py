@@ -18,10 +18,10 @@ from gateway.fleet.worker import ConnectedWorker, RunAssignment, SendInputs
 from gateway.jobs import input_feed, own_inputs, reopening, uploads
 from gateway.jobs.input_feed import JobData
 from gateway.jobs.own_inputs import OwnInputs
-from gateway.jobs.progress_rate import ProgressRate
 from gateway.jobs.read_ahead import AHEAD_BYTES
 from gateway.jobs.results import JobResults
 from gateway.jobs.retention import Retention
+from gateway.jobs.tracker import ProgressRate
 from gateway.jobs.uploads import InputUploads, Receipt
 from gateway.journal.errors import StoreFull
 from gateway.journal.job_record import JobRecord

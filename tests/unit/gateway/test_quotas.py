@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from gateway.access.table import AccessTable, Quota
 from gateway.admission.admission import Admission
 from gateway.admission.quota_metrics import quota_families
-from gateway.admission.tenant_usage import TenantUsage
-from gateway.admission.token_bucket import TokenBucket
+from gateway.admission.tenant_usage import TenantUsage, TokenBucket
 from gateway.monitoring.families import FamilyCollector
 from synergai.errors import Overloaded, QuotaExceeded
 from synergai.runtime.clock import Clock

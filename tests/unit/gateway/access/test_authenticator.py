@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.access.authenticator import Authenticator
-from gateway.access.live_table import LiveTable
 from gateway.access.peer_certificate import PeerCertificate
 from gateway.access.roles import Role
+from gateway.access.table import LiveTable
 from synergai.errors import Unauthenticated
 
 TABLE = f"""

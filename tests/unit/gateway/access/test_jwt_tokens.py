@@ -16,8 +16,8 @@ import pytest
 from gateway.access.authenticator import Authenticator
 from gateway.access.caller import Caller
 from gateway.access.key_set import KeySet
-from gateway.access.live_table import LiveTable
 from gateway.access.roles import Role
+from gateway.access.table import LiveTable
 from synergai.errors import Unauthenticated, Unavailable
 from tests.authorities import Issuer
 

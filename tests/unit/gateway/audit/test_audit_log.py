@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.audit.entry import MAX_TEXT, Entry, to_line
-from gateway.audit.log import MAX_KINDS, AuditLog
+from gateway.audit.log import MAX_KINDS, MAX_TEXT, AuditLog, Entry, to_line
 
 CHANGE = Entry(
     caller="camera",
