@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from synergai.scheduling.state.estimator import Estimator
     from synergai.scheduling.state.fleet import Fleet
     from synergai.scheduling.state.records import JobRecord, WorkerRecord
-    from synergai.scheduling.variants.fronts import Front, Fronts
+    from synergai.scheduling.variants.front_cache import Fronts
+    from synergai.scheduling.variants.fronts import Front
 
 _PLANNED: Final = 0.95
 """Share of the workers' time that is planned for engines that share one; see `planned_share`."""

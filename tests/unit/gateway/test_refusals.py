@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.hub.refusals import INTERVAL_S, MAX_KINDS, RefusalLog
+from gateway.hub.connections import INTERVAL_S, MAX_KINDS, RefusalLog
 from tests.clocks import FakeClock
 
 

@@ -11,7 +11,8 @@ from synergai.scheduling.core import SchedulerCore
 from synergai.scheduling.events import AssignmentEnded
 from synergai.scheduling.state.estimate import Limit
 from synergai.scheduling.state.records import WorkerRecord
-from synergai.scheduling.variants.fronts import Front, Fronts, build_front
+from synergai.scheduling.variants.front_cache import Fronts
+from synergai.scheduling.variants.fronts import Front, build_front
 from synergai.scheduling.variants.margins import Query
 from synergai.scheduling.variants.pools import Family, Pools, _Pool
 from tests.unit.scheduling.test_variants import FAMILY, Fleet
