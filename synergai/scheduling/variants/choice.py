@@ -13,8 +13,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from synergai.scheduling.variants.credit import SHARED, Credit
+from synergai.scheduling.variants.demand import JOB_SHARE
 from synergai.scheduling.variants.front_cache import Fronts
-from synergai.scheduling.variants.job_demand import JOB_SHARE
 from synergai.scheduling.variants.margins import Margins, Query
 from synergai.scheduling.variants.pools import Pools
 

@@ -11,8 +11,7 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.variants.allowance import Demand, allowances
-from synergai.scheduling.variants.arrivals import ArrivalRate
-from synergai.scheduling.variants.job_demand import JobDemand
+from synergai.scheduling.variants.demand import ArrivalRate, JobDemand
 from synergai.scheduling.variants.margins import FIRST_SPREAD, spread_of
 
 if TYPE_CHECKING:

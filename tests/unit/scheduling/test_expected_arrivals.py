@@ -2,7 +2,7 @@
 
 import pytest
 
-from synergai.scheduling.variants.arrivals import ArrivalRate
+from synergai.scheduling.variants.demand import ArrivalRate
 
 
 def arrive(rate: ArrivalRate, per_s: float, since: float, until: float) -> None:

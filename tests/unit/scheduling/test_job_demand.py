@@ -6,7 +6,7 @@ import pytest
 
 from synergai.scheduling.state.ranges import Ranges
 from synergai.scheduling.state.records import JobRecord
-from synergai.scheduling.variants.job_demand import JOB_SHARE, JobDemand
+from synergai.scheduling.variants.demand import JOB_SHARE, JobDemand
 from tests.cores import new_job
 
 QUERIES = 70
