@@ -83,23 +83,11 @@ def register_metrics(app: App) -> None:
     metrics.add_counter(
         "preloads", "Sessions loaded before they were needed.", lambda: preloads.loads
     )
-    metrics.add_counter(
-        "preload_seconds", "Time that these loads took.", lambda: preloads.total.seconds
-    )
-    metrics.add_counter(
-        "preload_joules",
-        "Energy of the machines during these loads, as far as it is measured.",
-        lambda: preloads.total.joules,
-    )
+    metrics.add_counter("preload_seconds", "Time that these loads took.", lambda: preloads.total_s)
     metrics.add_gauge(
         "preload_unused_seconds",
         "Time of the preloads that no query has used so far.",
-        lambda: preloads.unused.seconds,
-    )
-    metrics.add_gauge(
-        "preload_unused_joules",
-        "Energy of the preloads that no query has used so far.",
-        lambda: preloads.unused.joules,
+        lambda: preloads.unused_s,
     )
     metrics.add(
         *quota_families(app.admission),

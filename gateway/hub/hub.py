@@ -345,7 +345,7 @@ class Hub:
             )
             worker.sessions.add(session)
             loaded = SessionLoaded(worker.id, session, setup_s, message.bytes)
-            self._dispatcher.preloads.loaded(worker, session, setup_s)
+            self._dispatcher.preloads.loaded(worker.id, session, setup_s)
             self._dispatcher.post(loaded, source=worker)  # which may use the session at once
             self._model_control.on_session_changed(worker, session, resident=True)
             return
