@@ -31,18 +31,6 @@ class Caller:
         expires_at: Unix time after which its credentials are invalid; None for never.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_decisions",
-        "_grants",
-        "_revoked",
-        "credential",
-        "expires_at",
-        "max_priority",
-        "name",
-        "tenant",
-    )
-
     def __init__(
         self,
         name: str,
@@ -166,8 +154,6 @@ class Caller:
 
 class _Unrestricted(Caller):
     """A caller that may do everything, of which nothing is looked up."""
-
-    __slots__ = ()
 
     def may(self, *_roles: Role, engine: str | None = None, tenant: str | None = None) -> bool:
         """Return True."""

@@ -21,20 +21,6 @@ _REFUSAL_DELAY_S: Final = 0.25
 class TenantUsage:
     """Usage of one tenant, and its quota."""
 
-    __slots__ = (
-        "_bytes",
-        "_on_rejection",
-        "_refusals",
-        "_requests",
-        "connections",
-        "in_flight",
-        "jobs",
-        "quota",
-        "stored_bytes",
-        "streams",
-        "tenant",
-    )
-
     def __init__(
         self, tenant: str, quota: Quota, now: float, on_rejection: Callable[[QuotaExceeded], None]
     ) -> None:
@@ -195,8 +181,6 @@ class TokenBucket:
     that costs more than a full bucket passes when the bucket is full, and leaves a debt that has
     to be filled before anything else passes: it is late, but not refused for ever.
     """
-
-    __slots__ = ("_at", "_level", "_rate", "capacity")
 
     def __init__(self, rate: float, now: float) -> None:
         self._rate = rate

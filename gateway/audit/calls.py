@@ -24,17 +24,6 @@ class AuditedCall:
     What it concerns is set once it is known; `worker` is empty if a client calls.
     """
 
-    __slots__ = (
-        "_audit",
-        "credential",
-        "name",
-        "object",
-        "peer",
-        "refused",
-        "tenant",
-        "worker",
-    )
-
     def __init__(self, audit: AuditLog, name: str, peer: str) -> None:
         self._audit = audit
         self.name = name

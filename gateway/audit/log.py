@@ -35,8 +35,6 @@ _TEXTS: Final = ("caller", "tenant", "credential", "peer", "call", "object", "re
 class _Burst:
     """Refusals of one kind since the last line about them."""
 
-    __slots__ = ("at", "count", "entry")
-
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.at = 0.0

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 class Buckets:
     """Upper bounds of a histogram's buckets, in seconds, and their label values with infinity."""
 
-    __slots__ = ("bounds", "labels")
-
     def __init__(self, *bounds: float) -> None:
         self.bounds = bounds
         self.labels = [*map(str, bounds), "+Inf"]
@@ -73,8 +71,6 @@ class Distribution(NamedTuple):
 
 class Histogram:
     """Distribution of durations in seconds."""
-
-    __slots__ = ("_bounds", "_buckets", "_counts", "_total")
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
@@ -207,8 +203,6 @@ def job_outcome(state: JobState, *, late: bool = False) -> str:
 class WorkMetrics:
     """Metrics of an engine's requests, or of its jobs."""
 
-    __slots__ = ("estimated_run", "excess", "outcomes", "queue", "run", "violations")
-
     def __init__(self, buckets: Buckets) -> None:
         self.outcomes: dict[str, int] = {}
         self.violations = 0
@@ -236,8 +230,6 @@ class WorkMetrics:
 class VariantMetrics:
     """Metrics of one variant of an engine."""
 
-    __slots__ = ("queries", "statistics")
-
     def __init__(self) -> None:
         self.queries = 0
         self.statistics = EngineStatistics()
@@ -257,18 +249,6 @@ class EngineMetrics:
         labelled: queries of ended jobs with a known label.
         accuracy: sum of the accuracies of the variants that answered requests in time.
     """
-
-    __slots__ = (
-        "accuracy",
-        "correct",
-        "floor_violations",
-        "jobs",
-        "labelled",
-        "queries",
-        "requests",
-        "statistics",
-        "variants",
-    )
 
     def __init__(self) -> None:
         self.requests = WorkMetrics(REQUEST_BUCKETS)

@@ -51,8 +51,6 @@ class CostBounds(Protocol):
 class _Level:
     """Lanes of one priority and share, each part sorted by its first entry."""
 
-    __slots__ = ("in_time", "overdue")
-
     def __init__(self) -> None:
         self.in_time: tuple[list[Head], list[Head]] = ([], [])  # by Lane.for_requests
         self.overdue: tuple[list[Head], list[Head]] = ([], [])
@@ -65,8 +63,6 @@ class _Level:
 class _EngineQueue:
     """The lanes of an engine, and its jobs with deadlines: those ranked longest ago first."""
 
-    __slots__ = ("jobs", "lanes")
-
     def __init__(self) -> None:
         self.lanes: dict[LaneKey, Lane] = {}
         self.jobs: OrderedDict[int, JobRecord] = OrderedDict()
@@ -74,8 +70,6 @@ class _EngineQueue:
 
 class _Aside:
     """The only job of a queue, if it has just one, and the level of its lane, once it needs one."""
-
-    __slots__ = ("level", "record")
 
     def __init__(self) -> None:
         self.record: JobRecord | None = None

@@ -23,8 +23,6 @@ class Credit:
     to use a slower variant than its allowance pays for leaves a debt, which later ones pay back.
     """
 
-    __slots__ = ("_balance",)
-
     def __init__(self) -> None:
         self._balance = 0.0
 

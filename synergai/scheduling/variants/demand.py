@@ -32,8 +32,6 @@ class JobDemand:
     cost of an event does not grow with their number.
     """
 
-    __slots__ = ("_counted_at", "_jobs", "_per_s")
-
     def __init__(self) -> None:
         self._jobs: dict[int, JobRecord] = {}
         self._per_s = 0.0
@@ -67,8 +65,6 @@ class JobDemand:
 
 class ArrivalRate:
     """Number of arrivals within the last second, per second, and their mean rate."""
-
-    __slots__ = ("_at", "_changed_at", "_first", "_last", "_mean", "_rises")
 
     def __init__(self) -> None:
         self._at: deque[float] = deque(maxlen=_MAX_COUNTED)

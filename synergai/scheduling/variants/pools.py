@@ -57,8 +57,6 @@ class Family:
         deadline_s: mean time that they have; infinite if they have no deadlines.
     """
 
-    __slots__ = ("arrivals", "deadline_s", "jobs")
-
     def __init__(self) -> None:
         self.arrivals = ArrivalRate()
         self.deadline_s = math.inf
@@ -103,16 +101,6 @@ class _Pool:
         most_queued: number of waiting jobs beyond which they are computed earlier.
         allowed: allowance by engine, in times of its fastest variant.
     """
-
-    __slots__ = (
-        "allowed",
-        "check_at",
-        "found_at",
-        "fresh_until",
-        "members",
-        "most_queued",
-        "workers",
-    )
 
     def __init__(
         self, members: Sequence[_Member], workers: Sequence[WorkerRecord], now: float
