@@ -2,7 +2,7 @@
 
 Works around: gRPC for Python accepts all calls that arrive, and the event loop handles them
 together, so a client with thousands of cheap calls delays all others. Here only a few
-calls begin in a turn, which takes a millisecond or, if the event loop is busy with earlier ones, as
+calls begin in a turn, which takes a pause or, if the event loop is busy with earlier ones, as
 long as it needs to come round.
 
 Remove it once a server shares its time between connections itself.
@@ -28,9 +28,15 @@ _TURN_S: Final = 1e-3
 
 
 class CallTurns:
-    """Lets clients begin calls one after the other."""
+    """Lets clients begin calls one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        pause_s: time before the next turn of clients that wait. None is needed if the calls of a
+            turn have been handled once the event loop comes round.
+    """
+
+    def __init__(self, pause_s: float = _TURN_S) -> None:
+        self._pause_s = pause_s
         self._left = _CALLS
         self._began_at = -math.inf
         self._waiting: dict[Begin, None] = {}
@@ -58,7 +64,7 @@ class CallTurns:
         if has_more:
             self._waiting[begin] = None
         if self._waiting and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_TURN_S, self._begin_turn)
+            self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._begin_turn)
 
     def _begin_turn(self) -> None:
         self._timer = None

@@ -101,7 +101,7 @@ class Front:
         self._make_client = make_client or RelayedClient
         self._closes_idle = make_client is not None
         self._tls = tls
-        self.turns = CallTurns()
+        self.turns = CallTurns() if make_client is None else CallTurns(0.0)
         self._listeners = listeners
         self._max_connections = max_connections
         self._accepting: list[asyncio.Task[None]] = []

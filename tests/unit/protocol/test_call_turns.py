@@ -1,5 +1,7 @@
 """Clients begin calls in turns."""
 
+import asyncio
+
 from synergai.protocol.grpcio import call_turns
 from synergai.protocol.grpcio.call_turns import CallTurns
 from tests.waiting import until
@@ -41,3 +43,14 @@ async def test_client_that_has_left_begins_nothing() -> None:
     turns.leave(one.begin)
     await until(lambda: "two" in begun)
     assert begun.count("one") == call_turns._CALLS
+
+
+async def test_turns_without_a_pause_follow_as_the_event_loop_comes_round() -> None:
+    begun: list[str] = []
+    turns = CallTurns(0.0)
+    turns.serve(FakeClient("many", 20, begun).begin)
+    await asyncio.sleep(0)
+    assert len(begun) < 20
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(begun) == 20
