@@ -11,7 +11,7 @@ import json
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 FORMAT: Final = 1
 _BUFFER_BYTES: Final = 1 << 20
 _CLASSES: Final = {
-    cls.__name__: cls for cls in (*get_args(events.Event), *get_args(events.Command))
+    cls.__name__: cls for base in (events.Event, events.Command) for cls in base.__subclasses__()
 }
 
 

@@ -6,7 +6,6 @@ Plain immutable values, so that a recorded run can be replayed and compared.
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -107,25 +106,29 @@ class Assignment(Struct, frozen=True, kw_only=True):
 # --- events -----------------------------------------------------------------------------
 
 
-class WorkerJoined(Struct, frozen=True):
+class Event(Struct, frozen=True):
+    """What the core is told."""
+
+
+class WorkerJoined(Event, frozen=True):
     """A worker registered. If its id is known, the worker has restarted."""
 
     worker: Worker
 
 
-class WorkerDraining(Struct, frozen=True):
+class WorkerDraining(Event, frozen=True):
     """The worker finishes its assignments and accepts no new ones."""
 
     worker_id: WorkerId
 
 
-class WorkerLeft(Struct, frozen=True):
+class WorkerLeft(Event, frozen=True):
     """The worker disconnected; its unreported queries must run again."""
 
     worker_id: WorkerId
 
 
-class EnginesChanged(Struct, frozen=True):
+class EnginesChanged(Event, frozen=True):
     """The set of engines that the worker can run changed, or their variants did."""
 
     worker_id: WorkerId
@@ -135,7 +138,7 @@ class EnginesChanged(Struct, frozen=True):
     query_s: dict[EngineName, float] = {}
 
 
-class ConfigurationsUnusable(Struct, frozen=True):
+class ConfigurationsUnusable(Event, frozen=True):
     """All configurations in which the worker cannot run an engine that it has."""
 
     worker_id: WorkerId
@@ -143,7 +146,7 @@ class ConfigurationsUnusable(Struct, frozen=True):
     configurations: frozenset[Configuration]
 
 
-class SessionLoaded(Struct, frozen=True):
+class SessionLoaded(Event, frozen=True):
     """A session became resident.
 
     Attributes:
@@ -157,7 +160,7 @@ class SessionLoaded(Struct, frozen=True):
     bytes: int = 0
 
 
-class SessionDropped(Struct, frozen=True):
+class SessionDropped(Event, frozen=True):
     """A session is no longer resident, or was not loaded.
 
     Attributes:
@@ -171,7 +174,7 @@ class SessionDropped(Struct, frozen=True):
     bytes: int = 0
 
 
-class ModeChanged(Struct, frozen=True):
+class ModeChanged(Event, frozen=True):
     """The worker's power mode changed; `mode` is read back, and empty if unknown.
 
     Attributes:
@@ -183,7 +186,7 @@ class ModeChanged(Struct, frozen=True):
     switch_s: float = 0.0
 
 
-class JobArrived(Struct, frozen=True):
+class JobArrived(Event, frozen=True):
     """A job was accepted.
 
     Attributes:
@@ -197,33 +200,33 @@ class JobArrived(Struct, frozen=True):
     done: tuple[tuple[int, int], ...] = ()
 
 
-class QueriesReady(Struct, frozen=True):
+class QueriesReady(Event, frozen=True):
     """More of the job's queries can run: now the first `ready`."""
 
     job_id: JobId
     ready: int
 
 
-class JobCancelled(Struct, frozen=True):
+class JobCancelled(Event, frozen=True):
     """The rest of the job is no longer wanted."""
 
     job_id: JobId
 
 
-class AssignmentsRevoked(Struct, frozen=True):
+class AssignmentsRevoked(Event, frozen=True):
     """Reports of the worker are no longer trusted: its assignments must run elsewhere."""
 
     worker_id: WorkerId
 
 
-class AssignmentStarted(Struct, frozen=True):
+class AssignmentStarted(Event, frozen=True):
     """Setup is over, the first query runs. Not sent for single queries."""
 
     assignment_id: AssignmentId
     setup_s: float
 
 
-class QueriesDone(Struct, frozen=True):
+class QueriesDone(Event, frozen=True):
     """The first `done` queries of the assignment are recorded.
 
     `compute_s` is the time inside the engine since the assignment's start; 0 if unknown.
@@ -234,7 +237,7 @@ class QueriesDone(Struct, frozen=True):
     compute_s: float = 0.0
 
 
-class AssignmentEnded(Struct, frozen=True):
+class AssignmentEnded(Event, frozen=True):
     """The assignment is over; its first `done` queries are recorded.
 
     Attributes:
@@ -251,23 +254,23 @@ class AssignmentEnded(Struct, frozen=True):
     batch: int = 1
 
 
-class ProfilesAdded(Struct, frozen=True):
+class ProfilesAdded(Event, frozen=True):
     """The dictionary has new or better entries."""
 
     entries: tuple[ProfileEntry, ...]
 
 
-class ProfilesRemoved(Struct, frozen=True):
+class ProfilesRemoved(Event, frozen=True):
     """Entries are no longer in the dictionary; paces relative to them are void."""
 
     entries: tuple[ProfileEntry, ...]
 
 
-class TimePassed(Struct, frozen=True):
+class TimePassed(Event, frozen=True):
     """The instant of ``SchedulerCore.wakeup`` has come."""
 
 
-class ProgressChecked(Struct, frozen=True):
+class ProgressChecked(Event, frozen=True):
     """It is time to look for workers that make no progress.
 
     All reports that have arrived were handled; otherwise queries that were reported, but not yet
@@ -275,39 +278,20 @@ class ProgressChecked(Struct, frozen=True):
     """
 
 
-Event: TypeAlias = (
-    WorkerJoined
-    | WorkerDraining
-    | WorkerLeft
-    | EnginesChanged
-    | ConfigurationsUnusable
-    | SessionLoaded
-    | SessionDropped
-    | ModeChanged
-    | JobArrived
-    | QueriesReady
-    | JobCancelled
-    | AssignmentsRevoked
-    | AssignmentStarted
-    | QueriesDone
-    | AssignmentEnded
-    | ProfilesAdded
-    | ProfilesRemoved
-    | TimePassed
-    | ProgressChecked
-)
-
-
 # --- commands ---------------------------------------------------------------------------
 
 
-class Dispatch(Struct, frozen=True):
+class Command(Struct, frozen=True):
+    """What the core tells its driver to do."""
+
+
+class Dispatch(Command, frozen=True):
     """Send the assignment to its worker."""
 
     assignment: Assignment
 
 
-class Stop(Struct, frozen=True):
+class Stop(Command, frozen=True):
     """Stop the assignment at its next query; the worker still reports its end.
 
     With `abort`, the query that runs is also aborted if the runtime can do that; its work is lost.
@@ -318,14 +302,14 @@ class Stop(Struct, frozen=True):
     abort: bool = False
 
 
-class Revoke(Struct, frozen=True):
+class Revoke(Command, frozen=True):
     """Take the assignment back: stop it, and ignore further reports on it."""
 
     assignment_id: AssignmentId
     worker_id: WorkerId
 
 
-class Load(Struct, frozen=True):
+class Load(Command, frozen=True):
     """Preload a session; ``SessionLoaded`` or ``SessionDropped`` follows.
 
     Attributes:
@@ -337,21 +321,21 @@ class Load(Struct, frozen=True):
     estimate_s: float = 0.0
 
 
-class Unload(Struct, frozen=True):
+class Unload(Command, frozen=True):
     """Drop a session that no assignment uses, to make room; ``SessionDropped`` follows."""
 
     worker_id: WorkerId
     session: Session
 
 
-class Eject(Struct, frozen=True):
+class Eject(Command, frozen=True):
     """The worker made no progress and gets no assignments for `pause_s` seconds."""
 
     worker_id: WorkerId
     pause_s: float
 
 
-class Pause(Struct, frozen=True):
+class Pause(Command, frozen=True):
     """An engine host of the worker crashed while it computed a variant, which pauses there."""
 
     worker_id: WorkerId
@@ -359,13 +343,13 @@ class Pause(Struct, frozen=True):
     pause_s: float
 
 
-class Finish(Struct, frozen=True):
+class Finish(Command, frozen=True):
     """All queries of the job are recorded."""
 
     job_id: JobId
 
 
-class Fail(Struct, frozen=True):
+class Fail(Command, frozen=True):
     """The job failed for good; `fault` and `reason` say why."""
 
     job_id: JobId
@@ -373,36 +357,20 @@ class Fail(Struct, frozen=True):
     fault: Fault = Fault.UNSPECIFIED
 
 
-class Reject(Struct, frozen=True):
+class Reject(Command, frozen=True):
     """No worker can finish the job in time, and infeasible jobs are configured to be rejected."""
 
     job_id: JobId
     reason: str
 
 
-class Expire(Struct, frozen=True):
+class Expire(Command, frozen=True):
     """The perishable job's deadline has passed."""
 
     job_id: JobId
 
 
-class Learned(Struct, frozen=True):
+class Learned(Command, frozen=True):
     """Queries in service gave a profile entry, labelled ``observed``."""
 
     entry: ProfileEntry
-
-
-Command: TypeAlias = (
-    Dispatch
-    | Stop
-    | Revoke
-    | Load
-    | Unload
-    | Eject
-    | Pause
-    | Finish
-    | Fail
-    | Reject
-    | Expire
-    | Learned
-)
