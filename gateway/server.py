@@ -34,7 +34,6 @@ from gateway.servicers.jobs import JobsServicer
 from gateway.servicers.shared_memory import SharedMemoryServicer
 from gateway.servicers.store import StoreServicer
 from gateway.servicers.unimplemented import UNSUPPORTED_METHODS, UnimplementedHandler
-from gateway.servicers.version_policies import VersionPolicyCalls
 from synergai.errors import InvalidInput
 from synergai.protocol import rpc
 from synergai.protocol.grpcio.resilient_server import ResilientServer
@@ -278,7 +277,9 @@ class Gateway:
                 app.hub,
                 app.journal,
                 app.clock,
-                VersionPolicyCalls(app.versions, app.rollouts, app.model_control, app.metrics),
+                app.rollouts,
+                app.model_control,
+                app.metrics,
             ).handler(),
             HealthServicer(app.versions, app.admission, lambda: app.journal.accepting).handler(),
             StoreServicer(app.store, app.placements, app.pacer).handler(),

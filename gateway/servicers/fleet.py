@@ -1,12 +1,14 @@
-"""``synergai.v1.Fleet``: connected workers, and the configuration dictionary."""
+"""``synergai.v1.Fleet``: connected workers, the dictionary, and the versions of engines."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.access.caller import current_caller
 from gateway.access.roles import Role
 from synergai.domain import UnusableSession
+from synergai.errors import InvalidInput, SynergaiError
+from synergai.names import validate_name
 from synergai.protocol import rpc
 from synergai.protocol.converters import (
     configuration_to_proto,
@@ -17,7 +19,7 @@ from synergai.protocol.converters import (
     unusable_session_to_proto,
 )
 from synergai.v1 import fleet_pb2
-from synergai.versions import is_selected
+from synergai.versions import is_selected, split_version
 
 if TYPE_CHECKING:
     from gateway.access.caller import Caller
@@ -26,11 +28,17 @@ if TYPE_CHECKING:
     from gateway.fleet.versions import Versions
     from gateway.fleet.worker import ConnectedWorker
     from gateway.hub.hub import Hub
+    from gateway.hub.model_control import ModelControl
+    from gateway.hub.rollouts import Rollouts
     from gateway.journal.journal import Journal
-    from gateway.servicers.version_policies import VersionPolicyCalls
+    from gateway.monitoring.metrics import Metrics
+    from synergai.domain import EngineName
     from synergai.profiles.service import ProfileService
     from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
+
+_ERRORS: Final = ("failed", "expired", "rejected")
+"""Outcomes of requests that count as errors of their version."""
 
 
 class FleetServicer:
@@ -45,7 +53,9 @@ class FleetServicer:
         hub: Hub,
         journal: Journal,
         clock: Clock,
-        policies: VersionPolicyCalls,
+        rollouts: Rollouts,
+        model_control: ModelControl,
+        metrics: Metrics,
     ) -> None:
         self._dispatcher = dispatcher
         self._versions = versions
@@ -54,7 +64,9 @@ class FleetServicer:
         self._hub = hub
         self._journal = journal
         self._clock = clock
-        self._policies = policies
+        self._rollouts = rollouts
+        self._model_control = model_control
+        self._metrics = metrics
 
     def handler(self) -> rpc.Service:
         """Return the handler to add to a server."""
@@ -66,10 +78,10 @@ class FleetServicer:
                 "PutDictionary": rpc.unary(self.put_dictionary, fleet_pb2.Dictionary),
                 "ForgetEngine": rpc.unary(self.forget_engine, fleet_pb2.ForgetEngineRequest),
                 "GetVersionPolicy": rpc.unary(
-                    self._policies.get, fleet_pb2.GetVersionPolicyRequest
+                    self.get_version_policy, fleet_pb2.GetVersionPolicyRequest
                 ),
                 "SetVersionPolicy": rpc.unary(
-                    self._policies.set, fleet_pb2.SetVersionPolicyRequest
+                    self.set_version_policy, fleet_pb2.SetVersionPolicyRequest
                 ),
             },
         )
@@ -131,6 +143,34 @@ class FleetServicer:
                 await self._journal.forget_engines([engine])
         return fleet_pb2.ForgetEngineResponse()
 
+    async def get_version_policy(
+        self, request: fleet_pb2.GetVersionPolicyRequest, _context: Context
+    ) -> fleet_pb2.VersionPolicy:
+        """Return the version policy of an engine, and figures of its versions."""
+        current_caller().check(Role.OBSERVE, engine=request.engine)
+        return self._policy(validate_name(request.engine, "engine name"))
+
+    async def set_version_policy(
+        self, request: fleet_pb2.SetVersionPolicyRequest, _context: Context
+    ) -> fleet_pb2.VersionPolicy:
+        """Change the version policy of an engine."""
+        current_caller().check(Role.OPERATE, engine=request.engine)
+        name = validate_name(request.engine, "engine name")
+        match request.WhichOneof("change"):
+            case "rollout":
+                await self._rollouts.start(name, request.rollout.version, request.rollout.share)
+            case "promote":
+                await self._rollouts.promote(name)
+            case "roll_back":
+                await self._rollouts.roll_back(name)
+            case "pin":
+                await self._rollouts.pin(name, request.pin)
+            case "latest":
+                await self._rollouts.follow_latest(name)
+            case _:
+                raise InvalidInput("the request names no change")
+        return self._policy(name)
+
     def _worker(self, worker: ConnectedWorker, caller: Caller) -> fleet_pb2.Worker:
         def visible(engine: str) -> bool:
             return caller.may(Role.OBSERVE, engine=engine)
@@ -189,4 +229,40 @@ class FleetServicer:
                 for entry, pace in self._dispatcher.profiles(worker)
                 if visible(entry.engine)
             ],
+        )
+
+    def _policy(self, name: str) -> fleet_pb2.VersionPolicy:
+        known = self._versions.selected(name)
+        policy = self._versions.policy(name)
+        rollout = fleet_pb2.Rollout(version=policy.target, share=policy.share)
+        return fleet_pb2.VersionPolicy(
+            engine=name,
+            base=policy.base,
+            rollout=rollout if policy.target else None,
+            reason=policy.reason,
+            versions=map(self._figures, known),
+        )
+
+    def _figures(self, engine: EngineName) -> fleet_pb2.VersionFigures:
+        in_service, reason = True, ""
+        try:
+            self._versions.catalogue.check_in_service(engine)
+        except SynergaiError as error:
+            in_service, reason = False, str(error)
+        if in_service and not self._versions.counts(engine):
+            reason = "not in the store: requests get it only if they name it, or if it is pinned"
+        metrics = self._metrics.engine(engine)
+        outcomes, success = metrics.requests.outcomes, metrics.statistics.success
+        return fleet_pb2.VersionFigures(
+            version=split_version(engine)[1],
+            in_service=in_service,
+            reason=reason,
+            prepared=self._versions.is_prepared(engine),
+            loaded=self._model_control.is_resident(engine),
+            requests=sum(outcomes.values()),
+            errors=sum(outcomes.get(outcome, 0) for outcome in _ERRORS),
+            mean_s=success.seconds / success.count if success.count else 0.0,
+            queries=metrics.queries,
+            labelled=metrics.labelled,
+            correct=metrics.correct,
         )
