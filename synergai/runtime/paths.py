@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ _CLASSES: Final = {"x86_64": "x86", "amd64": "x86", "i686": "x86", "aarch64": "a
 
 def default_worker_class() -> WorkerClass:
     """Return the processor's family, such as ``x86`` or ``arm64``."""
-    machine = platform.machine().lower() or "unknown"
+    machine = os.uname().machine.lower()
     return WorkerClass(_CLASSES.get(machine, machine))
 
 
