@@ -273,8 +273,7 @@ class App:
             self.clock,
             rules=rules,
             placements=self.placements,
-            on_new_engines=self.journal.add_engines,
-            on_forgotten_engines=self.journal.remove_engines,
+            journal=self.journal,
             heartbeat_s=config.heartbeat_s,
         )
         if self.access is not None:

@@ -48,7 +48,7 @@ from synergai.scheduling.events import (
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
     from gateway.access.table import Worker
     from gateway.access.worker_rules import WorkerRules
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from gateway.hub.model_control import ModelControl
     from gateway.hub.placements import Placements
     from gateway.hub.work_streams import WorkStreams
+    from gateway.journal.journal import Journal
     from synergai.domain import Engine, WorkerId
     from synergai.protocol.rpc import Context
     from synergai.runtime.clock import Clock
@@ -84,8 +85,7 @@ class Hub:
         *,
         rules: WorkerRules,
         placements: Placements,
-        on_new_engines: Callable[[frozenset[EngineName]], object],
-        on_forgotten_engines: Callable[[list[EngineName]], object],
+        journal: Journal,
         heartbeat_s: float,
     ) -> None:
         self._connections = connections
@@ -97,8 +97,7 @@ class Hub:
         self._clock = clock
         self._rules = rules
         self._placements = placements
-        self._on_new_engines = on_new_engines
-        self._on_forgotten_engines = on_forgotten_engines
+        self._journal = journal
         self._heartbeat_s = heartbeat_s
         self.work_port = 0
         self._tasks = TaskBag()
@@ -303,7 +302,7 @@ class Hub:
                 self._apply_engines({worker.id: replace(engine, fault=fault, pending=False)})
             else:
                 allowed.append(engine)
-        self._on_new_engines(frozenset(engine.name for engine in allowed))
+        self._journal.add_engines(frozenset(engine.name for engine in allowed))
         for engine in allowed:
             self._apply_engines(self._catalogue.update(worker.id, engine))
 
@@ -404,7 +403,7 @@ class Hub:
             self._apply_engines(engines)
         if forgotten := self._catalogue.forget_surplus():
             _log.warning("%d engines without a worker are forgotten: too many", len(forgotten))
-            self._on_forgotten_engines(forgotten)
+            self._journal.remove_engines(forgotten)
         worker.orders.close(Unavailable("the control stream has ended"))
         self._dispatcher.remove_worker(worker)
         self._model_control.on_worker_left(worker)
