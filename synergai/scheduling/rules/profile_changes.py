@@ -128,7 +128,8 @@ class ProfileChanges:
     def _refresh(self, engines: Sequence[EngineName]) -> None:
         """Compute what rests on the profiles of `engines` again."""
         for engine in engines:
-            self._state.estimator.invalidate_profile(engine, self._state.fleet.serving(engine))
+            for worker in self._state.fleet.serving(engine):
+                self._state.estimator.invalidate_engine(worker, engine)
         self._probes.refresh()
         for engine in engines:
             self._state.waiting.rerank(engine)

@@ -297,7 +297,7 @@ class Estimator:
             for lease in worker.all_leases():
                 if lease.assignment.engine == engine:
                     lease.prior_pace = None
-            self._invalidate(worker, engine)
+            self.invalidate_engine(worker, engine)
         for job in jobs:
             if job.paces:
                 for worker in workers:
@@ -311,7 +311,7 @@ class Estimator:
             return
         key, setup = (entry.engine, started), worker.observed.setup
         setup[key] = _blend(setup.get(key, 1.0), seconds / profiled_s, 0.5)
-        self._invalidate(worker, entry.engine)
+        self.invalidate_engine(worker, entry.engine)
 
     def observe_switch(self, worker: WorkerRecord, seconds: float) -> None:
         """Update a worker's switch time; the first observation replaces the configured default."""
@@ -321,7 +321,8 @@ class Estimator:
                 seconds if believed is None else _blend(believed, seconds, 0.5)
             )
 
-    def _invalidate(self, worker: WorkerRecord, engine: EngineName) -> None:
+    def invalidate_engine(self, worker: WorkerRecord, engine: EngineName) -> None:
+        """Drop cached estimates after `engine` was loaded or unloaded, or its profile changed."""
         before = worker.estimates.pop(engine, None)
         worker.fronts.pop(engine, None)
         self._invalidate_fastest(worker, engine, before)
@@ -358,10 +359,6 @@ class Estimator:
         if now is not None and not any(one.dominates(now) for one in fastest):
             del self._fastest[engine]
 
-    def invalidate_engine(self, worker: WorkerRecord, engine: EngineName) -> None:
-        """Drop cached estimates after `engine` was loaded or unloaded on the worker."""
-        self._invalidate(worker, engine)
-
     def invalidate_worker(self, worker: WorkerRecord) -> None:
         """Drop cached estimates after the worker joined, left, or changed its mode or engines."""
         worker.estimates.clear()
@@ -369,11 +366,6 @@ class Estimator:
         for engine in worker.engines:
             self._fastest.pop(engine, None)
             self._fastest_limited.pop(engine, None)
-
-    def invalidate_profile(self, engine: EngineName, workers: Sequence[WorkerRecord]) -> None:
-        """Drop cached estimates after the dictionary's entries for `engine` changed."""
-        for worker in workers:
-            self._invalidate(worker, engine)
 
 
 def _observed(engine: EngineName, worker: WorkerRecord) -> tuple[float, float, float]:

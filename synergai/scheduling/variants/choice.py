@@ -80,7 +80,7 @@ class Variants:
         shared = [worker.engines & self.engines for worker in self._fleet.workers.values()]
         self.sharing = frozenset().union(*(each for each in shared if len(each) > 1))
         for engine in self.engines - before:  # whose jobs were not known to be of this kind
-            jobs = self._pools.family(engine).jobs
+            jobs = self._families[engine].jobs
             for job in self._queue.in_order({engine}):
                 if not job.is_request:
                     jobs.add(job)
@@ -91,7 +91,7 @@ class Variants:
 
     def removed(self, job: JobRecord) -> None:
         """Forget a job that left the system."""
-        if (family := self._pools.known_family(job.job.engine)) is not None:
+        if (family := self._families.get(job.job.engine)) is not None:
             family.jobs.remove(job)
 
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:

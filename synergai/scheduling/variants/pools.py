@@ -8,6 +8,7 @@ not at every request.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from synergai.scheduling.variants.allowance import Demand, allowances
@@ -122,7 +123,7 @@ class Pools:
         self._queue = queue
         self._fronts = fronts
         self._engines: Set[EngineName] = frozenset()
-        self.families: dict[EngineName, Family] = {}
+        self.families: defaultdict[EngineName, Family] = defaultdict(Family)
         self._pools: dict[EngineName, _Pool] = {}
         self._charged: dict[WorkerId, tuple[float, float]] = {}
 
@@ -132,18 +133,6 @@ class Pools:
         self._pools.clear()
         workers = self._fleet.workers
         self._charged = {each: used for each, used in self._charged.items() if each in workers}
-
-    def family(self, engine: EngineName) -> Family:
-        """Return the observed load of an engine."""
-        try:
-            return self.families[engine]
-        except KeyError:
-            family = self.families[engine] = Family()
-            return family
-
-    def known_family(self, engine: EngineName) -> Family | None:
-        """Return what was seen of an engine, None if nothing was."""
-        return self.families.get(engine)
 
     def charge(self, worker: WorkerRecord, seconds: float, now: float) -> None:
         """Count worker time of a request for an engine without variants."""
@@ -265,7 +254,9 @@ class Pools:
         fastest_s = workers / rate
         seconds = tuple([cost * fastest_s for cost in first.costs])
         sample_cost = rate / sample_rate
-        return _Member(engine, self.family(engine), workers, fastest_s, sample_cost, seconds, first)
+        return _Member(
+            engine, self.families[engine], workers, fastest_s, sample_cost, seconds, first
+        )
 
 
 def planned_share(engines: int, workers: int, spread: float) -> float:
