@@ -9,6 +9,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "synergai.pod" -}}
 automountServiceAccountToken: false
+# The variables of a Service named "…-gateway" look like settings.
+enableServiceLinks: false
 securityContext:
   runAsNonRoot: true
   runAsUser: 10001
