@@ -78,7 +78,7 @@ def test_base_is_what_the_chart_renders() -> None:
     "values",
     [
         ["gateway.drainSeconds=-1"],
-        ["gateway.serviceType=ExternalName"],
+        ["gateway.serviceType=NodePort"],
         ["gateway.storage.size=10"],
         ["gateway.replicas=2"],
         ["image.tag=a b"],
