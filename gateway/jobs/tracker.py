@@ -36,8 +36,8 @@ send would keep requests out for as long as they go on.
 MAX_EXECUTIONS_PER_S: Final = 10_000.0
 """Executions per second in these updates, if all have as many.
 
-A job that runs beside requests for hours has thousands of executions. A status with 15,000 takes
-65 ms, in which the gateway does nothing else.
+A job that runs for hours together with requests has thousands of executions. A status with
+15,000 takes 65 ms, in which the gateway does nothing else.
 """
 
 
