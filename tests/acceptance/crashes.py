@@ -28,7 +28,6 @@ import grpc
 from synergai.v1 import jobs_pb2, jobs_pb2_grpc
 from synergai.zoo.build import build
 from tests.acceptance.fleets import HOST, KilledFleet
-from tests.acceptance.planted_faults import PLANTS, plant
 from tests.acceptance.scripts import verdict
 
 ENGINE: Final = "onnx_identity"
@@ -207,7 +206,7 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def run(kills: int, jobs: int, seed: int, directory: Path, faults: Sequence[str] = ()) -> list[str]:
+def run(kills: int, jobs: int, seed: int, directory: Path) -> list[str]:
     """Run the test and print its figures; return the errors."""
     rng = random.Random(seed)
     sizes = job_sizes(jobs, rng)
@@ -219,7 +218,6 @@ def run(kills: int, jobs: int, seed: int, directory: Path, faults: Sequence[str]
         AGENTS,
         # The default number of ended jobs to keep is that of the full size.
         gateway=["--kept-jobs", str(2 * jobs)],
-        prefix=plant(directory, faults),
     )
     began = time.monotonic()
     with fleet.local as local:
@@ -264,11 +262,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, help="keep logs in this directory")
-    parser.add_argument("--plant", choices=PLANTS, action="append", default=[], help="break it")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         directory = arguments.directory or Path(temporary)
-        found = run(arguments.kills, arguments.jobs, arguments.seed, directory, arguments.plant)
+        found = run(arguments.kills, arguments.jobs, arguments.seed, directory)
     return verdict(found, f"{arguments.kills} kills, {arguments.jobs} jobs: ")
 
 

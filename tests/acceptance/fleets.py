@@ -24,7 +24,6 @@ class KilledFleet:
         agents: their names.
         gateway: further options of the gateway.
         options: further options of the agents.
-        prefix: prefix of the gateway's command.
     """
 
     def __init__(
@@ -35,14 +34,12 @@ class KilledFleet:
         *,
         gateway: Sequence[str] = (),
         options: Sequence[str] = (),
-        prefix: Sequence[str] = (),
     ) -> None:
         self.local = LocalFleet(directory)
         self._models = models
         self._agents = agents
         self._gateway = gateway
         self._options = options
-        self._prefix = prefix
 
     def start(self) -> None:
         """Start all processes, and wait for the agents."""
@@ -66,7 +63,7 @@ class KilledFleet:
 
     def _start(self, name: str) -> None:
         if name == "gateway":
-            self.local.start_gateway(self._gateway, self._prefix)
+            self.local.start_gateway(self._gateway)
         else:
             options = ["--threads", "1", *self._options]
             self.local.start_agent(name, models=self._models, options=options)

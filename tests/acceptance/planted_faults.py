@@ -15,16 +15,6 @@ PLANTS: Final = {
 from synergai.protocol import rpc
 rpc.safe_deserializer = lambda read, cls: read
 """,
-    # Each message that cannot be parsed is kept.
-    "leak": """
-from synergai.protocol import rpc
-kept = []
-error = rpc.Malformed.error
-def leaking(self):
-    kept.append(bytearray(20_000))
-    return error(self)
-rpc.Malformed.error = leaking
-""",
     # The process ends after a hundred messages that cannot be parsed.
     "death": """
 import os
@@ -37,34 +27,6 @@ def dying(self):
         os._exit(3)
     return error(self)
 rpc.Malformed.error = dying
-""",
-    # Every fiftieth end of an assignment is not written, as if the disk had lied.
-    "lost": """
-from gateway.journal import operations
-record, calls = operations.record_execution, 0
-def forgetful(*args, **fields):
-    global calls
-    calls += 1
-    if calls % 50:
-        record(*args, **fields)
-operations.record_execution = forgetful
-""",
-    # Idempotency keys are ignored.
-    "twice": """
-from gateway.journal import operations
-operations.find_accepted = lambda *args, **fields: None
-accept = operations.accept
-operations.accept = lambda connection, record, key: accept(connection, record, "")
-""",
-    # Ten kilobytes per request.
-    "slow-leak": """
-from gateway.requests import inference
-kept = []
-begin = inference.Inference.begin
-def leaking(*args, **fields):
-    kept.append(bytearray(10_000))
-    return begin(*args, **fields)
-inference.Inference.begin = leaking
 """,
 }
 """Source of the faults by name."""

@@ -14,7 +14,6 @@ _BUGS: Final = re.compile(
     "Traceback \\(most recent|internal error [0-9a-f]{8}|never retrieved|never awaited|"
     "Exception ignored|Fatal Python error"
 )
-_ARENA_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +51,6 @@ def usage(processes: Mapping[str, psutil.Process]) -> dict[str, Usage]:
         name: Usage(process.memory_info().rss, process.num_fds(), process.num_threads())
         for name, process in processes.items()
     }
-
-
-def resident_by_mapping(pid: int) -> dict[str, int]:
-    """Return a process's resident bytes by the kind of their mapping.
-
-    Anonymous ones are of Python's objects and of thread stacks, or a further arena of glibc, which
-    begins at a multiple of 64 MiB.
-    """
-    found: dict[str, int] = {}
-    kind = ""
-    for line in Path("/proc", str(pid), "smaps").read_text("utf-8", "replace").splitlines():
-        name, *rest = line.split()
-        if not name.endswith(":"):
-            file = rest[4] if len(rest) > 4 else ""
-            if file.startswith("["):
-                kind = "heap" if file == "[heap]" else "other"
-            elif file:
-                kind = "files"
-            else:
-                begins = int(name.partition("-")[0], 16)
-                kind = "anonymous" if begins % _ARENA_BYTES else "arenas"
-        elif name == "Rss:":
-            found[kind] = found.get(kind, 0) + int(rest[0]) * 1024
-    return found
 
 
 def find_bugs(directory: Path) -> Iterator[str]:

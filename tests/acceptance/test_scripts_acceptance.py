@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.acceptance.distribution import run
 from tests.acceptance.scripts import run_script
 
 
@@ -16,15 +15,9 @@ from tests.acceptance.scripts import run_script
         pytest.param("power_loss.py --cuts 500 --seed 2", id="nor do others"),
         pytest.param("malformed.py --messages 150000", id="malformed messages confuse nobody"),
         pytest.param("mutated_models.py --count 1000", id="mutated models kill no agent"),
-        pytest.param("mixed_load.py --seconds 6", id="requests and jobs do not starve each other"),
         pytest.param("overload.py --seconds 20", id="few more miss their deadlines than must"),
         pytest.param("overload.py --seconds 20 --policy edf", id="nor under another policy"),
         pytest.param("soak.py --requests 1000000", id="memory does not grow"),
-        pytest.param(
-            "variant_traces.py --scenarios single-server,three-servers --shapes linear,twitter "
-            "--seconds 15",
-            id="variants answer in time and within a point of the bound",
-        ),
     ],
 )
 def test_fleet_withstands(command: str) -> None:
@@ -35,11 +28,3 @@ def test_fleet_withstands(command: str) -> None:
 def test_script_finds_planted_faults(plant: str) -> None:
     with pytest.raises(AssertionError, match=r"[1-9]\d* errors"):
         run_script("malformed.py", "--messages", "15000", "--plant", plant)
-
-
-@pytest.mark.timeout(600)
-def test_engines_arrive_while_requests_run_and_over_a_slow_link() -> None:
-    figures = run(megabytes=64, link_megabytes=5, agents=2, mbits=20.0)
-    print(figures)
-    assert figures["requests"] > 0
-    assert 0 < figures["used"] <= 1.05  # no faster than the link

@@ -1,15 +1,19 @@
 """Jobs and requests on one worker, at default settings and under the thesis's policy."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 
 import pytest
 
 import synergai
+from synergai.domain import EngineName
 from synergai.testing import LocalFleet
-from tests.acceptance import mixed_load
 from tests.emulated_engines import write_emulated_engines
+
+BATCH, LIVE, SLOW = EngineName("batch"), EngineName("live"), EngineName("slow")
+QUERY_S = {BATCH: 0.02, LIVE: 0.01, SLOW: 2.0}
+ENDLESS = 10**9
+REQUESTS = 5
 
 
 @pytest.fixture(
@@ -20,34 +24,48 @@ def fleet(
 ) -> Iterator[tuple[LocalFleet, bool]]:
     """A gateway and one worker, and whether jobs yield to requests."""
     directory = tmp_path_factory.mktemp("mixed")
-    models, dictionary = write_emulated_engines(directory, mixed_load.QUERY_S, mixed_load.CLASS)
+    models, dictionary = write_emulated_engines(directory, QUERY_S)
     with LocalFleet(directory / "fleet") as fleet:
         fleet.start_gateway([*request.param, "--dictionary", str(dictionary)])
-        fleet.start_agent(
-            "box", models=models, worker_class=mixed_load.CLASS, options=["--threads", "1"]
-        )
+        fleet.start_agent("box", models=models, options=["--threads", "1"])
         fleet.wait_for_workers(1)
         yield fleet, "--strict" not in request.param
+
+
+async def first_query(job: synergai.JobHandle) -> None:
+    """Wait until a query of the job is done; before, a request could run first."""
+    async with contextlib.aclosing(job.watch()) as statuses:
+        async for status in statuses:
+            if status.queries_done > 0:
+                return
 
 
 async def test_endless_job_starves_requests_only_in_strict_mode(
     fleet: tuple[LocalFleet, bool],
 ) -> None:
     local, yields = fleet
-    mix = await mixed_load.run_with_endless_jobs(local.address, 1, 3.0)
-    answered = [latency < math.inf for latency in mix.latencies_s]
-    assert len(answered) >= 3
-    assert all(answered) if yields else not any(answered)
+    answered = 0
+    async with synergai.Client(local.address) as client:
+        await client.load(BATCH)
+        await client.load(LIVE)
+        job = await client.submit(BATCH, queries=ENDLESS)
+        await first_query(job)
+        for _ in range(REQUESTS):
+            with contextlib.suppress(synergai.SynergaiError):
+                await client.infer(LIVE, {"x": [0.0]}, deadline=1.0)
+                answered += 1
+        await job.cancel()
+    assert answered == (REQUESTS if yields else 0)
 
 
 async def test_request_whose_engine_takes_longer_than_its_deadline_is_refused_at_once(
     fleet: tuple[LocalFleet, bool],
 ) -> None:
     local, _ = fleet
-    deadline = mixed_load.QUERY_S[mixed_load.SLOW] / 4
+    deadline = QUERY_S[SLOW] / 4
     async with synergai.Client(local.address) as client:
         with pytest.raises(synergai.Overloaded, match="would take about"):
-            await client.infer(mixed_load.SLOW, {"x": [0.0]}, deadline=deadline)
+            await client.infer(SLOW, {"x": [0.0]}, deadline=deadline)
 
 
 async def test_long_query_is_aborted_for_a_deadline_or_the_request_refused_at_once(
@@ -55,16 +73,13 @@ async def test_long_query_is_aborted_for_a_deadline_or_the_request_refused_at_on
 ) -> None:
     local, yields = fleet
     async with synergai.Client(local.address) as client:
-        await client.load(mixed_load.LIVE)
-        job = await client.submit(mixed_load.SLOW, queries=mixed_load.ENDLESS)
-        async with contextlib.aclosing(job.watch()) as statuses:
-            async for status in statuses:
-                if status.queries_done > 0:  # before, the request could run first
-                    break
+        await client.load(LIVE)
+        job = await client.submit(SLOW, queries=ENDLESS)
+        await first_query(job)
         if yields:
-            deadline = mixed_load.QUERY_S[mixed_load.SLOW] / 2
-            await client.infer(mixed_load.LIVE, {"x": [0.0]}, deadline=deadline)
+            deadline = QUERY_S[SLOW] / 2
+            await client.infer(LIVE, {"x": [0.0]}, deadline=deadline)
         else:  # it would wait for the whole job
             with pytest.raises(synergai.Overloaded, match="would take about"):
-                await client.infer(mixed_load.LIVE, {"x": [0.0]}, deadline=60.0)
+                await client.infer(LIVE, {"x": [0.0]}, deadline=60.0)
         await job.cancel()

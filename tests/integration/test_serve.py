@@ -15,12 +15,13 @@ import psutil
 import pytest
 
 import synergai
-from synergai.domain import JobState
+from synergai.domain import EngineName, JobState
 from synergai.testing import LocalFleet
-from tests.acceptance import mixed_load
 from tests.emulated_engines import write_emulated_engines
 from tests.waiting import wait_until
 
+BATCH, LIVE = EngineName("batch"), EngineName("live")
+QUERY_S = {BATCH: 0.02, LIVE: 0.01}
 ANY_PORT = ("--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
 
@@ -59,15 +60,15 @@ def run_serve(models: Path, state: Path, *options: str) -> subprocess.CompletedP
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    return write_emulated_engines(tmp_path, mixed_load.QUERY_S)[0]
+    return write_emulated_engines(tmp_path, QUERY_S)[0]
 
 
 async def test_requests_and_jobs_run_and_jobs_survive_a_kill(tmp_path: Path, models: Path) -> None:
     with serving(tmp_path, models) as (process, addresses):
         async with synergai.Client(addresses["address"]) as client:
-            response = await client.infer(mixed_load.LIVE, {"x": np.ones(1, np.float32)})
+            response = await client.infer(LIVE, {"x": np.ones(1, np.float32)})
             assert response["y"].shape == (1,)
-            job = await client.submit(mixed_load.BATCH, queries=100)
+            job = await client.submit(BATCH, queries=100)
             async with contextlib.aclosing(job.watch()) as statuses:
                 async for status in statuses:
                     if status.queries_done > 0:
