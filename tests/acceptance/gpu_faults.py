@@ -1,8 +1,7 @@
 """Faults of a GPU, as a gateway sees them whose worker offers it.
 
-A hidden GPU, one that does not exist, one whose memory is used up, a limit of its memory that is
-too small, and a killed engine host; and a GPU that computes beside the CPU. Run by
-`test_cuda_acceptance.py`, or by hand::
+Its memory is used up, the limit of its memory is too small, its engine host is killed, or it
+computes concurrently with the CPU. Run by `test_providers_acceptance.py`, or by hand::
 
     VENV/bin/python tests/acceptance/gpu_faults.py --models models --directory /tmp/gpu
 
@@ -12,7 +11,6 @@ It needs a GPU and an environment with ``onnxruntime-gpu`` in place of ``onnxrun
 import argparse
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -55,8 +53,6 @@ def main() -> int:
     options.directory.mkdir(parents=True, exist_ok=True)
     trial = Trial(options.models, EngineName(options.engine), options.directory)
     faults = {
-        "hidden": trial.hidden,
-        "no such device": trial.no_such_device,
         "full": trial.full,
         "limit too small": trial.limit_too_small,
         "killed host": trial.killed_host,
@@ -80,21 +76,6 @@ class Trial:
         self._models = models
         self._engine = engine
         self._directory = directory
-
-    def hidden(self) -> str:
-        """Hide the GPU: it is not offered, and the check says why."""
-        code, text = self._check("[providers.CPU]\n[providers.CUDA]\n", CUDA_VISIBLE_DEVICES="")
-        expect(code == 1 and "not offered" in text, text)
-        return text
-
-    def no_such_device(self) -> str:
-        """Ask for a second GPU that does not exist: the first one is offered all the same."""
-        devices = 'devices = ["0", "63"]\nparallel = true'
-        code, text = self._check(f"[providers.CPU]\n[providers.CUDA]\n{devices}\n")
-        lines = [line for line in text.splitlines() if line.startswith("CUDA")]
-        expect(code == 1 and len(lines) == 2, text)
-        expect("not offered" not in lines[0] and "not offered" in lines[1], text)
-        return text
 
     def full(self) -> str:
         """Use up the memory of the GPU: jobs run on the CPU, without a fault."""
@@ -144,27 +125,6 @@ class Trial:
             [worker] = client.workers()
             unusable = [each.reason for each in worker.unusable] or "not offered"
             return f"{told}; at the gateway: {unusable}"
-
-    def _check(self, settings: str, **environment: str) -> tuple[int, str]:
-        """Return the exit code and the output of ``synergai agent check``."""
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "synergai", "agent", "check"),
-                *("--config", str(self._settings("check", settings))),
-            ],
-            env={
-                **os.environ,
-                "COLUMNS": "200",
-                "SYNERGAI_AGENT_MODELS": str(self._models),
-                "SYNERGAI_AGENT_STATE": str(self._directory / "check"),
-                **environment,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout
 
     def _settings(self, name: str, text: str) -> Path:
         path = self._directory / f"{name}.toml"

@@ -1,7 +1,7 @@
 """Engines with an execution provider of ONNX Runtime, by a Python environment that has it.
 
 It compares the answers with those of the CPU provider, measures both with the profiler, and lets a
-gateway choose. Run by `test_openvino_acceptance.py` and `test_cuda_acceptance.py`, or by hand::
+gateway choose. Run by `test_providers_acceptance.py`, or by hand::
 
     VENV/bin/python tests/acceptance/provider_fleet.py CUDA --models models --directory /tmp/cuda
 
