@@ -16,6 +16,7 @@ from synergai.testing import LocalFleet
 from tests.calls import raw_unary
 from tests.emulated_engines import write_emulated_engines
 from tests.integration.gateway.conftest import both_servers
+from tests.waiting import until
 
 ENGINE = EngineName("slow")
 QUERY_S = 0.005
@@ -87,7 +88,7 @@ async def test_calls_in_flight_are_answered_and_later_ones_can_be_retried(
     with running_fleet(tmp_path, grpc_server, command) as fleet:
         load = Load(fleet.address)
         running = asyncio.create_task(load.run())
-        await asyncio.sleep(1.0)
+        await until(lambda: load.answered >= IN_FLIGHT, 0.01)
         before = load.answered
         assert fleet.gateway is not None
         fleet.gateway.send_signal(signal.SIGTERM)
@@ -107,7 +108,7 @@ async def test_calls_to_a_killed_gateway_can_be_retried(tmp_path: Path, grpc_ser
     with running_fleet(tmp_path, grpc_server, "gateway") as fleet:
         load = Load(fleet.address)
         running = asyncio.create_task(load.run())
-        await asyncio.sleep(1.0)
+        await until(lambda: load.answered >= IN_FLIGHT, 0.01)
         fleet.kill("gateway")
         await asyncio.wait_for(running, 30)
     assert load.answered

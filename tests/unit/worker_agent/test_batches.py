@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
 
 from synergai.domain import BatchTimes, TensorSpec
 from synergai.errors import EngineUnusable
@@ -52,15 +51,6 @@ def build_batch(
     return queries[: builder.size]
 
 
-@given(TIMES, st.sampled_from([2, 4, 8, 64]), QUERIES)
-def test_batch_has_one_key_and_respects_the_limit(
-    times: BatchTimes, limit: int, queries: list[BatchCandidate]
-) -> None:
-    batch = build_batch(times, limit, queries)
-    assert len({query.key for query in batch}) <= 1
-    assert sum(query.rows for query in batch) <= min(limit, times.max_rows)
-
-
 @given(TIMES, QUERIES)
 def test_batching_makes_no_query_late(times: BatchTimes, queries: list[BatchCandidate]) -> None:
     batch = build_batch(times, 64, queries)
@@ -68,16 +58,6 @@ def test_batching_makes_no_query_late(times: BatchTimes, queries: list[BatchCand
         seconds = times.seconds(sum(query.rows for query in batch))
         for query in batch:
             assert seconds <= query.due or times.seconds(query.rows) > query.due
-
-
-@given(TIMES, QUERIES)
-def test_larger_batch_takes_less_time_per_row(
-    times: BatchTimes, queries: list[BatchCandidate]
-) -> None:
-    batch = build_batch(times, 64, queries)
-    if batch:
-        rows = sum(query.rows for query in batch)
-        assert times.seconds(rows) / rows <= times.seconds(batch[0].rows) / batch[0].rows
 
 
 def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
@@ -90,16 +70,6 @@ def test_batch_is_as_large_as_the_tightest_budget_in_it_allows() -> None:
 def test_late_query_does_not_limit_the_batch() -> None:
     late, ample = BatchCandidate(1, LARGE, 0.5), BatchCandidate(1, LARGE, math.inf)
     assert len(build_batch(BatchTimes((1.0, 1.1)), 8, [late, ample])) == 2
-
-
-def test_no_batch_without_a_gain_per_row() -> None:
-    ample = BatchCandidate(1, LARGE, math.inf)
-    assert len(build_batch(BatchTimes((1.0, 2.5)), 8, [ample, ample])) == 1
-
-
-def test_batch_times_are_interpolated() -> None:
-    times = BatchTimes((1.0, 1.5, 2.0))
-    assert [times.seconds(rows) for rows in (1, 2, 3, 4)] == [1.0, 1.5, 1.75, 2.0]
 
 
 @given(
@@ -120,25 +90,9 @@ def test_outputs_of_a_batch_are_those_of_its_queries(values: list[list[int]]) ->
         assert np.array_equal(total, query["x"].sum(axis=1))
 
 
-def test_concatenation_keeps_dtype_metadata() -> None:
-    marked = np.dtype("u2", metadata={"is": "bfloat16"})
-    whole = BatchMemory().join([{"x": np.zeros((1, 2), marked)}, {"x": np.ones((2, 2), marked)}])[
-        "x"
-    ]
-    assert dict(whole.dtype.metadata or {}) == {"is": "bfloat16"}
-    assert whole.tolist() == [[0, 0], [1, 1], [1, 1]]
-
-
 def test_output_without_a_row_per_query_is_refused() -> None:
     with pytest.raises(EngineUnusable, match="as many rows"):
         split_rows([np.zeros(3)], [1, 1])
-
-
-@pytest.mark.parametrize(
-    "inputs", [{"x": np.float32(1)}, {"x": np.zeros((2, 1)), "y": np.zeros((3, 1))}]
-)
-def test_query_without_one_first_axis_is_run_alone(inputs: dict[str, ArrayLike]) -> None:
-    assert batch_key({name: np.asarray(array) for name, array in inputs.items()}, ["y"]) is None
 
 
 def test_batch_key_depends_on_shape_dtype_and_outputs() -> None:
@@ -172,15 +126,6 @@ def test_joined_batches_use_the_same_memory() -> None:
     second = memory.join([{"x": np.full((1, 3), 3.0)}, {"x": np.full((2, 3), 4.0)}])["x"]
     assert np.shares_memory(first, second)
     assert second[:, 0].tolist() == [3.0, 4.0, 4.0]
-
-
-def test_joined_batches_of_other_rows_or_type_get_memory_of_their_own() -> None:
-    memory = BatchMemory()
-    first = memory.join([{"x": np.zeros((1, 3))}, {"x": np.zeros((1, 3))}])["x"]
-    for array in (np.zeros((1, 4)), np.zeros((1, 4), np.float32), np.zeros((2, 4), np.float32)):
-        joined = memory.join([{"x": array}, {"x": array}])["x"]
-        assert (joined.dtype, joined.shape) == (array.dtype, (2 * len(array), 4))
-        assert not np.shares_memory(first, joined)
 
 
 def test_failed_batch_halves_the_next_ones_and_successes_double_them_again() -> None:

@@ -35,11 +35,6 @@ def test_single_thread_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert thread_cores(1) == ()
 
 
-def test_more_threads_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_cores(monkeypatch, {3})
-    assert thread_cores(2) == ()
-
-
 def test_new_threads_are_pinned_round_robin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,8 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from synergai.errors import EngineUnusable
-from worker_agent.backends import JobAware
-from worker_agent.backends.emulated import LEAD_S, PACES_FILE, PATIENCE_S, EmulatedBackend
+from worker_agent.backends.emulated import PACES_FILE, PATIENCE_S, EmulatedBackend
 
 MODEL = """
 [[configurations]]
@@ -65,51 +64,6 @@ def run(engine: EmulatedBackend, queries: int) -> None:
         engine.run(INPUTS, ["y"])
 
 
-def test_setup_lasts_from_the_start_of_the_process(model: Path, clock: Clock) -> None:
-    backend(model, clock, age_s=0.5)
-    assert clock.sleeps == [1.5]
-
-
-def test_a_process_that_took_long_enough_to_start_does_not_sleep(model: Path, clock: Clock) -> None:
-    backend(model, clock, age_s=3.0)
-    assert not clock.sleeps
-
-
-def test_queries_take_the_configured_time_and_echo_the_input(model: Path, clock: Clock) -> None:
-    engine = backend(model, clock)
-    began = clock.now
-    (answer,) = engine.run(INPUTS, ["y"])
-    assert answer is INPUTS["x"]
-    run(engine, 9)
-    assert clock.now - began == pytest.approx(10 * 0.004)
-
-
-def test_late_query_shortens_the_next_ones(model: Path, clock: Clock) -> None:
-    engine = backend(model, clock)
-    began = clock.now
-    run(engine, 1)
-    clock.now += 0.006
-    run(engine, 4)
-    assert clock.now - began == pytest.approx(5 * 0.004)
-
-
-def test_short_queries_share_a_sleep(model: Path, clock: Clock) -> None:
-    engine = backend(model, clock, threads=2)
-    began = clock.now
-    run(engine, 1000)
-    assert clock.now - began == pytest.approx(1000 * 0.0003, abs=LEAD_S)
-    assert min(clock.sleeps) >= LEAD_S
-
-
-def test_idle_time_is_not_caught_up(model: Path, clock: Clock) -> None:
-    engine = backend(model, clock)
-    clock.now += 60.0
-    began = clock.now
-    engine.begin("")
-    run(engine, 5)
-    assert clock.now - began == pytest.approx(5 * 0.004)
-
-
 def test_job_runs_at_the_pace_in_the_file(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("slow 1.5\nfast 0.5\n")
     engine = preloaded(model, clock)
@@ -132,41 +86,6 @@ def test_setup_of_the_loading_job_is_scaled_by_its_pace(
     assert clock.now - started == pytest.approx(factor * (2.0 + 500 * 0.004))
 
 
-def test_only_the_job_that_loads_the_engine_pays_for_its_setup(model: Path, clock: Clock) -> None:
-    (model.parent / PACES_FILE).write_text("first 1.5\nsecond 1.5\n")
-    engine = backend(model, clock)
-    for job in ("first", "second"):
-        began = clock.now
-        engine.begin(job)
-        run(engine, 10)
-    assert clock.now - began == pytest.approx(10 * 0.004 * 1.5)
-
-
-def test_engine_that_was_preloaded_costs_no_setup(model: Path, clock: Clock) -> None:
-    (model.parent / PACES_FILE).write_text("job 1.5\n")
-    engine = preloaded(model, clock)
-    began = clock.now
-    engine.begin("job")
-    run(engine, 10)
-    assert clock.now - began == pytest.approx(10 * 0.004 * 1.5)
-
-
-def test_pace_written_late_applies_from_the_first_query(model: Path, clock: Clock) -> None:
-    paces = model.parent / PACES_FILE
-    paces.write_text("late 2")  # as half a line is read while it is being written
-
-    def sleep(seconds: float) -> None:
-        clock.sleep(seconds)
-        paces.write_text("late 2.5\n")
-
-    engine = EmulatedBackend(model, 1, clock=clock, sleep=sleep, age_s=lambda: 9.0)
-    clock.now += 60.0
-    began = clock.now
-    engine.begin("late")
-    run(engine, 10)
-    assert clock.now - began == pytest.approx(10 * 0.004 * 2.5)
-
-
 def test_wait_for_a_missing_pace_is_bounded(model: Path, clock: Clock) -> None:
     (model.parent / PACES_FILE).write_text("other 2.0\n")
     engine = backend(model, clock)
@@ -176,10 +95,6 @@ def test_wait_for_a_missing_pace_is_bounded(model: Path, clock: Clock) -> None:
     engine.begin("")
     run(engine, 1)
     assert clock.sleeps[-1] == pytest.approx(0.004)
-
-
-def test_backend_is_job_aware(model: Path, clock: Clock) -> None:
-    assert isinstance(backend(model, clock), JobAware)
 
 
 @pytest.mark.parametrize(

@@ -90,12 +90,6 @@ def test_messages_round_trip_in_chunks_of_any_size(messages: list[Message], size
     assert received == messages
 
 
-def test_decoder_keeps_messages_that_were_not_consumed() -> None:
-    decoder = Decoder()
-    first = next(decoder.feed(StopRun(1).encode() + StopRun(2).encode()))
-    assert (first, *decoder.feed(b"")) == (StopRun(1), StopRun(2))
-
-
 @given(st.binary(max_size=60) | ARRAYS)
 def test_arbitrary_frame_is_a_message_or_invalid_input(body: bytes) -> None:
     frame = struct.pack("<I", len(body)) + body
@@ -140,29 +134,6 @@ def arena() -> Arena:
     return Arena()
 
 
-def test_arena_round_trip(arena: Arena) -> None:
-    place = arena.put(b"tensor")
-    assert arena.read(place) == b"tensor"
-    arena.close()
-
-
-def test_response_may_overwrite_its_request(arena: Arena) -> None:
-    place = arena.put(b"a long request")
-    assert arena.read(arena.write(place.slot, [b"an ", b"answer"])) == b"an answer"
-    arena.close()
-
-
-@pytest.mark.parametrize("header_bytes", range(1, 9))
-def test_tensor_at_the_end_of_a_message_is_aligned(arena: Arena, header_bytes: int) -> None:
-    tensor = np.arange(300, dtype=np.float64)
-    place = arena.write(1, [bytes(header_bytes), tensor.data.cast("B")])
-    view = np.frombuffer(arena.view(place)[header_bytes:], np.float64)
-    assert view.flags.aligned
-    assert view.tolist() == tensor.tolist()
-    del view
-    arena.close()
-
-
 @pytest.mark.parametrize("size", [1, SLOT_BYTES - 1, SLOT_BYTES])
 def test_message_stays_within_its_slot(arena: Arena, size: int) -> None:
     whole, message, after = (
@@ -182,18 +153,6 @@ def test_arena_has_room_until_all_slots_are_taken(arena: Arena) -> None:
     arena.release(places[0].slot)
     assert arena.put(b"y").slot == places[0].slot
     arena.close()
-
-
-def test_arena_grows_on_both_sides_and_keeps_its_contents(arena: Arena) -> None:
-    places = [arena.put(bytes([slot])) for slot in range(SLOTS)]
-    theirs = Arena(os.dup(arena.fd))
-    theirs.grow(SLOTS + 2)
-    arena.grow(SLOTS + 2)
-    places += [arena.put(bytes([slot])) for slot in range(SLOTS, SLOTS + 2)]
-    assert not arena.has_room
-    assert [theirs.read(place)[0] for place in places] == [*range(SLOTS + 2)]
-    arena.close()
-    theirs.close()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The inventory of a changing model directory, without loading models."""
 
 import asyncio
-import hashlib
 import json
 import os
 from collections.abc import AsyncGenerator
@@ -101,31 +100,6 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-async def test_engines_are_pending_until_they_are_described(inventory: Inventory) -> None:
-    engines = await inventory.discover()
-    assert engines[ONE].pending
-    assert "being inspected" in engines[ONE].fault
-    await inventory.describe(engines, lambda engine: engines.__setitem__(engine.name, engine))
-    assert not engines[ONE].pending
-    assert not engines[ONE].fault
-
-
-async def test_samples_are_described_by_their_digest(inventory: Inventory, models: Path) -> None:
-    assert (await described(inventory))[ONE].samples_digest == ""
-    (models / "one" / "samples.npz").write_bytes(b"samples")
-    engine = (await described(inventory))[ONE]
-    assert engine.samples_digest == hashlib.sha256(b"samples").hexdigest()
-    assert engine_from_proto(engine_to_proto(engine)) == engine
-
-
-async def test_small_engines_are_described_first(
-    inventory: Inventory, models: Path, loads: Loads
-) -> None:
-    put(models, "two", b"1")
-    await described(inventory)
-    assert loads == [TWO, ONE]
-
-
 async def test_slow_engine_delays_no_other(models: Path, tmp_path: Path, loads: Loads) -> None:
     blocked = asyncio.Event()
 
@@ -176,25 +150,6 @@ class Blocked(Loads):
             self.begun.set()
             await self.go_on.wait()
         return await super().__call__(definition)
-
-
-async def test_engine_that_is_found_during_an_inspection_is_described_beside_it(
-    models: Path, tmp_path: Path
-) -> None:
-    loads = Blocked()
-    inventory = Inventory(models, tmp_path / "engines.json", loads, parallel=2)
-    names: list[EngineName] = []
-    first = asyncio.create_task(
-        inventory.describe(await inventory.discover(), lambda engine: names.append(engine.name))
-    )
-    await loads.begun.wait()
-    put_whole(models, "two")
-    changes = await inventory.find_changes()
-    await inventory.describe(changes.changed, lambda engine: names.append(engine.name))
-    assert names == [TWO]
-    loads.go_on.set()
-    await first
-    assert names == [TWO, ONE]
 
 
 async def test_watch_reports_an_engine_while_another_is_inspected(
@@ -267,20 +222,6 @@ async def test_engine_that_changed_before_its_load_is_loaded_once(
     assert sorted(engine.name for engine in engines) == [ONE, TWO]
 
 
-async def test_fault_of_an_engine_that_is_being_replaced_is_dropped(
-    models: Path, tmp_path: Path
-) -> None:
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        definition.file.unlink()  # the first step of replacing it
-        raise EngineUnusable("it cannot be read")
-
-    inventory = Inventory(models, tmp_path / "engines.json", inspect)
-    assert (await described(inventory))[ONE].pending
-    put(models, "one", b"second")
-    assert await poll(inventory) == {}
-    assert list((await inventory.find_changes()).changed) == [ONE]
-
-
 async def test_engine_is_inspected_again_if_its_files_were_away_when_it_failed(
     models: Path, tmp_path: Path
 ) -> None:
@@ -320,18 +261,6 @@ async def test_model_that_hung_while_its_files_were_away_is_not_loaded_again(
     assert engine is not None
     assert "within 60 s; it is loaded again when its files change" in engine.fault
     assert inventory.remembers_fault(ONE)
-
-
-async def test_cache_keeps_engines_that_are_not_described_yet(
-    inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
-) -> None:
-    put(models, "two", b"other")
-    await described(inventory)
-    again = Inventory(models, tmp_path / "engines.json", loads)
-    await again.discover()
-    await again.describe([ONE], ignore)
-    await again.describe([TWO], ignore)
-    assert sorted(loads) == [ONE, TWO]
 
 
 class Hanging(Loads):
@@ -512,112 +441,6 @@ async def test_variant_with_other_tensors_is_not_used(
     assert "variant int8 of engine one is not used: its outputs are y FP32 [11]" in caplog.text
 
 
-async def test_changed_variant_is_a_change_of_its_engine_and_only_it_is_loaded_again(
-    family: tuple[Inventory, Variants], models: Path
-) -> None:
-    inventory, loads = family
-    await described(inventory)
-    loads.variants.clear()
-    (models / "one/int8.onnx").write_bytes(b"another")
-    assert await poll(inventory) == {}
-    changed = await poll(inventory)
-    assert list(changed) == [ONE]
-    assert loads.variants == ["int8"]
-
-    (models / "one/full.onnx").unlink()
-    assert await poll(inventory) == {}
-    engine = (await poll(inventory))[ONE]
-    assert engine is not None
-    assert [each.name for each in engine.variants] == ["int8", "p25"]
-
-
-async def test_model_that_cannot_be_loaded_is_tried_at_each_start(
-    models: Path, tmp_path: Path
-) -> None:
-    loads = Hanging(EngineUnusable)
-    for _ in range(2):
-        await described(Inventory(models, tmp_path / "engines.json", loads))
-    assert loads == [ONE, ONE]
-
-
-async def test_known_engine_is_ready_while_others_are_loaded(models: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "engines.json"
-    await described(Inventory(models, cache, Loads()))
-    put(models, "two", b"2")  # smaller, and so the first one to be loaded
-    started, ready = asyncio.Event(), asyncio.Event()
-
-    async def inspect(definition: EngineDefinition) -> EngineDescription:
-        assert definition.name == TWO
-        started.set()
-        await ready.wait()
-        return await Loads()(definition)
-
-    inventory = Inventory(models, cache, inspect, parallel=1)
-    engines = await inventory.discover()
-    describing = asyncio.create_task(inventory.describe(engines, lambda _: ready.set()))
-    await started.wait()
-    async with asyncio.timeout(30):
-        await describing
-
-
-async def test_no_changes_are_reported_without_changes(inventory: Inventory, loads: Loads) -> None:
-    assert list(await described(inventory)) == [ONE]
-    assert await poll(inventory) == {}
-    assert loads == [ONE]
-
-
-async def test_new_engine_is_described_once_its_files_are_stable(
-    inventory: Inventory, models: Path, loads: Loads
-) -> None:
-    await described(inventory)
-    put(models, "two", b"half")
-    assert await poll(inventory) == {}
-    put(models, "two", b"the whole")
-    assert await poll(inventory) == {}
-    changed = await poll(inventory)
-    assert list(changed) == [TWO]
-    assert await poll(inventory) == {}
-    assert loads == [ONE, TWO]
-
-
-async def test_emulated_engines_are_equal_although_their_times_differ(
-    inventory: Inventory, models: Path
-) -> None:
-    put(models, "two", b"[[configurations]]")
-    (models / "two" / "engine.toml").write_text('backend = "emulated"\nfile = "model.onnx"\n')
-    engines = await described(inventory)
-    assert engines[ONE].digest
-    assert engines[TWO].digest == ""
-
-
-async def test_engine_with_a_changed_file_is_described_again(
-    inventory: Inventory, models: Path
-) -> None:
-    before = (await described(inventory))[ONE]
-    put(models, "one", b"second")
-    await poll(inventory)
-    after = (await poll(inventory))[ONE]
-    assert after is not None
-    assert after.digest != before.digest
-
-
-async def test_removed_engine_is_reported_once(inventory: Inventory, models: Path) -> None:
-    await described(inventory)
-    (models / "one" / "model.onnx").unlink()
-    (models / "one").rmdir()
-    assert [await poll(inventory) for _ in range(3)] == [{}, {ONE: None}, {}]
-
-
-async def test_restored_engine_is_described_again(inventory: Inventory, models: Path) -> None:
-    await described(inventory)
-    (models / "one").rename(models / ".one")
-    await poll(inventory)
-    await poll(inventory)
-    os.utime(models / ".one", ns=(0, 0))
-    (models / ".one").rename(models / "one")
-    assert list(await poll(inventory)) == [ONE]
-
-
 async def test_corrupted_file_is_a_fault(inventory: Inventory, models: Path) -> None:
     await described(inventory)
     put(models, "one", b"")
@@ -625,24 +448,6 @@ async def test_corrupted_file_is_a_fault(inventory: Inventory, models: Path) -> 
     engine = (await poll(inventory))[ONE]
     assert engine is not None
     assert "0 bytes" in engine.fault
-
-
-async def test_fault_is_valid_utf8_for_any_file_name(inventory: Inventory, models: Path) -> None:
-    for file in (b"\xff.onnx", b"\x1b[31m.onnx"):
-        (models / "one" / os.fsdecode(file)).write_bytes(b"")
-
-    engine = (await described(inventory))[ONE]
-
-    assert "several model files (?[31m.onnx, model.onnx, ?.onnx)" in engine.fault
-    engine_to_proto(engine).SerializeToString()
-
-
-async def test_engines_are_described_without_a_writable_cache(
-    models: Path, tmp_path: Path, loads: Loads
-) -> None:
-    inventory = Inventory(models, tmp_path / "absent" / "engines.json", loads)
-
-    assert not (await described(inventory))[ONE].fault
 
 
 async def test_cache_contains_only_present_engines(
@@ -670,22 +475,6 @@ async def test_engine_stays_unverified_in_the_cache(
     assert loads == [ONE]
     assert "engine one is served unverified: the model fails" in caplog.text
     assert "[warmup]" in caplog.text
-
-
-async def test_cache_of_an_earlier_version_is_used(
-    inventory: Inventory, models: Path, tmp_path: Path, loads: Loads
-) -> None:
-    cache = tmp_path / "engines.json"
-    await described(inventory)
-    content = json.loads(cache.read_text("utf-8"))
-    for description in content["engines"].values():
-        del description["unverified"]
-    cache.write_text(json.dumps(content), "utf-8")
-
-    engine = (await described(Inventory(models, cache, loads)))[ONE]
-
-    assert engine.unverified == ""
-    assert loads == [ONE]
 
 
 async def test_changed_warm_up_is_a_change_of_the_engine(
@@ -759,24 +548,6 @@ async def test_engine_that_is_complete_is_described_at_once(
         assert await changes.get() == TWO
 
 
-async def test_new_folder_is_found_at_the_next_look(inventory: Inventory, models: Path) -> None:
-    looks: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 2:
-            put_whole(models, "two")
-
-    await described(inventory)
-    changes: asyncio.Queue[EngineName] = asyncio.Queue()
-    watch = ModelDirectoryWatch(
-        inventory, 60.0, ignore, lambda *each: changes.put_nowait(each[0]), pause
-    )
-    async with asyncio.timeout(30), running(watch):
-        assert await changes.get() == TWO
-    assert sum(looks[:2]) <= 1.0
-
-
 async def test_removed_folder_is_reported_within_three_seconds(
     inventory: Inventory, models: Path
 ) -> None:
@@ -820,15 +591,6 @@ async def test_new_engine_that_vanishes_before_it_is_described_is_removed(
     assert await poll(inventory) == {}
     (models / "two").rename(models / ".two")
     assert [await poll(inventory) for _ in range(3)] == [{}, {TWO: None}, {}]
-
-
-async def test_folder_that_was_renamed_into_the_directory_is_described_at_once(
-    inventory: Inventory, models: Path
-) -> None:
-    await described(inventory)
-    put_whole(models, "two")
-    assert list(await poll(inventory)) == [TWO]
-    assert not inventory.is_settling
 
 
 async def test_model_directory_may_be_made_later(tmp_path: Path, loads: Loads) -> None:

@@ -6,7 +6,6 @@ used is left out of the session's providers, and some failures are raised instea
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,33 +20,6 @@ from worker_agent.providers.choice import ProviderChoice
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
-
-# Messages of version 1.31 with an H100, but for the names of hosts and folders.
-NO_TENSORRT = (
-    "/onnxruntime_src/onnxruntime/python/onnxruntime_pybind_state.cc:729 void onnxruntime::python::"
-    "RegisterTensorRTPluginsAsCustomOps(PySessionOptions&, const onnxruntime::ProviderOptions&) "
-    "Please install TensorRT libraries"
-)
-NO_MEMORY = (
-    "Exception during initialization: /onnxruntime_src/onnxruntime/core/framework/bfc_arena.cc:360 "
-    "void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, onnxruntime::Stream*) "
-    "Available memory of 0 is smaller than requested bytes of 4194304"
-)
-_PARSED = (
-    "/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc:63 static "
-    "onnxruntime::CUDAExecutionProviderInfo onnxruntime::CUDAExecutionProviderInfo::"
-    "FromProviderOptions(const onnxruntime::ProviderOptions&) [ONNXRuntimeError] : 1 : FAIL : "
-    'provider_options_utils.h:187 Parse Failed to parse provider option "device_id": '
-)
-NO_DEVICE = (
-    f"{_PARSED}cuda_execution_provider_info.cc:71 operator() Invalid device ID: 63, must be "
-    "between 0 (inclusive) and 1 (exclusive)."
-)
-HIDDEN = (
-    f"{_PARSED}CUDA failure 100: no CUDA-capable device is detected ; GPU=-1 ; hostname=board ; "
-    "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider_info.cc ; "
-    "line=70 ; expr=cudaGetDeviceCount(&num_devices);"
-)
 
 
 class FakeRuntime:
@@ -135,14 +107,6 @@ def fault(monkeypatch: pytest.MonkeyPatch, runtime: FakeRuntime, kind: str = "CU
     return str(caught.value)
 
 
-def test_session_uses_the_provider_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = FakeRuntime()
-    loaded = load(monkeypatch, runtime, "TensorRT", "1")
-    assert loaded.elsewhere is None
-    assert [name for name, _ in runtime.providers] == [TENSORRT, CUDA, CPU]
-    assert [options.get("device_id") for _, options in runtime.providers] == ["1", "1", None]
-
-
 @pytest.mark.parametrize("kind", ["CUDA", "TensorRT"])
 def test_cuda_of_python_packages_is_loaded_before_the_session(
     monkeypatch: pytest.MonkeyPatch, kind: str
@@ -156,29 +120,6 @@ def test_cuda_of_python_packages_is_loaded_before_the_session(
     monkeypatch.setattr(runtime, "preload_dlls", preload, raising=False)
     load(monkeypatch, runtime, kind)
     assert loaded_before == [0]
-
-
-def test_cuda_is_not_loaded_for_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = FakeRuntime(working=("OpenVINOExecutionProvider",))
-
-    def preload() -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(runtime, "preload_dlls", preload, raising=False)
-    load(monkeypatch, runtime, "OpenVINO", "CPU")
-
-
-def test_what_the_preload_prints_goes_to_standard_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runtime = FakeRuntime()
-    monkeypatch.setattr(
-        runtime, "preload_dlls", lambda: sys.stdout.write("no cuDNN\n"), raising=False
-    )
-    load(monkeypatch, runtime)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == "no cuDNN\n"
 
 
 def test_missing_library_falls_back_silently_which_is_an_error(
@@ -204,57 +145,6 @@ def test_wrong_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
         "CUDA failure 101: invalid device ordinal"
     )
-
-
-def test_message_of_openvino_is_found_behind_its_source_positions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    error = (
-        "[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /a/basic_backend.cc:136 "
-        "onnxruntime::openvino_ep::BasicBackend::BasicBackend(std::unique_ptr<onnx::ModelProto>&) "
-        "[OpenVINO-EP] Exception while Reading network: Sub_248 node not found in graph cache"
-    )
-    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
-        "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
-        "Exception while Reading network: Sub_248 node not found in graph cache"
-    )
-
-
-def test_message_of_cuda_is_found_behind_its_source_positions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert fault(monkeypatch, FakeRuntime(load_error=HIDDEN)) == (
-        "ONNX Runtime cannot load model.onnx with CUDA on device 0: "
-        "CUDA failure 100: no CUDA-capable device is detected"
-    )
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (NO_TENSORRT, "Please install TensorRT libraries"),
-        (
-            NO_MEMORY,
-            (
-                "Exception during initialization: Available memory of 0 is smaller than requested "
-                "bytes of 4194304"
-            ),
-        ),
-        (NO_DEVICE, "Invalid device ID: 63, must be between 0 (inclusive) and 1 (exclusive)."),
-    ],
-)
-def test_source_positions_are_removed(
-    monkeypatch: pytest.MonkeyPatch, error: str, reason: str
-) -> None:
-    assert fault(monkeypatch, FakeRuntime(load_error=error)) == (
-        f"ONNX Runtime cannot load model.onnx with CUDA on device 0: {reason}"
-    )
-
-
-def test_device_without_memory_for_the_model_lacks_it_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = "Failed to allocate memory for requested buffer of size 9437184"
-    with pytest.raises(OutOfMemory, match=error):
-        load(monkeypatch, FakeRuntime(load_error=error))
 
 
 def test_device_that_runs_out_of_memory_later_lacks_it_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,19 +222,6 @@ async def test_damaged_content_is_fetched_again_and_never_installed(
     await worker.stop()
 
 
-async def test_store_that_vanishes_fails_only_what_is_not_installed(
-    tmp_path: Path, gateway: Gateway
-) -> None:
-    worker = Worker(tmp_path, gateway)
-    first, second = gateway.version("a", 1), gateway.version("b", 1, b"other")
-    await worker.place(first)
-    kept, gateway.contents = gateway.contents, {}
-    assert await worker.place(second, first) == ["failed", "installed"]
-    gateway.contents = kept
-    await worker.until("a/1", "b/1")
-    await worker.stop()
-
-
 async def test_manifest_that_cannot_be_read_fails_its_version_only(
     tmp_path: Path, gateway: Gateway
 ) -> None:
@@ -398,15 +385,3 @@ def test_killed_installation_leaves_nothing_that_is_served(
     assert fetched.installed() == {"net": ""}
     fetched.remove(EngineName("net"))
     assert fetched.installed() == {}
-
-
-def test_of_a_version_in_both_directories_the_users_own_is_used(tmp_path: Path) -> None:
-    for root, name in (("own", "a"), ("fetched", "a"), ("fetched", "b")):
-        folder = tmp_path / root / name / "1"
-        folder.mkdir(parents=True)
-        (folder / "model.onnx").write_bytes(b"x")
-    both = ModelDirectories(tmp_path / "own", tmp_path / "fetched")
-    assert [each.name for each in both.engines()] == ["a", "b"]
-    assert both.of(EngineName("a")) == tmp_path / "own"
-    assert both.of(EngineName("b")) == tmp_path / "fetched"
-    assert both.of(EngineName("c")) == tmp_path / "own"

@@ -12,7 +12,7 @@ import worker_agent.hosts.preloads
 from synergai.domain import Configuration, EngineName, Session
 from synergai.errors import ConfigurationUnusable, EngineUnusable, SynergaiError
 from tests.loaded_host import LoadedHost
-from tests.waiting import turns, until
+from tests.waiting import until
 from worker_agent.hosts.memory import HostMemory
 from worker_agent.hosts.pool import HostPool, SessionChange
 from worker_agent.hosts.preloads import GivenUp, Preload
@@ -73,19 +73,6 @@ async def test_a_preload_is_suspended_while_the_worker_has_other_work() -> None:
     assert host.calls == ["suspend", "resume"]
 
 
-async def test_a_host_is_suspended_once_it_may_be() -> None:
-    host = Host()
-    host.is_new = True
-    load = Preload(lambda: True)
-    load.watch(cast("HostProcess", host))
-    await turns()
-    assert host.calls == []
-    host.is_new = False
-    await until(lambda: host.calls == ["suspend"])
-    await load.end()
-    assert host.calls == ["suspend", "resume"]
-
-
 @pytest.mark.parametrize("how", ["needed", "ended"])
 async def test_a_suspended_load_goes_on_once_it_is_needed(how: str) -> None:
     host = Host()
@@ -125,15 +112,6 @@ async def test_a_load_that_hangs_is_ended_whether_it_is_needed_or_not(*, needed:
     await until(lambda: host.killed is not None)
     await load.end()
     assert isinstance(host.killed, GivenUp)
-
-
-async def test_suspensions_do_not_count_towards_the_limit_of_a_load() -> None:
-    host = Host()
-    load = Preload(lambda: True, limit_s=1e-9)
-    load.watch(cast("HostProcess", host))
-    await turns(100)
-    await load.end()
-    assert host.killed is None
 
 
 class Pool:
@@ -210,16 +188,6 @@ async def test_a_load_that_was_given_up_is_begun_again_when_it_is_needed(
     assert run.changes == []  # the fake gives up even what is needed
 
 
-async def test_a_load_that_was_given_up_says_nothing_about_its_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    run = Pool(monkeypatch, tmp_path, memory_bytes=1 << 40)
-    with pytest.raises(GivenUp):
-        await run.hosts.preload(SESSION)
-    assert run.changes == [SessionChange(SESSION, resident=False)]
-    assert not run.hosts._preloads
-
-
 async def test_a_preload_ends_for_a_switch_of_the_power_mode(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -256,17 +224,6 @@ async def test_a_load_that_is_given_up_before_its_host_is_started_is_killed_then
     load.watch(cast("HostProcess", host))
     await load.end()
     assert isinstance(host.killed, GivenUp)
-
-
-async def test_a_load_that_is_needed_after_it_was_given_up_goes_on() -> None:
-    host = Host()
-    load = Preload(lambda: False)
-    load.give_up("the power mode changes", no_room=False)
-    load.needed = True
-    load.check()
-    load.watch(cast("HostProcess", host))
-    await load.end()
-    assert host.killed is None
 
 
 @pytest.mark.parametrize("launched", [False, True], ids=["starting", "loading"])

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from synergai.domain import Configuration
 from synergai.errors import InvalidSettings
 from worker_agent.agent_settings import AgentSettings
 from worker_agent.providers.choice import ProviderChoice, session_providers, without_cpu
@@ -17,15 +16,6 @@ def load(tmp_path: Path, text: str) -> AgentSettings:
     file = tmp_path / "agent.toml"
     file.write_text(text)
     return AgentSettings.load({}, file)
-
-
-def test_names_on_the_command_line_are_enough() -> None:
-    settings = AgentSettings.load({"providers": "CPU,OpenVINO,CUDA"})
-    assert [each.name for each in settings.worker.providers] == ["CPU", "OpenVINO", "CUDA"]
-    assert [str(each) for each in without_cpu(settings.worker.providers)] == [
-        "OpenVINO on device CPU",
-        "CUDA on device 0",
-    ]
 
 
 def test_tables_have_devices_options_and_a_cache(tmp_path: Path) -> None:
@@ -89,17 +79,6 @@ def choice(kind: str, device: str = "", **rest: Any) -> ProviderChoice:
     return ProviderChoice(name=kind, kind=kind, device=device, **rest)
 
 
-def test_cuda_is_given_its_device_and_options_and_the_cpu_behind() -> None:
-    chosen = choice("CUDA", "1", options={"gpu_mem_limit": "1000"})
-    assert session_providers(chosen, 4) == [
-        (
-            "CUDAExecutionProvider",
-            {"use_tf32": "0", "gpu_mem_limit": "1000", "device_id": "1"},
-        ),
-        CPU_FALLBACK,
-    ]
-
-
 def test_cuda_computes_as_exactly_as_the_cpu_unless_asked_otherwise() -> None:
     [(_, default), _] = session_providers(choice("CUDA", "0"), 1)
     [(_, asked), _] = session_providers(choice("CUDA", "0", options={"use_tf32": "1"}), 1)
@@ -135,20 +114,6 @@ def test_number_of_threads_is_passed_where_it_matters() -> None:
     assert gpu == ("OpenVINOExecutionProvider", {"device_type": "GPU.1"})
     [xnnpack, _] = session_providers(choice("XNNPACK"), 4)
     assert xnnpack == ("XnnpackExecutionProvider", {"intra_op_num_threads": "4"})
-
-
-def test_provider_on_the_cpu_has_a_configuration_per_number_of_threads() -> None:
-    found = choice("OpenVINO", "CPU").configurations([Configuration(1), Configuration(2)])
-    assert [str(each) for each in found] == [
-        "threads=1,provider=OpenVINO",
-        "threads=2,provider=OpenVINO",
-    ]
-
-
-def test_device_has_one_configuration_per_power_mode() -> None:
-    modes = [Configuration(count, mode) for mode in ("MAXN", "15W") for count in (1, 2)]
-    found = choice("CUDA", "0").configurations(modes)
-    assert [str(each) for each in found] == ["mode=MAXN,provider=CUDA", "mode=15W,provider=CUDA"]
 
 
 def test_nodes_that_a_device_leaves_to_the_cpu_take_one_thread() -> None:

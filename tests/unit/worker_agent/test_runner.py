@@ -220,19 +220,6 @@ def add(
     return work, handler
 
 
-def test_range_runs_in_batches_of_the_largest_size_that_it_comes_with(
-    runner: Runner, host: FakeHost
-) -> None:
-    work = WorkItem(
-        session=DIGITS,
-        handler=RecordingHandler(),
-        count=10,
-        batch_times=BatchTimes((1.0, 1.2, 1.4)),
-    )
-    runner.add(work)
-    assert host.runs[1].batch == 4
-
-
 def test_queries_of_an_item_count_with_their_share_of_a_batch(
     runner: Runner, host: FakeHost
 ) -> None:
@@ -268,17 +255,6 @@ def test_resident_variants_of_an_engine_are_fed_without_waiting(
     assert [run.variant for run in shared.runs.values()] == ["l", "s", "l"]
 
 
-def test_variant_that_is_not_resident_waits_for_the_runs_before_it(
-    runner: Runner, hosts: FakeHosts
-) -> None:
-    large, small = (Session(EngineName("digits"), Configuration(1, variant=v)) for v in ("l", "s"))
-    hosts.hosts[large] = FakeHost()
-    add(runner, large, queries=1)
-    add(runner, small, queries=1)
-    assert len(hosts.hosts[large].runs) == 1
-    assert not hosts.loads
-
-
 async def test_variant_that_was_unloaded_meanwhile_is_loaded_again(
     runner: Runner, hosts: FakeHosts
 ) -> None:
@@ -308,35 +284,12 @@ def test_states_of_a_work_item(runner: Runner, host: FakeHost) -> None:
     assert [first.state, second.state] == [WorkState.ENDED, WorkState.ENDED]
 
 
-def test_stopped_item_leaves_the_queue_from_any_position(runner: Runner, host: FakeHost) -> None:
-    host.room = 1
-    add(runner, queries=1)
-    second, _ = add(runner, queries=1)
-    _, third = add(runner, queries=1)
-    runner.stop(second)
-    assert second.state is WorkState.ENDED
-    host.end(1)
-    host.end(2)
-    assert third.lines[-1][0] == "COMPLETED"
-    assert runner.is_idle
-
-
 def test_single_query_on_a_resident_engine_reports_only_its_end(
     runner: Runner, host: FakeHost
 ) -> None:
     _, handler = add(runner, queries=1)
     host.end(1)
     assert handler.lines == [("COMPLETED", 1, [b"response 1"], "UNSPECIFIED")]
-
-
-async def test_single_query_that_had_to_load_its_engine_reports_the_setup(
-    runner: Runner, hosts: FakeHosts, clock: FakeClock
-) -> None:
-    _, handler = add(runner, queries=1)
-    clock.now += 2.5
-    host = await hosts.loaded(DIGITS)
-    host.end(1)
-    assert handler.lines[0] == ("started", 2.5)
 
 
 async def test_load_for_a_query_that_was_stopped_is_the_setup_of_the_next_one(
@@ -351,65 +304,12 @@ async def test_load_for_a_query_that_was_stopped_is_the_setup_of_the_next_one(
     assert handler.lines[0] == ("started", 2.5)
 
 
-def test_work_for_the_same_host_is_fed_without_waiting(runner: Runner, host: FakeHost) -> None:
-    add(runner)
-    add(runner, queries=2)
-    add(runner)
-    assert len(host.runs) == 4
-
-
 def test_second_work_starts_only_when_the_first_has_ended(runner: Runner, host: FakeHost) -> None:
     add(runner)
     _, second = add(runner)
     assert second.lines == []
     host.end(1, done=10)
     assert second.lines == [("started", 0.0)]
-
-
-def test_work_on_another_host_waits_until_the_first_is_idle(
-    runner: Runner, hosts: FakeHosts, host: FakeHost
-) -> None:
-    other = hosts.hosts[DIGITS_2] = FakeHost()
-    add(runner, queries=2)
-    add(runner, DIGITS_2)
-    host.end(1)
-    assert not other.runs
-    host.end(2)
-    assert len(other.runs) == 1
-
-
-async def test_loading_waits_until_the_running_work_has_ended(
-    runner: Runner, hosts: FakeHosts, host: FakeHost
-) -> None:
-    add(runner)
-    add(runner, DIGITS_2)
-    assert not hosts.loads
-    host.end(1, done=10)
-    assert list(hosts.loads) == [DIGITS_2]
-
-
-def test_work_runs_in_order(runner: Runner, hosts: FakeHosts, host: FakeHost) -> None:
-    hosts.hosts[DIGITS_2] = FakeHost()
-    add(runner)
-    add(runner, DIGITS_2)
-    add(runner)
-    assert len(host.runs) == 1
-
-
-def test_queries_wait_for_room_in_the_host(runner: Runner, host: FakeHost) -> None:
-    host.room = 2
-    _, handler = add(runner, queries=3)
-    assert len(host.runs) == 2
-    host.end(1)
-    assert len(host.runs) == 2
-    host.end(2)
-    host.end(3)
-    assert handler.lines[-1] == (
-        "COMPLETED",
-        3,
-        [b"response 1", b"response 2", b"response 3"],
-        "UNSPECIFIED",
-    )
 
 
 def test_responses_are_reported_at_intervals_exactly_once(
@@ -451,44 +351,6 @@ def test_responses_are_split_over_reports_and_an_oversized_one_fails(
     assert handler.detail == "the response has 11 bytes; the limit is 10"
 
 
-def test_stop_of_waiting_work_ends_it_at_once(runner: Runner, host: FakeHost) -> None:
-    host.room = 1
-    add(runner, queries=1)
-    work, handler = add(runner, queries=1)
-    runner.stop(work)
-    assert handler.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
-    assert len(host.runs) == 1
-
-
-def test_stop_of_running_work_is_passed_to_the_host_and_keeps_its_progress(
-    runner: Runner, host: FakeHost
-) -> None:
-    work, handler = add(runner)
-    runner.stop(work)
-    assert (host.stopped, host.aborted) == ([1], [])
-    host.end(1, Outcome.STOPPED, done=6)
-    assert handler.lines[-1] == ("STOPPED", 6, [], "UNSPECIFIED")
-
-
-def test_no_queries_of_stopped_work_are_fed(runner: Runner, host: FakeHost) -> None:
-    host.room = 1
-    work, handler = add(runner, queries=3)
-    runner.stop(work)
-    host.end(1)
-    assert handler.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
-    assert not host.runs
-
-
-def test_queries_after_a_stopped_one_do_not_count(runner: Runner, host: FakeHost) -> None:
-    """A stop may reach the host between two queries of a work item."""
-    work, handler = add(runner, queries=3)
-    runner.stop(work)
-    host.end(1)
-    host.end(2, Outcome.STOPPED)
-    host.end(3)
-    assert handler.lines[-1] == ("STOPPED", 1, [b"response 1"], "UNSPECIFIED")
-
-
 async def test_stop_while_loading_ends_the_work_and_not_the_load(
     runner: Runner, hosts: FakeHosts
 ) -> None:
@@ -499,13 +361,6 @@ async def test_stop_while_loading_ends_the_work_and_not_the_load(
     host = await hosts.loaded(DIGITS)
     host.end(1, done=10)
     assert second.lines[-1][0] == "COMPLETED"
-
-
-def test_stop_of_ended_work_is_a_no_op(runner: Runner, host: FakeHost) -> None:
-    work, handler = add(runner, queries=1)
-    host.end(1)
-    runner.stop(work)
-    assert len(handler.lines) == 1
 
 
 def test_failed_query_stops_the_rest_of_its_work(runner: Runner, host: FakeHost) -> None:
@@ -578,18 +433,6 @@ def test_abandoned_work_is_stopped_without_a_report(runner: Runner, host: FakeHo
     assert runner.is_idle
 
 
-def test_work_after_an_abandoned_one_still_waits_for_its_host(
-    runner: Runner, hosts: FakeHosts, host: FakeHost
-) -> None:
-    other = hosts.hosts[DIGITS_2] = FakeHost()
-    work, _ = add(runner)
-    runner.abandon(work)
-    add(runner, DIGITS_2)
-    assert not other.runs
-    host.end(1, Outcome.STOPPED, done=3)
-    assert other.runs
-
-
 def test_idle_callback(hosts: FakeHosts, host: FakeHost, clock: FakeClock) -> None:
     calls: list[bool] = []
     engines = {EngineName("digits"): engine("digits")}
@@ -626,31 +469,6 @@ def add_following(
     return feed, work, handler
 
 
-def test_inputs_run_as_they_arrive(runner: Runner, host: FakeHost) -> None:
-    feed, _, handler = add_following(runner, 3)
-    assert not host.runs
-    feed.add(b"one")
-    assert list(host.runs) == [1]
-    host.end(1)
-    feed.add(b"two")
-    feed.add(b"three")
-    host.end(2)
-    host.end(3)
-    assert handler.lines[-1][:2] == ("COMPLETED", 3)
-    assert runner.is_idle
-
-
-def test_work_behind_an_item_waits_for_its_inputs(runner: Runner, host: FakeHost) -> None:
-    feed, _, _ = add_following(runner, 1)
-    _, behind = add(runner, queries=1)
-    assert not host.runs
-    feed.add(b"one")
-    assert list(host.runs) == [1, 2]
-    host.end(1)
-    host.end(2)
-    assert behind.lines[-1][0] == "COMPLETED"
-
-
 async def test_input_that_is_read_later_runs_once_it_is_there(
     runner: Runner, host: FakeHost
 ) -> None:
@@ -663,17 +481,6 @@ async def test_input_that_is_read_later_runs_once_it_is_there(
     await run_callbacks()
     host.end(1)
     assert handler.lines[-1][:2] == ("COMPLETED", 1)
-
-
-def test_bad_input_fails_alone(runner: Runner, host: FakeHost) -> None:
-    feed, _, handler = add_following(runner, 3)
-    for request in (b"one", b"two", b"three"):
-        feed.add(request)
-    host.end(1)
-    host.end(2, Outcome.FAILED, 0, Fault.BAD_INPUT)
-    host.end(3)
-    assert ("input failed", 1, "BAD_INPUT") in handler.lines
-    assert handler.lines[-1][:3] == ("COMPLETED", 3, [b"response 1", b"", b"response 3"])
 
 
 def test_input_that_cannot_be_read_fails_in_its_place(runner: Runner, host: FakeHost) -> None:
@@ -786,50 +593,6 @@ async def test_concurrent_request_overtakes_what_waits_for_a_load(
     assert len(host.runs) == 1
 
 
-def test_request_runs_concurrently_with_work_on_another_host(
-    runner: Runner, host: FakeHost, other: FakeHost
-) -> None:
-    _, job = add(runner, DIGITS)
-    work, stopped = add(runner, DIGITS_2, queries=1, concurrent=True)
-    _, request = add(runner, DIGITS_2, queries=1, concurrent=True)
-    assert (len(host.runs), len(other.runs)) == (1, 2)
-    runner.stop(work)
-    assert (host.stopped, other.stopped) == ([], [101])
-    other.end(101, Outcome.STOPPED, 0)
-    other.end(102)
-    assert stopped.lines == [("STOPPED", 0, [], "UNSPECIFIED")]
-    assert request.lines[0][:2] == ("COMPLETED", 1)
-    assert not runner.is_idle
-    host.end(1, done=10)
-    assert job.lines[-1][:2] == ("COMPLETED", 10)
-    assert runner.is_idle
-
-
-def test_work_does_not_wait_for_a_concurrent_request(
-    runner: Runner, host: FakeHost, other: FakeHost
-) -> None:
-    add(runner, DIGITS)
-    add(runner, DIGITS_2, queries=1, concurrent=True)
-    third = Session(EngineName("digits"), Configuration(3))
-    host.end(1, done=10)
-    _, handler = add(runner, DIGITS)
-    assert handler.lines == [("started", 0.0)]
-    add(runner, third)
-    assert len(other.runs) == 1
-
-
-def test_concurrent_request_waits_for_room_in_its_host(
-    runner: Runner, host: FakeHost, other: FakeHost
-) -> None:
-    other.room = 1
-    add(runner, DIGITS)
-    for _ in range(2):
-        add(runner, DIGITS_2, queries=1, concurrent=True)
-    assert (len(host.runs), len(other.runs)) == (1, 1)
-    other.end(101)
-    assert list(other.runs) == [102]
-
-
 def test_concurrent_request_fails_if_its_engine_broke_while_it_waited(
     runner: Runner, engines: dict[EngineName, Engine], other: FakeHost
 ) -> None:
@@ -891,34 +654,3 @@ async def test_head_of_the_queue_runs_during_the_load_of_a_stopped_item(
     other = await hosts.loaded(DIGITS_2)
     assert len(other.runs) == 1
     assert again.lines == [("started", 0.0)]
-
-
-async def test_nothing_runs_during_a_load_in_another_power_mode(
-    runner: Runner, host: FakeHost
-) -> None:
-    add(runner, Session(EngineName("digits"), Configuration(1, power_mode="low")))
-    _, handler = add(runner, DIGITS, queries=1)
-    assert not host.runs
-    assert handler.lines == []
-
-
-async def test_load_that_is_cancelled_because_files_were_replaced_starts_again(
-    runner: Runner, hosts: FakeHosts
-) -> None:
-    _, handler = add(runner, DIGITS_2)
-    hosts.loads.pop(DIGITS_2).cancel()
-    await run_callbacks()
-    assert handler.lines == []
-    other = await hosts.loaded(DIGITS_2)
-    assert len(other.runs) == 1
-
-
-async def test_cancelled_load_of_a_stopped_item_does_not_start_again(
-    runner: Runner, hosts: FakeHosts
-) -> None:
-    item, _ = add(runner, DIGITS_2)
-    runner.stop(item)
-    hosts.loads.pop(DIGITS_2).cancel()
-    await run_callbacks()
-    assert not hosts.loads
-    assert runner.is_idle

@@ -12,7 +12,6 @@ import pytest
 from synergai.domain import EngineName, TensorSpec
 from synergai.errors import EngineUnusable, InvalidInput
 from synergai.models.directory import EngineDefinition
-from synergai.models.warmup import WarmUpInput
 from worker_agent.host.self_check import SelfCheck
 
 if TYPE_CHECKING:
@@ -91,11 +90,6 @@ def test_other_sizes_and_values_are_tried(accepts: Callable[[Array], bool]) -> N
     assert check(Particular(DYNAMIC, accepts)) == (8, "")
 
 
-def test_strings_that_are_numbers_are_tried() -> None:
-    model = Particular(TensorSpec("x", "BYTES", (-1,)), lambda x: float(x[0]) >= 0)
-    assert check(model) == (8, "")
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -121,14 +115,6 @@ def test_search_ends_after_two_seconds() -> None:
 def test_model_with_inputs_beyond_all_limits_is_unverified() -> None:
     model = Particular(TensorSpec("x", "FP32", (1 << 40,)), lambda _: True)
     assert check(model) == (0, "its inputs are too large for synthetic samples")
-
-
-def test_given_shape_makes_a_model_verified() -> None:
-    model = Particular(DYNAMIC, lambda x: x.shape == (7, 11))
-    assert check(model)[1]
-    given = (WarmUpInput(name="x", shape=(7, 11)),)
-    definition = EngineDefinition(name=EngineName("e"), file=ENGINE.file, warmup=given)
-    assert check(model, definition) == (8, "")
 
 
 def test_sample_set_that_the_model_fails_on_leaves_it_unverified(tmp_path: Path) -> None:

@@ -26,33 +26,6 @@ def configured_cores(number: int) -> Callable[[str | int], int]:
     return lambda name: number if name == "SC_NPROCESSORS_CONF" else sysconf(name)
 
 
-def test_configurations_are_powers_of_two_up_to_the_cores() -> None:
-    expected = (Configuration(1), Configuration(2), Configuration(4), Configuration(6))
-    assert AgentSettings().worker.configurations() == expected
-
-
-def test_enrolment_token_in_the_environment_is_not_an_unknown_setting(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("SYNERGAI_AGENT_ENROLMENT_TOKEN", "t")
-    AgentSettings.load()
-    assert not caplog.messages
-
-
-def test_unknown_power_controller_is_refused_with_the_known_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SYNERGAI_AGENT_POWER", "nope")
-    with pytest.raises(InvalidSettings, match=r"^SYNERGAI_AGENT_POWER: 'nope' .*available: cgroup"):
-        AgentSettings.load()
-    assert AgentSettings.load({"power": "auto"}).worker.power == "auto"
-
-
-def test_thread_counts_are_sorted_and_unique() -> None:
-    settings = AgentSettings.load({"threads": "4,1,4"})
-    assert settings.worker.configurations() == (Configuration(1), Configuration(4))
-
-
 def test_thread_counts_are_limited_by_the_given_cores() -> None:
     kept = AgentSettings.load({"cores": "2-4"})
     assert kept.worker.configurations() == (
@@ -98,12 +71,6 @@ def test_pin_of_no_configuration_is_refused() -> None:
         AgentSettings.load({"pin": "digits=fast"})
 
 
-def test_defaults_are_valid_names() -> None:
-    settings = WorkerSettings()
-    assert validate_name(settings.worker_id, "worker id")
-    assert validate_name(settings.worker_class, "worker class")
-
-
 @pytest.mark.parametrize("hostname", ["ä-host", "-x", "", "a" * 200])
 def test_any_hostname_gives_a_valid_worker_id(
     monkeypatch: pytest.MonkeyPatch, hostname: str
@@ -128,8 +95,3 @@ def test_settings_survive_the_command_line(tmp_path: Path) -> None:
 def test_memory_defaults_to_half_of_the_machine() -> None:
     assert WorkerSettings(memory_mb=3).memory_bytes == 3 << 20
     assert WorkerSettings().memory_bytes > 64 << 20
-
-
-def test_example_of_an_agents_gateway_has_the_port_for_agents() -> None:
-    with pytest.raises(InvalidSettings, match=r"--gateway: 'foo' .* such as 127\.0\.0\.1:8010$"):
-        AgentSettings.load({"gateway": "foo"})

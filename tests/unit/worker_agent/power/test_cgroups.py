@@ -35,24 +35,6 @@ def members(group: CpuCgroup, files: MachineFiles) -> set[int]:
     return {int(pid) for pids in found for pid in pids.split()}
 
 
-def test_a_group_limits_the_process_until_it_is_left(groups: MachineFiles) -> None:
-    with entered(CpuLimit(0.3, frozenset({0, 1})), groups) as group:
-        assert members(group, groups) == {os.getpid()}
-        assert group.read() == CpuLimit(0.3, frozenset({0, 1}))
-        assert directories(groups)
-    assert directories(groups) == []
-
-
-def test_the_period_is_short_so_that_a_limited_process_runs_evenly(version_2: MachineFiles) -> None:
-    with entered(CpuLimit(0.3), version_2) as group:
-        assert version_2.read(f"{group.folders[0]}/cpu.max") == "3000 10000"
-
-
-def test_a_very_small_share_gets_a_longer_period() -> None:
-    limit = CpuLimit(0.01)
-    assert (limit.quota_us, limit.period_us) == (1000, 100_000)
-
-
 def test_no_limit_is_written_in_the_kernels_notation(groups: MachineFiles) -> None:
     with entered(CpuLimit(), groups) as group:
         assert group.read() == CpuLimit()

@@ -48,13 +48,6 @@ def controller(files: MachineFiles, modes: Sequence[str] = ()) -> CpuFrequencyCo
     return CpuFrequencyController(files, modes, timing=NO_SETTLING)
 
 
-def test_default_modes_are_all_and_half_of_the_cores_at_three_clocks(cores: Cores) -> None:
-    names = [mode.name for mode in controller(cores).modes()]
-    assert names == [
-        "4x3000mhz", "4x2250mhz", "4x1500mhz", "2x3000mhz", "2x2250mhz", "2x1500mhz"
-    ]  # fmt: skip
-
-
 def test_every_mode_is_switched_to_and_read_back(cores: Cores) -> None:
     power = controller(cores)
     for mode in [*power.modes(), *reversed(power.modes())]:

@@ -81,14 +81,6 @@ async def test_the_machine_is_switched_before_a_session_of_another_mode_is_loade
     ]
 
 
-async def test_a_resident_session_of_another_mode_has_to_be_loaded_again() -> None:
-    machine = Machine()
-    hosts = hosts_on(machine)
-    machine.loaded = [SLOW, FAST]
-    assert hosts.get_resident(SLOW) is not None
-    assert hosts.get_resident(FAST) is None
-
-
 async def test_a_configuration_without_a_mode_runs_in_any() -> None:
     machine = Machine()
     hosts = hosts_on(machine)

@@ -47,19 +47,6 @@ def test_a_switch_takes_until_the_reading_has_stayed_for_the_settling_time() -> 
     assert Machine(lag=2.0).switch("fast") == SwitchResult("fast", 3.0)
 
 
-def test_a_mode_in_force_is_not_requested() -> None:
-    machine = Machine()
-    assert machine.switch("slow") == SwitchResult("slow", 0.0)
-    assert machine.requested == []
-
-
-def test_a_machine_that_exceeds_the_timeout_has_failed() -> None:
-    machine = Machine(lag=6.0)
-    with pytest.raises(SwitchFailed, match="it is in slow") as failed:
-        machine.switch("fast")
-    assert failed.value.reading == Reading("slow")
-
-
 def test_a_machine_in_no_known_mode_is_switched_back() -> None:
     machine = Machine(goes_to={"fast": ""})
     with pytest.raises(SwitchFailed, match=r"core 3 is offline.*the machine is in slow") as failed:
@@ -81,17 +68,3 @@ def test_another_valid_mode_is_left_in_force() -> None:
         machine.switch("fast")
     assert failed.value.reading == Reading("other")
     assert machine.requested == ["fast"]
-
-
-def test_the_reading_overrides_an_error_of_the_program() -> None:
-    machine = Machine()
-    machine.failure = "fan mode is not set"
-    assert machine.switch("fast").mode == "fast"
-
-
-def test_an_error_of_the_program_ends_the_wait_and_is_the_reason_of_a_failure() -> None:
-    machine = Machine(lag=9.0)
-    machine.failure = "permission denied"
-    with pytest.raises(SwitchFailed, match="permission denied"):
-        machine.switch("fast")
-    assert machine.now == 0.0

@@ -41,16 +41,6 @@ def test_board_power_counts_every_rail_once(
     assert sensor.watts() == pytest.approx(watts, abs=0.03)  # newer files have whole mA
 
 
-def test_energy_is_the_sampled_power_over_time(tmp_path: Path) -> None:
-    board = EmulatedBoard.create(KINDS["xavier-nx"], tmp_path)
-    times = iter([10.0, 12.0, 13.0])
-    meter = open_meter(board.files, lambda: next(times))
-    assert meter.joules() == pytest.approx(2 * 5.06)
-    rail = "/sys/bus/i2c/drivers/ina3221x/7-0040/iio:device0/in_power0_input"
-    board.set(rail, "7060")
-    assert meter.joules() == pytest.approx(2 * 5.06 + (5.06 + 7.06) / 2)
-
-
 def test_rapl_counts_packages_without_their_parts_and_over_a_wrap(tmp_path: Path) -> None:
     files = a_machine(
         tmp_path,
@@ -165,16 +155,6 @@ def test_supply_of_a_board_is_the_sum_of_its_meters(tmp_path: Path) -> None:
     assert sensor.watts() == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("chip", ["amdgpu", "nvme", "coretemp"])
-def test_meters_of_a_part_are_not_taken_for_the_machine(tmp_path: Path, chip: str) -> None:
-    files = a_machine(
-        tmp_path,
-        {f"{HWMON}/hwmon0/name": chip, f"{HWMON}/hwmon0/power1_average": "90000000"},
-    )
-    with pytest.raises(NotSupported, match="hwmon"):
-        HwmonSensor(files)
-
-
 def test_meter_without_a_number_is_left_out(tmp_path: Path) -> None:
     files = a_machine(
         tmp_path,
@@ -279,11 +259,6 @@ def test_only_gpus_that_are_used_count(
     assert sensor.joules(0.0) == 0.0
     library.energies = [1_000, 10_000, 100_000]
     assert sensor.joules(1.0) == sum(10.0**number for number in used)
-
-
-def test_worker_without_gpus_has_no_such_sensor(tmp_path: Path) -> None:
-    with pytest.raises(NotSupported, match="no NVIDIA GPU is used"):
-        NvmlSensor(a_machine(tmp_path, GPU), set(), lambda _: FakeNvml(powers=[1]))
 
 
 def test_processor_and_gpus_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
