@@ -33,6 +33,7 @@ from gateway.jobs.streamed import StreamedJobs
 from gateway.jobs.submitted import SubmittedJobs
 from gateway.jobs.uploads import InputUploads
 from gateway.journal.journal import Journal
+from gateway.monitoring.fleet_feed import FleetFeed
 from gateway.monitoring.metrics import Metrics
 from gateway.passage.passage import Passage
 from gateway.records.store import DIRECTORY, DataStore
@@ -43,6 +44,7 @@ from gateway.servicers.inference_calls import InferenceCalls
 from gateway.store.files import open_files
 from gateway.store.pacer import BUSY_BYTES_PER_S, Pacer
 from gateway.store.store import EngineStore
+from synergai.fleet_page.view import View
 from synergai.profiles.service import ProfileService
 from synergai.protocol.unread import UnreadResponses
 from synergai.runtime.clock import Clock
@@ -152,11 +154,11 @@ class App:
         stack.push_async_callback(self.profiles.close)
         dictionary = self.profiles.dictionary
         core = SchedulerCore(config.scheduling, dictionary, journal.epoch)
-        recorder = None
+        self.fleet_view = View()
+        recorders = [self.fleet_view.record]
         if config.event_log is not None:
-            recorder = stack.enter_context(
-                EventLog(config.event_log, config.scheduling, dictionary, journal.epoch)
-            )
+            log = EventLog(config.event_log, config.scheduling, dictionary, journal.epoch)
+            recorders.append(stack.enter_context(log).record)
         profiled = {entry.engine for entry in dictionary}
         self.catalogue = Catalogue(
             await journal.engines() | (profiled - await journal.forgotten_engines()),
@@ -171,8 +173,9 @@ class App:
             self.profiles, lambda: (worker for _, worker in self._connections.registered())
         )
         self.dispatcher = Dispatcher(
-            core, journal, self.clock, on_learned=self.served_profiles.learned, recorder=recorder
+            core, journal, self.clock, on_learned=self.served_profiles.learned, recorders=recorders
         )
+        self.fleet_feed = FleetFeed(self.fleet_view, self.dispatcher.workers, self.clock.now)
         stack.callback(self.dispatcher.close)
         self._variants = FleetVariants(dictionary, self.dispatcher.workers)
         self._policies = PolicyFile(config.state)

@@ -19,6 +19,7 @@ from gateway.app import App
 from gateway.app_metrics import register_metrics
 from gateway.http.app import HttpApp
 from gateway.http.bodies import Bodies
+from gateway.http.fleet_page import fleet_page_routes
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import RestCalls
@@ -245,6 +246,7 @@ class Gateway:
                 lambda: (each.difference for each in app.catalogue.conflicts),
             ),
             *page_routes(app.calls),
+            *fleet_page_routes(app.fleet_feed, any_host=config.access is not None),
         ]
         if app.passage.is_needed:
             guard(routes, app.passage)

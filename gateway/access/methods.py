@@ -106,6 +106,9 @@ ROUTES: Final = {
     "/openapi.json": KNOWN,
     "/healthz": PUBLIC,
     "/metrics": _OBSERVE_ALL,
+    # The page's files, which hold no data: a browser loads them without credentials.
+    **{f"/fleet{each}": PUBLIC for each in ("", "/page.js", "/page.css")},
+    "/fleet/events": _OBSERVE_ALL,
     "/v2": KNOWN,
     "/v2/": KNOWN,
     "/v2/health/live": PUBLIC,

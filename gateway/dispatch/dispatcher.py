@@ -46,7 +46,7 @@ from synergai.scheduling.state.loads import preload_limit_s
 from synergai.v1 import hub_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from gateway.dispatch.job_handler import JobHandler
     from gateway.fleet.worker import ConnectedWorker
@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     from synergai.profiles.dictionary import ProfileEntry
     from synergai.runtime.clock import Clock
     from synergai.scheduling.core import SchedulerCore
-    from synergai.scheduling.event_log import EventLog
     from synergai.scheduling.events import Assignment, Command, Event
+
+    Recorder = Callable[[Event, float, list[Command]], None]
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class Dispatcher:
 
     Args:
         on_learned: called with each dictionary entry the core learns for an unprofiled engine.
+        recorders: called with each event, its time and the core's commands, before they are
+            executed.
 
     Attributes:
         unloaded: engines that an operator has unloaded; none of them is preloaded.
@@ -82,13 +85,13 @@ class Dispatcher:
         clock: Clock,
         *,
         on_learned: Callable[[ProfileEntry], None],
-        recorder: EventLog | None = None,
+        recorders: Sequence[Recorder] = (),
     ) -> None:
         self._core = core
         self._journal = journal
         self._clock = clock
         self._on_learned = on_learned
-        self._recorder = recorder
+        self._recorders = recorders
         self._handlers: dict[JobId, JobHandler] = {}
         self._workers: dict[WorkerId, ConnectedWorker] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -311,8 +314,8 @@ class Dispatcher:
             return
         now = self._clock.now()
         commands = self._core.handle(event, now)
-        if self._recorder is not None:
-            self._recorder.record(event, now, commands)
+        for record in self._recorders:
+            record(event, now, commands)
         for command in commands:
             self._execute(command, now)
         self._set_timer()

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from profiler.reports.report_settings import CharacterisationSettings, EvaluationSettings
+from profiler.reports.report_settings import (
+    CharacterisationSettings,
+    EvaluationSettings,
+    RunSettings,
+)
 from synergai.cli.commands import require, settings_command
 from synergai.cli.output import print_json
+from synergai.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +110,19 @@ def _simulated(settings: EvaluationSettings, made: str) -> tuple[Study, StudyOri
     return study, origin
 
 
+def run(settings: RunSettings) -> None:
+    """Write the fleet page of a recorded run: its timeline, queue, errors and events, to replay."""
+    from synergai.fleet_page.files import render_recording
+    from synergai.runtime.atomic_file import write_atomic
+
+    page = render_recording(settings.log)
+    try:
+        write_atomic(settings.output, page)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {settings.output}: {error.strerror}") from error
+    typer.echo(settings.output)
+
+
 app: Final = typer.Typer(
     help="Report on profiles and on scheduling policies, as pages with figures and tables.",
     no_args_is_help=True,
@@ -117,6 +135,9 @@ app.command(
     epilog="Example: [bold]synergai report evaluation --policies synergai,malleable --seeds 0-9"
     "[/bold]"
 )(settings_command(EvaluationSettings, evaluation))
+app.command(epilog="Example: [bold]synergai report run events.jsonl --output run.html[/bold]")(
+    settings_command(RunSettings, run)
+)
 
 
 @app.callback()

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from profiler.reports.printed import QUERIES
 from synergai.runtime.paths import default_dictionary
-from synergai.runtime.setting_types import Checked, OptionName
+from synergai.runtime.setting_types import Checked, OptionName, Positional
 from synergai.runtime.settings import Settings
 from synergai.simulator.simulator_settings import (
     DEFAULT_POLICIES,
@@ -82,3 +82,14 @@ class EvaluationSettings(Settings, frozen=True, kw_only=True):
             seeds=self.seeds,
             bounds=self.bounds,
         )
+
+
+class RunSettings(Settings, frozen=True, kw_only=True):
+    """Settings of ``synergai report run``."""
+
+    env_prefix = "SYNERGAI_REPORT_"
+
+    log: Annotated[Path, Positional(), "Event log of a gateway (--event-log)."]
+    output: Annotated[Path, "The page to write, one HTML file that needs nothing else."] = Path(
+        "run.html"
+    )

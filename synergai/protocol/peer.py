@@ -28,13 +28,17 @@ _UNKNOWN_USER: Final = 65534
 class Peer:
     """The other end of a TCP connection."""
 
-    def __init__(self, transport: asyncio.BaseTransport) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self.tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         self._transport = transport
         # None if the client has left already.
         name = transport.get_extra_info("peername") or ("", 0)
         self._host: str = name[0]
         self._port: int = name[1]
+
+    def abort(self) -> None:
+        """Close the connection without sending what it still holds."""
+        self._transport.abort()
 
     @property
     def is_local(self) -> bool:

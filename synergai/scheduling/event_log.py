@@ -121,10 +121,7 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
             ConfigurationDictionary(head.dictionary),
             head.epoch,
         )
-        for number, line in enumerate(lines, 2):
-            if not line.endswith("\n"):
-                break  # cut off when the gateway was killed
-            event, at, recorded = _decode_step(line, f"{path}, line {number}")
+        for event, at, recorded in _steps(path, lines):
             began = cpu_clock()
             commands = core.handle(event, at)
             yield ReplayStep(
@@ -134,6 +131,21 @@ def replay(path: Path, cpu_clock: Callable[[], float]) -> Iterator[ReplayStep]:
                 replayed=commands,
                 decision_s=cpu_clock() - began,
             )
+
+
+def recorded_steps(path: Path) -> Iterator[tuple[Event, float, list[Command]]]:
+    """Yield each recorded event, its time and its commands, without a last line cut off."""
+    with _opened(path) as lines:
+        _head(path, next(lines, ""))
+        yield from _steps(path, lines)
+
+
+def _steps(path: Path, lines: TextIO) -> Iterator[tuple[Event, float, list[Command]]]:
+    """Yield what the lines after the head say."""
+    for number, line in enumerate(lines, 2):
+        if not line.endswith("\n"):
+            break  # cut off when the gateway was killed
+        yield _decode_step(line, f"{path}, line {number}")
 
 
 def _decode_step(line: str, where: str) -> tuple[Event, float, list[Command]]:

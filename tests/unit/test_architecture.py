@@ -44,6 +44,7 @@ ORDER = {
         "routes",
         "protocol",
         "scheduling",
+        "fleet_page",
         "models",
         "data",
         "client",

@@ -250,6 +250,10 @@ ROUTES = {
     "GET /openapi.json": Call(KNOWN),
     "GET /healthz": Call(PUBLIC),
     "GET /metrics": Call(("observe",), DENIED),
+    "GET /fleet": Call(PUBLIC),
+    "GET /fleet/page.js": Call(PUBLIC),
+    "GET /fleet/page.css": Call(PUBLIC),
+    "GET /fleet/events": Call(("observe",), DENIED),
     "GET /v2": Call(KNOWN),
     "GET /v2/": Call(KNOWN),
     "GET /v2/health/live": Call(PUBLIC),
@@ -321,6 +325,9 @@ def http_outcome(connection: http.client.HTTPConnection, route: str, token: str)
             method, path, body, {"authorization": f"Bearer {token}"} if token else {}
         )
         answer = connection.getresponse()
+        if answer.headers["content-type"].startswith("text/event-stream"):
+            connection.close()  # it has no end
+            return OK
         content = answer.read()
     except (ssl.SSLError, ConnectionError, http.client.HTTPException):
         connection.close()

@@ -8,10 +8,12 @@ from typing import Any, cast
 from starlette.routing import Route
 
 from gateway.http.bodies import Bodies
+from gateway.http.fleet_page import fleet_page_routes
 from gateway.http.monitoring import monitoring_routes
 from gateway.http.pages import page_routes
 from gateway.http.rest import UNSUPPORTED, RestCalls
 from gateway.http.shared_memory import shared_memory_routes
+from gateway.monitoring.fleet_feed import FleetFeed
 from gateway.requests.shared_memory import SharedMemoryRegions
 from gateway.servicers.inference_calls import InferenceCalls
 from synergai.protocol.validation import DATATYPES
@@ -30,6 +32,7 @@ def routes() -> list[Route]:
         *shared_memory_routes(SharedMemoryRegions(1), Bodies(1, 1)),
         *monitoring_routes(render, lambda: True, lambda: True, lambda: "", list),
         *page_routes(calls),
+        *fleet_page_routes(cast("FleetFeed", None), any_host=True),
     ]
     return [route for route in every if isinstance(route, Route)]
 

@@ -1,0 +1,113 @@
+"""Routes of the fleet page: its files, and its events."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.http.app import cancelled_on_disconnect
+from gateway.passage.middleware import peer_of
+from synergai.fleet_page.files import read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.monitoring.fleet_feed import FleetFeed
+
+_SECURITY: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+_FILES: Final = {
+    "/fleet": ("page.html", "text/html"),
+    "/fleet/page.js": ("page.js", "text/javascript"),
+    "/fleet/page.css": ("page.css", "text/css"),
+}
+_PIECE_BYTES: Final = 16 * 1024
+"""What is written at a time, so that a viewer who does not read holds little more."""
+_END_S: Final = 0.2
+"""Time to send the end of the events at shutdown."""
+
+
+def fleet_page_routes(feed: FleetFeed, *, any_host: bool) -> Sequence[BaseRoute]:
+    """Return the routes.
+
+    Args:
+        any_host: serve the events under any host name, because callers must have credentials.
+    """
+
+    async def file(request: Request) -> Response:
+        name, media_type = _FILES[request.url.path]
+        return Response(read_file(name), headers=_SECURITY, media_type=media_type)
+
+    async def events(request: Request) -> Response:
+        if not any_host:
+            _check_host(request.url.hostname or "")
+        return _EventStream(feed, request)
+
+    return [*(Route(path, file) for path in _FILES), Route("/fleet/events", events)]
+
+
+class _EventStream(Response):
+    """The messages of the feed, until the viewer leaves."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: FleetFeed, request: Request) -> None:
+        super().__init__(headers={**_SECURITY, "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._feed = feed
+        self._request = request
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        async with cancelled_on_disconnect(self._request), aclosing(self._feed.messages()) as all_:
+            message = await anext(all_)
+            head = {"type": "http.response.start", "status": HTTPStatus.OK}
+            await send({**head, "headers": self.raw_headers})
+            try:
+                while True:
+                    await _send(message, send)
+                    message = await anext(all_)
+            except asyncio.CancelledError:
+                # By the shutdown: a viewer that does not read would hold up the end.
+                abort = peer_of(self._request.scope).abort
+                asyncio.get_running_loop().call_later(_END_S, abort)
+                await send({"type": "http.response.body"})
+                raise
+
+
+async def _send(message: bytes, send: Send) -> None:
+    view = memoryview(message)
+    for first in range(0, len(view), _PIECE_BYTES):
+        piece = bytes(view[first : first + _PIECE_BYTES])
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+def _check_host(host: str) -> None:
+    """Refuse names that another site's owner may have pointed at this machine (DNS rebinding)."""
+    if host in {"localhost", socket.gethostname().lower()} or host.endswith(".localhost"):
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise HTTPException(
+            HTTPStatus.MISDIRECTED_REQUEST,
+            f"the fleet page is not served as {host!r} without an access table: use an address of "
+            "the machine, or localhost",
+        ) from None

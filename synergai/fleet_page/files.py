@@ -1,0 +1,77 @@
+"""The files of the page, and the page of a recording as one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, Struct
+
+from synergai.errors import InvalidInput
+from synergai.fleet_page.records import encode
+from synergai.fleet_page.view import INTERVAL_S, View
+from synergai.scheduling.event_log import recorded_steps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class _Recording(Struct):
+    title: str
+    began: float
+    ended: float
+    batches: list[Raw]
+
+
+def read_file(name: str) -> str:
+    """Return the text of a file of this package; not kept in memory, since it is rarely needed."""
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def render_recording(path: Path) -> str:
+    """Return the page of an event log, which needs no other file.
+
+    Raises:
+        InvalidInput: the file is not an event log, or has no events.
+    """
+    # The browser takes "</script>" and "<!--" inside the data for the end of it.
+    data = encode(_read_recording(path)).decode().replace("<", "\\u003c")
+    script, style = read_file("page.js"), read_file("page.css")
+    policy = (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    head = f'<meta http-equiv="content-security-policy" content="{policy}">\n<style>{style}</style>'
+    body = f'<script type="application/json" id="recording">{data}</script>\n'
+    page = read_file("page.html")
+    page = page.replace('<link rel="stylesheet" href="fleet/page.css">', head)
+    return page.replace(
+        '<script src="fleet/page.js" defer></script>', f"{body}<script>{script}</script>"
+    )
+
+
+def _read_recording(path: Path) -> _Recording:
+    view = View(watched=True)
+    batches: list[Raw] = []
+    began, ended, due = math.inf, 0.0, math.inf
+    for event, at, commands in recorded_steps(path):
+        if began == math.inf:
+            began, due = at, at + INTERVAL_S
+        elif at >= due:
+            # Encoded at once: the view goes on to change the records.
+            batches.append(Raw(encode(view.take(ended))))
+            due = at + INTERVAL_S
+        view.record(event, at, commands)
+        ended = at
+    if began == math.inf:
+        raise InvalidInput(f"{path}: the event log has no events")
+    batches.append(Raw(encode(view.take(ended))))
+    return _Recording(path.name, began, ended, batches)
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

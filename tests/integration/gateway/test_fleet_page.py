@@ -1,0 +1,123 @@
+"""The fleet page on the HTTP port: its files, its events, foreign host names, and shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.server import Gateway
+from tests.integration.gateway.conftest import ECHO, config_in, infer_request
+from tests.staged_runs import staged_run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from tests.integration.gateway.conftest import Caller
+
+
+@asynccontextmanager
+async def asked(
+    gateway: Gateway, path: str, host: str = "localhost", limit: int = 1 << 24
+) -> AsyncGenerator[asyncio.StreamReader]:
+    address, _, port = gateway.http_address.rpartition(":")
+    reader, writer = await asyncio.open_connection(address, int(port), limit=limit)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+    try:
+        yield reader
+    finally:
+        writer.close()
+
+
+async def head(reader: asyncio.StreamReader) -> str:
+    return (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).decode().lower()
+
+
+async def records(reader: asyncio.StreamReader) -> list[dict[str, Any]]:
+    """Return the records of the next message, which is in one piece."""
+    message = await asyncio.wait_for(reader.readuntil(b"\n\n\r\n"), 30)
+    found: list[dict[str, Any]] = json.loads(message.split(b"data: ", 1)[1])["records"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/fleet", "text/html"),
+        ("/fleet/page.js", "text/javascript"),
+        ("/fleet/page.css", "text/css"),
+    ],
+)
+async def test_files_allow_no_foreign_script(gateway: Gateway, path: str, kind: str) -> None:
+    async with asked(gateway, path) as reader:
+        answer = await head(reader)
+    assert answer.startswith("http/1.1 200")
+    assert f"content-type: {kind}" in answer
+    assert "default-src 'none'; script-src 'self'" in answer
+    assert "unsafe" not in answer
+
+
+@pytest.mark.usefixtures("agent")
+async def test_request_appears_in_the_events(gateway: Gateway, caller: Caller) -> None:
+    async with asked(gateway, "/fleet/events") as reader:
+        assert "content-type: text/event-stream" in await head(reader)
+        [worker] = [each for each in await records(reader) if each["kind"] == "worker"]
+        assert worker["engines"] == [ECHO]
+        await caller.oip.ModelInfer(infer_request())
+        seen: dict[str, dict[str, Any]] = {}
+        while seen.get("assignment", {}).get("outcome") != "completed":
+            seen |= {each["kind"]: each for each in await records(reader)}
+    assert seen["job"]["state"] == "finished"
+    assert seen["assignment"]["worker"] == worker["id"]
+    assert seen["second"]["met"] == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("[::1]", 200),
+        ("localhost", 200),
+        ("gateway.localhost", 200),
+        ("evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+    ],
+)
+async def test_events_need_a_name_of_the_machine(gateway: Gateway, host: str, status: int) -> None:
+    async with asked(gateway, "/fleet/events", host) as reader:
+        assert (await head(reader)).startswith(f"http/1.1 {status}")
+
+
+async def test_viewers_that_leave_free_their_place(gateway: Gateway) -> None:
+    for _ in range(3):
+        async with AsyncExitStack() as stack:
+            for _ in range(30):
+                reader = await stack.enter_async_context(asked(gateway, "/fleet/events"))
+                assert (await head(reader)).startswith("http/1.1 200")
+
+
+async def test_gateway_stops_with_open_pages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack:
+        async with Gateway(config_in(tmp_path)) as gateway:
+            reader = await stack.enter_async_context(asked(gateway, "/fleet/events"))
+            await records(reader)
+        await asyncio.wait_for(reader.read(), 30)
+    assert not re.search("Traceback|ERROR", caplog.text)
+
+
+async def test_gateway_stops_with_viewers_that_do_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack, Gateway(config_in(tmp_path)) as gateway:
+        for step in staged_run(100, 10_000):
+            gateway.app.fleet_view.record(*step)
+        reader = await stack.enter_async_context(asked(gateway, "/fleet/events", limit=1024))
+        await head(reader)
+    assert not re.search("Traceback|ERROR", caplog.text)

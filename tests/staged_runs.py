@@ -1,0 +1,109 @@
+"""Event logs of staged runs, for the fleet page. No core made their decisions."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from synergai.domain import (
+    AssignmentId,
+    Configuration,
+    EngineName,
+    Job,
+    JobId,
+    Outcome,
+    WorkerClass,
+    WorkerId,
+)
+from synergai.profiles.dictionary import ConfigurationDictionary
+from synergai.scheduling.event_log import EventLog
+from synergai.scheduling.events import (
+    Assignment,
+    AssignmentEnded,
+    AssignmentStarted,
+    Command,
+    Dispatch,
+    Event,
+    Finish,
+    JobArrived,
+    ModeChanged,
+    TimePassed,
+    Worker,
+    WorkerJoined,
+)
+from synergai.scheduling.settings import SchedulingSettings
+
+Step = tuple[Event, float, list[Command]]
+ENGINES = ("resnet50", "mobilenet", "bert", "yolo", "<img src=x onerror=alert(1)>")
+MODES = ("MAXN", "15W", "")
+
+
+def staged_run(workers: int, assignments: int, seed: int = 1) -> Iterator[Step]:
+    """Return steps in which each worker runs jobs one after another, some of them late.
+
+    The last engine's name is HTML, as if no gateway had checked it.
+    """
+    draw = random.Random(seed)
+    steps: list[Step] = []
+    for number in range(workers):
+        worker = Worker(
+            id=WorkerId(f"edge-{number:03}"),
+            worker_class=WorkerClass(("x86", "agx-xavier", "nano")[number % 3]),
+            engines=frozenset(map(EngineName, ENGINES)),
+            configurations=(Configuration(4),),
+            power_mode=MODES[number % 3],
+        )
+        steps.append((WorkerJoined(worker), 0.0, []))
+    free = [0.5 + draw.random() for _ in range(workers)]
+    for number in range(assignments):
+        place = number % workers
+        arrival = free[place] - draw.expovariate(2)
+        estimate = draw.uniform(1, 6)
+        took = estimate * draw.choice((0.8, 1.0, 1.1, 1.6))
+        job = Job(
+            id=JobId(f"job-{number:05}"),
+            engine=EngineName(draw.choice(ENGINES)),
+            queries=10,
+            arrival=max(0.0, arrival),
+            deadline=free[place] + estimate * draw.uniform(0.9, 2.5),
+        )
+        key = AssignmentId(number + 1)
+        assignment = Assignment(
+            id=key,
+            job_id=job.id,
+            engine=job.engine,
+            worker_id=WorkerId(f"edge-{place:03}"),
+            configuration=Configuration(4, MODES[place % 3]),
+            first=0,
+            count=10,
+            setup_s=0.2 * estimate,
+            estimate_s=estimate,
+        )
+        began, ended = free[place], free[place] + took
+        steps.append((JobArrived(job, 10), job.arrival, []))
+        steps.append((TimePassed(), began, [Dispatch(assignment)]))
+        steps.append((AssignmentStarted(key, 0.2), began + 0.2 * took, []))
+        if number < assignments - workers // 2:
+            end = AssignmentEnded(key, 10, Outcome.COMPLETED)
+            steps.append((end, ended, [Finish(job.id)]))
+        if number % 50 == 49:
+            steps.append((ModeChanged(assignment.worker_id, "30W"), ended, []))
+        free[place] = ended + draw.choice((0.05, 0.05, 1.5))
+    for number in range(6):
+        waiting = Job(
+            id=JobId(f"late-{number}"),
+            engine=EngineName("bert"),
+            queries=40,
+            arrival=1.0,
+            deadline=max(free) + 5 * number - 10,
+        )
+        steps.append((JobArrived(waiting, 40), 1.0, []))
+    # Stable: events of one time stay in order.
+    return iter(sorted(steps, key=lambda step: step[1]))
+
+
+def write_run(path: Path, workers: int = 8, assignments: int = 120) -> Path:
+    """Write a staged run as an event log."""
+    with EventLog(path, SchedulingSettings(), ConfigurationDictionary(), epoch=1) as log:
+        for event, at, commands in staged_run(workers, assignments):
+            log.record(event, at, commands)
+    return path

@@ -1,0 +1,77 @@
+"""The feed of the fleet page: the state first, then shared changes; slow viewers start again."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+
+import pytest
+
+from gateway.monitoring import fleet_feed
+from gateway.monitoring.fleet_feed import MAX_VIEWERS, FleetFeed
+from synergai.errors import Overloaded
+from synergai.fleet_page.view import View
+from tests.staged_runs import staged_run
+
+
+@pytest.fixture(autouse=True)
+def _no_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_feed, "INTERVAL_S", 0.0)
+
+
+def make_feed() -> FleetFeed:
+    view = View()
+    for step in staged_run(2, 10):
+        view.record(*step)
+    return FleetFeed(view, lambda: (), lambda: 9.0)
+
+
+async def kind(messages: AsyncGenerator[bytes, None]) -> bytes:
+    message = await anext(messages)
+    assert message.endswith(b"\n\n")
+    return message.split(b"\n")[0]
+
+
+async def test_viewer_gets_the_state_then_changes() -> None:
+    async with aclosing(make_feed().messages()) as messages:
+        assert await kind(messages) == b"event: state"
+        for _ in range(3):
+            assert await kind(messages) == b"event: changes"
+
+
+async def test_viewers_share_the_bytes() -> None:
+    feed = make_feed()
+    async with aclosing(feed.messages()) as one, aclosing(feed.messages()) as other:
+        for _ in range(3):
+            assert await anext(one) is await anext(other)
+
+
+async def test_viewer_that_missed_changes_gets_the_state_again() -> None:
+    feed = make_feed()
+    async with aclosing(feed.messages()) as slow, aclosing(feed.messages()) as fast:
+        assert await kind(slow) == b"event: state"
+        for _ in range(200):
+            await anext(fast)
+        assert await kind(slow) == b"event: state"
+        assert await kind(slow) == b"event: changes"
+
+
+async def test_viewers_are_limited() -> None:
+    feed = make_feed()
+    async with AsyncExitStack() as stack:
+        for _ in range(MAX_VIEWERS):
+            await anext(await stack.enter_async_context(aclosing(feed.messages())))
+        with pytest.raises(Overloaded, match="viewers"):
+            await anext(feed.messages())
+    async with aclosing(feed.messages()) as messages:
+        assert await kind(messages) == b"event: state"
+
+
+async def test_nothing_is_published_without_viewers() -> None:
+    feed = make_feed()
+    async with aclosing(feed.messages()) as messages:
+        await anext(messages)
+    before = len(asyncio.all_tasks())
+    published = feed._next
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (len(asyncio.all_tasks()), feed._next) == (before, published)
