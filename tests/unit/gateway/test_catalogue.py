@@ -1,8 +1,6 @@
 """The catalogue of engines."""
 
 import asyncio
-import tracemalloc
-from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +16,6 @@ from synergai.domain import (
 )
 from synergai.errors import (
     EngineNotFound,
-    EngineUnusable,
     Unavailable,
 )
 
@@ -41,42 +38,9 @@ def test_engine_is_found_while_a_worker_serves_it(engine: Engine) -> None:
     catalogue.check_known("echo")
 
 
-def test_engine_faulty_on_every_worker_is_unusable(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, replace(engine, fault="truncated"))
-    with pytest.raises(EngineUnusable, match="truncated"):
-        catalogue.find("echo")
-    catalogue.update(W2, engine)
-    assert catalogue.find("echo") == engine
-
-
-def test_engine_under_inspection_is_unavailable_and_may_be_submitted_to(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, pending(engine))
-    with pytest.raises(Unavailable, match="being inspected; retry"):
-        catalogue.find("echo")
-    catalogue.check_known("echo")
-    catalogue.update(W1, engine)
-    assert catalogue.find("echo") == engine
-
-
 def family(engine: Engine, **digests: str) -> Engine:
     variants = tuple(Variant(name=name, digest=digest) for name, digest in digests.items())
     return replace(engine, digest=variants[0].digest, variants=variants)
-
-
-def test_worker_may_lack_variants_and_clients_see_those_of_all_workers(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a", int8="b"))
-    assert not catalogue.update(W2, family(engine, int8="b", p25="c"))[W2].fault
-    found = catalogue.find("echo")
-    assert {(each.name, each.digest) for each in found.variants} == {
-        ("full", "a"),
-        ("int8", "b"),
-        ("p25", "c"),
-    }
-    assert [each.name for each in catalogue.remove_worker(W1)[0][W2].variants] == ["int8", "p25"]
-    assert [each.name for each in catalogue.find("echo").variants] == ["int8", "p25"]
 
 
 def test_another_file_of_a_variant_is_a_conflict(engine: Engine) -> None:
@@ -107,14 +71,6 @@ def test_worker_with_another_file_of_a_variant_serves_the_rest_of_the_family(
     assert conflict[:5] == (W2, ECHO, "int8", "x", "b")
 
 
-def test_variant_that_the_first_worker_lacks_is_one_file_too(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a"))
-    catalogue.find("echo")
-    catalogue.update(W2, family(engine, full="a", int8="b"))
-    assert names(catalogue.update(W3, family(engine, full="a", int8="x"))[W3]) == ["full"]
-
-
 def test_file_of_a_variant_is_free_once_no_worker_has_it(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, family(engine, full="a", int8="b"))
@@ -127,38 +83,6 @@ def test_file_of_a_variant_is_free_once_no_worker_has_it(engine: Engine) -> None
     assert names(catalogue.find("echo")) == ["full", "int8"]
 
 
-def test_workers_switch_to_a_new_file_of_a_variant_one_by_one(engine: Engine) -> None:
-    catalogue = Catalogue()
-    old, new = family(engine, full="a", int8="b"), family(engine, full="a", int8="x")
-    catalogue.update(W1, old)
-    catalogue.update(W2, old)
-    catalogue.find("echo")
-    assert names(catalogue.update(W1, new)[W1]) == ["full"]
-    catalogue.update(W3, old)
-    assert names(catalogue.update(W3, new)[W3]) == ["full"]
-    resolved = catalogue.update(W2, new)
-    assert [names(resolved[each]) for each in (W1, W2, W3)] == [["full", "int8"]] * 3
-
-
-def test_files_of_variants_without_digests_do_not_differ(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full=""))
-    assert names(catalogue.update(W2, family(engine, full="a"))[W2]) == ["full"]
-    fault = catalogue.update(W3, family(engine, full="x"))[W3].fault
-    assert "variant full is a file of SHA-256 x… instead of a…" in fault
-
-
-def test_files_of_variants_of_absent_workers_outlive_a_restart(engine: Engine) -> None:
-    recorded: dict[EngineName, EstablishedDescription] = {}
-    catalogue = Catalogue(on_established=recorded.__setitem__)
-    catalogue.update(W1, family(engine, full="a", int8="b"))
-    catalogue.update(W2, family(engine, full="a"))
-    catalogue.find("echo")
-    later = Catalogue(recorded, established=recorded)
-    later.update(W2, family(engine, full="a", int8="x"))
-    assert names(later.find("echo")) == ["full"]
-
-
 def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, family(engine, full="a"))
@@ -169,28 +93,6 @@ def test_single_file_that_is_none_of_the_variants_is_a_conflict(engine: Engine) 
     catalogue.update(W1, replace(engine, digest="x"))
     fault = catalogue.update(W2, family(engine, full="a"))[W2].fault
     assert "none of its variants is the file of SHA-256 x… in service" in fault
-
-
-@pytest.mark.parametrize("asked", [True, False])
-@pytest.mark.parametrize("order", list(permutations((W1, W2, W3))))
-def test_worker_whose_single_file_is_one_of_the_variants_serves_the_engine(
-    engine: Engine, order: tuple[WorkerId, ...], *, asked: bool
-) -> None:
-    offers = {
-        W1: family(engine, full="a", int8="b"),
-        W2: replace(engine, digest="a"),
-        W3: replace(engine, digest="a"),
-    }
-    catalogue = Catalogue()
-    resolved: dict[WorkerId, Engine] = {}
-    for worker_id in order:
-        resolved |= catalogue.update(worker_id, offers[worker_id])
-        if asked:
-            catalogue.find("echo")
-    named = {each: replace(offers[each], file_variant="full") for each in (W2, W3)}
-    assert resolved == offers | named
-    assert names(catalogue.find("echo")) == ["full", "int8"]
-    assert not list(catalogue.conflicts)
 
 
 def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: Engine) -> None:
@@ -210,43 +112,12 @@ def test_variants_may_be_added_and_removed_on_one_worker_after_another(engine: E
     assert not later.update(W2, plain)[W2].fault
 
 
-def test_single_file_of_another_interface_is_no_variant(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, family(engine, full="a"))
-    other = replace(engine, digest="a", postprocess="classes")
-    assert "postprocess" in catalogue.update(W2, other)[W2].fault
-
-
-def test_tensors_are_compared_by_name(engine: Engine) -> None:
-    a, b = TensorSpec("a", "FP32", (-1,)), TensorSpec("b", "INT64", (-1,))
-    catalogue = Catalogue()
-    catalogue.update(W1, replace(engine, outputs=(a, b)))
-    assert not catalogue.update(W2, replace(engine, outputs=(b, a)))[W2].fault
-
-
 def test_engine_with_another_interface_is_faulty(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, engine)
     other = replace(engine, inputs=(TensorSpec("z", "INT8", (1,)),))
     assert "differs" in catalogue.update(W2, other)[W2].fault
     assert catalogue.find("echo") == engine
-
-
-def test_engine_is_usable_once_the_reference_worker_has_left(engine: Engine) -> None:
-    catalogue = Catalogue()
-    newer = replace(engine, postprocess="classes")
-    catalogue.update(W1, engine)
-    catalogue.update(W2, newer)
-    assert catalogue.remove_worker(W1) == [{W2: newer}]
-    assert catalogue.find("echo") == newer
-
-
-def test_engines_are_usable_once_their_interfaces_agree(engine: Engine) -> None:
-    catalogue = Catalogue()
-    newer = replace(engine, postprocess="classes")
-    catalogue.update(W1, engine)
-    catalogue.update(W2, newer)
-    assert catalogue.update(W1, newer) == {W1: newer, W2: newer}
 
 
 def test_engines_of_earlier_runs_are_known() -> None:
@@ -365,18 +236,6 @@ def test_engine_of_an_absent_worker_stays_in_service_until_it_is_forgotten(
     assert faults(catalogue.update(W1, engine)) == {W1}
 
 
-def test_worker_that_returns_with_another_engine_gives_the_former_up(
-    engine: Engine, other: Engine
-) -> None:
-    recorded = Recorded()
-    catalogue = recorded.catalogue()
-    catalogue.update(W1, engine)
-    catalogue.find("echo")
-    catalogue = recorded.catalogue()
-    assert faults(catalogue.update(W1, other)) == set()
-    assert catalogue.find("echo") == other
-
-
 def test_update_of_all_workers_one_by_one_ends_with_the_new_engine(
     engine: Engine, other: Engine
 ) -> None:
@@ -387,17 +246,6 @@ def test_update_of_all_workers_one_by_one_ends_with_the_new_engine(
     assert faults(catalogue.update(W1, other)) == {W1}
     assert faults(catalogue.update(W2, other)) == {W1, W2}
     assert faults(catalogue.update(W3, other)) == set()
-
-
-def test_engine_stays_in_service_while_its_worker_inspects_it_or_finds_a_fault(
-    engine: Engine, other: Engine
-) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine)
-    catalogue.find("echo")
-    catalogue.update(W2, other)
-    for offer in (pending(engine), replace(engine, fault="truncated")):
-        assert faults(catalogue.update(W1, offer)) == {W1, W2}
 
 
 def test_version_of_the_store_goes_before_others(engine: Engine, other: Engine) -> None:
@@ -458,14 +306,6 @@ async def start_waiting(catalogue: Catalogue, count: int = 1) -> list[asyncio.Ta
     return waiting
 
 
-async def test_everyone_who_waits_for_an_inspection_is_woken_at_its_end(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, pending(engine))
-    waiting = await start_waiting(catalogue, 3)
-    catalogue.update(W1, engine)
-    await asyncio.gather(*waiting)
-
-
 async def test_cancelled_waiter_leaves_the_others_waiting(engine: Engine) -> None:
     catalogue = Catalogue()
     catalogue.update(W1, pending(engine))
@@ -476,73 +316,6 @@ async def test_cancelled_waiter_leaves_the_others_waiting(engine: Engine) -> Non
     assert not other.done()
     catalogue.update(W1, engine)
     await other
-
-
-async def test_engine_is_inspected_after_its_only_waiter_was_cancelled(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, pending(engine))
-    (cancelled,) = await start_waiting(catalogue)
-    cancelled.cancel()
-    await asyncio.wait([cancelled])
-    catalogue.update(W1, engine)
-    assert catalogue.find("echo") == engine
-
-
-async def test_waiting_ends_when_the_last_inspecting_worker_leaves(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, pending(engine))
-    catalogue.update(W2, pending(engine))
-    (waiting,) = await start_waiting(catalogue)
-    catalogue.remove_worker(W1)
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    catalogue.remove_worker(W2)
-    await waiting
-    with pytest.raises(Unavailable):
-        catalogue.find("echo")
-
-
-async def test_waiting_ends_when_every_worker_has_found_a_fault(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, pending(engine))
-    catalogue.update(W2, pending(engine))
-    (waiting,) = await start_waiting(catalogue)
-    catalogue.update(W1, replace(engine, fault="truncated"))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    catalogue.update(W2, replace(engine, fault="truncated"))
-    await waiting
-
-
-async def test_inspection_can_be_waited_for_again(engine: Engine) -> None:
-    catalogue = Catalogue()
-    for _ in range(2):
-        catalogue.update(W1, pending(engine))
-        (waiting,) = await start_waiting(catalogue)
-        assert not waiting.done()
-        catalogue.update(W1, engine)
-        await waiting
-
-
-async def test_nothing_is_waited_for_unless_an_engine_is_pending(engine: Engine) -> None:
-    catalogue = Catalogue()
-    await catalogue.wait_inspected("echo")
-    catalogue.update(W1, replace(engine, fault="truncated"))
-    await catalogue.wait_inspected("echo")
-    catalogue.update(W1, engine)
-    await catalogue.wait_inspected("echo")
-
-
-def test_unknown_engine_suggests_close_names() -> None:
-    catalogue = Catalogue([EngineName("onnx_digits"), EngineName("resnet50")])
-    with pytest.raises(EngineNotFound, match=r"'resnet5'; did you mean 'resnet50'\?$"):
-        catalogue.find("resnet5")
-    with pytest.raises(
-        EngineNotFound, match=r"^Request for unknown model: no worker serves engine 'nothing'$"
-    ):
-        catalogue.find("nothing")
-    with pytest.raises(EngineNotFound, match=r"'$"):
-        catalogue.find("resnet50" * 1000)
 
 
 def test_engine_that_no_worker_can_run_is_dropped(engine: Engine) -> None:
@@ -561,38 +334,10 @@ def test_engine_that_no_worker_can_run_is_dropped(engine: Engine) -> None:
     assert catalogue.find(ECHO) == engine
 
 
-def test_unloaded_engine_is_not_dropped(engine: Engine) -> None:
-    catalogue = Catalogue()
-    catalogue.update(W1, engine)
-    catalogue.unload(ECHO)
-    catalogue.remove_worker(W1)
-    assert not catalogue.drop(ECHO)
-
-
-def test_names_are_suggested_while_an_engine_is_inspected(engine: Engine) -> None:
-    catalogue = Catalogue([EngineName("resnet50")])
-    catalogue.update(W1, pending(engine))
-    with pytest.raises(EngineNotFound, match=r"did you mean 'resnet50'\?$"):
-        catalogue.find("resnet5")
-
-
 def test_engine_that_the_caller_may_not_see_is_not_suggested() -> None:
     catalogue = Catalogue([EngineName("resnet50")], suggests=lambda _: False)
     with pytest.raises(EngineNotFound, match=r"'resnet5'$"):
         catalogue.find("resnet5")
-
-
-def test_engine_without_samples_takes_no_jobs(engine: Engine) -> None:
-    catalogue = Catalogue([EngineName("echo")])
-    catalogue.check_samples("echo")
-    catalogue.update(W1, pending(engine))
-    catalogue.check_samples("echo")
-    unverified = replace(engine, samples=0, unverified="it fails on synthetic inputs")
-    catalogue.update(W1, unverified)
-    with pytest.raises(EngineUnusable, match=r"has no samples; .*warmup"):
-        catalogue.check_samples("echo")
-    catalogue.update(W2, replace(unverified, samples=8))
-    catalogue.check_samples("echo")
 
 
 def test_latest_of_too_many_engines_without_a_worker_are_forgotten(
@@ -614,19 +359,3 @@ def test_latest_of_too_many_engines_without_a_worker_are_forgotten(
     catalogue.check_known("echo")
     with pytest.raises(EngineNotFound):
         catalogue.find(names[-3])
-
-
-def test_description_that_no_client_knows_is_not_kept_without_a_worker(engine: Engine) -> None:
-    catalogue = Catalogue()
-    described = replace(engine, postprocess="x" * 1000)
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for number in range(200):
-            name = EngineName(f"made-up-{number}")
-            catalogue.update(W1, replace(described, name=name, digest=f"{number:01000}"))
-            catalogue.remove_worker(W1)
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert after - before < 100_000

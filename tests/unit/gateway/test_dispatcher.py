@@ -13,7 +13,6 @@ from gateway.jobs.estimate_errors import LEAST, PRIOR
 from gateway.requests.inference import Request
 from synergai.domain import EngineName, JobSpec, JobState
 from synergai.errors import (
-    Cancelled,
     DeadlineExceeded,
     EngineNotFound,
     EngineUnusable,
@@ -78,15 +77,6 @@ async def test_response_is_handed_over_before_the_scheduler_is_told(
     assert harness.admission.requests == 0
 
 
-async def test_answered_request_frees_its_worker_before_the_next_one_arrives(
-    harness: GatewayHarness,
-) -> None:
-    worker = harness.add_worker()
-    answered_request(harness, worker)
-    request = harness.begin_request()
-    assert [each.job_id for each in harness.assignments(worker)] == [request.job.id]
-
-
 async def test_answered_request_is_not_repeated_if_its_worker_leaves(
     harness: GatewayHarness,
 ) -> None:
@@ -137,14 +127,6 @@ async def test_deadline_is_the_minimum_of_call_and_parameter(harness: GatewayHar
     none = harness.begin_request(parameters=integer(timeout=0))
     budgets = [r.job.deadline - r.job.arrival for r in (early, late, none)]
     assert budgets == pytest.approx([2.0, 3.0, float("inf")])
-
-
-@pytest.mark.parametrize(("given", "taken"), [(0, 0), (1, 9), (2, 8), (9, 1), (10, 0), (999, 0)])
-async def test_priority_1_of_the_protocol_is_the_highest(
-    harness: GatewayHarness, given: int, taken: int
-) -> None:
-    harness.add_worker()
-    assert harness.begin_request(parameters=integer(priority=given)).job.priority == taken
 
 
 @pytest.mark.parametrize(
@@ -262,12 +244,6 @@ async def test_stopping_gateway_refuses_requests_and_jobs(harness: GatewayHarnes
         await harness.jobs.submit(UNRESTRICTED, SPEC)
 
 
-async def test_stopping_gateway_says_so_after_its_agents_have_left(harness: GatewayHarness) -> None:
-    harness.admission.close()
-    with pytest.raises(Unavailable, match="the gateway is stopping"):
-        harness.begin_request()
-
-
 async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
     harness: GatewayHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,26 +264,6 @@ async def test_unprofiled_engines_are_announced_alike_at_joining_and_later(
         ("INFO", f"no profile on class test for {name}: measuring the first queries")
         for name in (new, later)
     ]
-
-
-async def test_unprofiled_engine_is_announced_once_for_the_workers_of_a_class(
-    harness: GatewayHarness, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    new = EngineName("new")
-    for worker in (make_worker("w1"), make_worker("w2")):
-        worker.engines[new] = replace(ENGINE, name=new)
-        harness.dispatcher.add_worker(worker)
-        assert harness.dispatcher.is_unprofiled(worker, new)
-    assert [record.message for record in caplog.records] == [
-        "no profile on class test for new: measuring the first queries"
-    ]
-
-
-async def test_worker_that_joins_a_closed_dispatcher_is_ignored(harness: GatewayHarness) -> None:
-    harness.dispatcher.close()
-    worker = harness.add_worker()
-    assert not harness.dispatcher.is_unprofiled(worker, ENGINE.name)
 
 
 # --- reports ----------------------------------------------------------------------------------
@@ -430,14 +386,6 @@ async def test_reports_on_a_cancelled_job_are_ignored(harness: GatewayHarness) -
     assert (await harness.jobs.get(UNRESTRICTED, status.id)).queries_done == 0
 
 
-async def test_jobs_beyond_the_limit_are_shed(harness: GatewayHarness) -> None:
-    harness.add_worker()
-    for _ in range(2):
-        await harness.jobs.submit(UNRESTRICTED, SPEC)
-    with pytest.raises(Overloaded):
-        await harness.jobs.submit(UNRESTRICTED, SPEC)
-
-
 async def test_unfinished_jobs_are_restored_with_what_was_done(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     status = await harness.jobs.submit(UNRESTRICTED, SPEC)
@@ -472,14 +420,6 @@ async def test_interval_of_an_estimate_follows_completed_jobs_and_survives_a_res
         # The harness completes jobs at once, so that none took as long as the prior allows.
         assert status.estimated_high_s < PRIOR[1] * status.estimated_s
     later.dispatcher.close()
-
-
-async def test_cancelled_request_fails_with_cancelled(harness: GatewayHarness) -> None:
-    harness.add_worker()
-    request = harness.begin_request()
-    harness.dispatcher.cancel(request.job.id)
-    with pytest.raises(Cancelled):
-        await request.result
 
 
 async def test_closed_dispatcher_dispatches_nothing(harness: GatewayHarness) -> None:

@@ -65,21 +65,6 @@ def test_histogram_is_exposed_as_by_prometheus_client(
     assert exposed(families, name) == exposed(list(theirs.collect()), name)
 
 
-def test_requests_and_jobs_are_counted_separately_by_outcome() -> None:
-    metrics = EngineMetrics()
-    for outcome in ("ok", "ok", "cancelled"):
-        metrics.requests.count(outcome)
-    metrics.jobs.count("late")
-    families = collected(engine_families({"digits": metrics}))
-    assert exposed(families, "synergai_requests_total") == [
-        'synergai_requests_total{engine="digits",outcome="ok"} 2.0',
-        'synergai_requests_total{engine="digits",outcome="cancelled"} 1.0',
-    ]
-    assert exposed(families, "synergai_jobs_total") == [
-        'synergai_jobs_total{engine="digits",outcome="late"} 1.0'
-    ]
-
-
 def test_scrape_shows_the_last_snapshot() -> None:
     metrics = EngineMetrics()
     collector = FamilyCollector()

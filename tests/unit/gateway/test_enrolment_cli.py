@@ -33,13 +33,6 @@ def test_printed_token_enrols_the_worker_that_it_is_for(tmp_path: Path) -> None:
         run("workers", "revoke", "w2", state=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("30m", 1800), ("1h", 3600), ("2d", 172_800), ("1h30m", 5400)]
-)
-def test_validity_has_a_unit(text: str, seconds: float) -> None:
-    assert parse_time(text) == seconds
-
-
 @pytest.mark.parametrize("text", ["", "0h", "-1h", "1w", "nan", "inf", "forever"])
 def test_invalid_validity_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="30m"):

@@ -38,29 +38,6 @@ def test_prior_holds_until_enough_similar_jobs_have_completed() -> None:
     assert learned(*[1.0] * LEAST).around(10.0) == (10.0, 10.0)
 
 
-def test_similar_jobs_outside_of_the_prior_widen_it() -> None:
-    assert learned(0.25, 1.0, 4.0).around(10.0) == (2.5, 40.0)
-
-
-def test_jobs_of_another_length_teach_nothing_about_a_job() -> None:
-    assert learned(*[0.01, 100.0] * LEAST).around(40.0) == prior(40.0)
-    assert learned(*[0.01, 100.0] * LEAST).around(2.0) == prior(2.0)
-
-
-def test_jobs_without_an_estimate_or_completion_teach_nothing() -> None:
-    errors = EstimateErrors()
-    for _ in range(LEAST):
-        errors.add(None, 9.0, None)
-        errors.add(0.0, 9.0, 0.0)
-        errors.add(0.01, None, 0.01)
-    assert errors.around(1.0) == prior(1.0)
-    assert errors.fixed_s == 0.0
-
-
-def test_interval_follows_the_last_jobs() -> None:
-    assert learned(*[1.0] * WINDOW, *[3.0] * WINDOW).around(10.0) == pytest.approx((30.0, 30.0))
-
-
 def test_fixed_time_is_what_short_jobs_take_longer_at_the_median() -> None:
     errors = EstimateErrors()
     for _ in range(WINDOW):
@@ -72,13 +49,6 @@ def test_fixed_time_is_what_short_jobs_take_longer_at_the_median() -> None:
     for _ in range(LEAST):  # which are estimated with it
         errors.add(0.014, 0.014, 0.002)
     assert errors.fixed_s == pytest.approx(0.012)
-
-
-def test_fixed_time_is_never_negative() -> None:
-    errors = EstimateErrors()
-    for _ in range(LEAST_SHORT):
-        errors.add(0.02, 0.01, 0.02)
-    assert errors.fixed_s == 0.0
 
 
 @settings(max_examples=15, deadline=None)

@@ -117,15 +117,6 @@ async def test_request_holds_room_once(harness: Harness) -> None:
     assert len(harness.inference.begun) == 1
 
 
-async def test_cancelled_request_frees_its_room_and_never_begins(harness: Harness) -> None:
-    harness.held.hold(UNRESTRICTED, harness.raw, None, "").abandon()
-    await turns()
-    assert harness.admission.requests == 0
-    harness.catalogue.update(BOX, harness.engine)
-    await turns()
-    assert harness.inference.begun == []
-
-
 async def test_request_that_has_begun_is_abandoned_with_its_client(harness: Harness) -> None:
     request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     harness.catalogue.update(BOX, harness.engine)
@@ -143,14 +134,6 @@ async def test_deadline_applies_while_the_engine_is_inspected(harness: Harness) 
     assert len(harness.inference.rejected) == 1
 
 
-async def test_timeout_of_the_parameters_applies_while_the_engine_is_inspected(
-    harness: Harness,
-) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.request(timeout_us=1), 60.0, "")
-    with pytest.raises(DeadlineExceeded, match="still being inspected"):
-        await request.result
-
-
 async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> None:
     request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
     await turns()
@@ -158,13 +141,3 @@ async def test_held_requests_fail_when_the_gateway_stops(harness: Harness) -> No
     with pytest.raises(Unavailable, match="is stopping"):
         await request.result
     assert harness.admission.requests == 0
-
-
-async def test_request_fails_if_the_worker_that_inspects_its_engine_leaves(
-    harness: Harness,
-) -> None:
-    request = harness.held.hold(UNRESTRICTED, harness.raw, None, "")
-    await turns()
-    harness.catalogue.remove_worker(BOX)
-    with pytest.raises(Unavailable, match="no worker that serves engine 'echo'"):
-        await request.result

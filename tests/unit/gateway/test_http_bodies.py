@@ -55,12 +55,6 @@ def bodies() -> Bodies:
     return Bodies(MAX, 2 * MAX)
 
 
-async def test_parts_are_joined(bodies: Bodies) -> None:
-    assert await received(bodies, Sender(b"ab", b"", b"c").request()) == b"abc"
-    assert await received(bodies, Sender(b"abc").request(content_length="3")) == b"abc"
-    assert bodies.held_bytes == 0
-
-
 async def test_announced_large_body_is_refused_before_it_is_received(bodies: Bodies) -> None:
     sender = Sender(b"x")
     assert await status(bodies, sender.request(content_length=str(MAX + 1))) == 413

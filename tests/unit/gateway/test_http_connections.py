@@ -107,11 +107,6 @@ async def test_damaged_body_of_a_queued_request_is_refused_after_the_response(
     assert await client.responses() == [200, 400]
 
 
-async def test_large_head_that_is_not_http_is_refused_once(client: Client) -> None:
-    client.send(b"GET / HTTP/1.1\r\nx: ", b"\0" * (MAX_HEAD_BYTES + 1))
-    assert client.statuses() == [400]
-
-
 @pytest.mark.parametrize("error", [None, ConnectionResetError()], ids=["closed", "reset"])
 async def test_lost_connection_takes_no_memory_while_it_could_have_stayed_open(
     error: Exception | None,

@@ -142,17 +142,6 @@ async def test_delayed_refusal_is_sent_at_once_and_pauses_reading(
         assert streaming.begun == ["b"]
 
 
-async def test_full_window_pauses_reading_until_a_response_is_sent() -> None:
-    streaming = Streaming(window=2)
-    async with streaming.reading(requests("a", "b", "c")):
-        assert streaming.begun == ["a", "b"]
-        streaming.calls.requests[0].complete()
-        await settle()
-        assert streaming.begun == ["a", "b"], "a ready response keeps its place until it is sent"
-        assert await streaming.sent() == [("a", "")]
-        assert streaming.begun == ["a", "b", "c"]
-
-
 async def test_unread_response_bytes_pause_reading() -> None:
     streaming = Streaming(window=4)
 
@@ -179,39 +168,6 @@ async def test_cancellation_is_read_despite_a_full_window() -> None:
         assert streaming.begun == ["a", "b"]
 
 
-async def test_cancellation_of_unknown_request_is_ignored() -> None:
-    streaming = Streaming(window=4)
-    messages = [cancel_request("b"), cancel_request(""), *requests("a", "b")]
-    async with streaming.reading(messages):
-        assert await streaming.sent() == []
-        assert streaming.begun == ["a", "b"]
-
-
-async def test_cancellation_of_completed_request_is_ignored() -> None:
-    streaming = Streaming(window=4)
-    begun = asyncio.Event()
-
-    async def arriving() -> AsyncIterator[RawRequest[RequestHeader] | Malformed]:
-        yield a_message(*requests("a"))
-        await begun.wait()
-        streaming.calls.requests[0].complete()
-        yield a_message(cancel_request("a"))
-
-    reader = asyncio.create_task(streaming.stream.read(arriving()))
-    await settle()
-    begun.set()
-    await reader
-    assert await streaming.sent() == [("a", "")]
-
-
-async def test_cancellation_applies_to_the_latest_request_with_the_id() -> None:
-    streaming = Streaming(window=4)
-    async with streaming.reading([*requests("a", "a"), cancel_request("a")]):
-        first, second = streaming.calls.requests
-        assert (first.result.done(), second.result.cancelled()) == (False, True)
-        assert await streaming.sent() == [("a", "CANCELLED")]
-
-
 async def test_stream_ends_once_all_responses_are_sent() -> None:
     streaming = Streaming(window=4)
     async with streaming.reading([*requests("a", "b"), cancel_request("b")]):
@@ -234,13 +190,6 @@ def test_window_is_taken_from_metadata_up_to_a_limit(said: str | None, window: i
 def test_malformed_window_is_rejected(said: str) -> None:
     with pytest.raises(InvalidInput, match=WINDOW_METADATA):
         window_from_metadata([(WINDOW_METADATA, said)])
-
-
-async def test_rejected_request_is_named_and_cannot_be_cancelled() -> None:
-    streaming = Streaming(window=4)
-    rejected = oip.ModelInferRequest(id="a", model_name="nothing")
-    async with streaming.reading([cancel_request("a"), rejected, cancel_request("a")]):
-        assert await streaming.sent() == [("a", "NOT_FOUND")]
 
 
 async def test_abandoned_stream_cancels_its_requests() -> None:

@@ -1,6 +1,5 @@
 """Plan of the gateway's installation, with a directory as the machine and a fake systemd."""
 
-import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,9 @@ from gateway.installer import (
     Installation,
     removal_steps,
 )
-from synergai.errors import InvalidInput, NotSupported
-from synergai.runtime import installation
-from synergai.runtime.installation import RunCommand, WriteFile, execute, find_problem, read_unit
-from tests.fake_systemd import PROGRAMS, fake_systemd, put_programs
+from synergai.errors import InvalidInput
+from synergai.runtime.installation import execute, read_unit
+from tests.fake_systemd import fake_systemd, put_programs
 
 UNIT = f"etc/systemd/system/{SERVICE}"
 
@@ -66,24 +64,6 @@ def test_installation_writes_the_settings_and_starts_the_unit(root: Path, system
 
 
 @pytest.mark.usefixtures("systemd")
-def test_installing_again_keeps_a_copy_of_changed_settings(root: Path) -> None:
-    execute(list(wanted(hub="0.0.0.0:8010").steps(root)), root)
-    execute(list(wanted(hub="0.0.0.0:8020").steps(root)), root)
-    settings = root / ENVIRONMENT.lstrip("/")
-    assert "8020" in settings.read_text()
-    assert "8010" in settings.with_name("gateway.env.old").read_text()
-
-
-@pytest.mark.usefixtures("systemd")
-def test_installing_again_without_options_keeps_the_settings(root: Path) -> None:
-    execute(list(wanted(hub="0.0.0.0:8010").steps(root)), root)
-    execute(list(wanted().steps(root)), root)
-    settings = root / ENVIRONMENT.lstrip("/")
-    assert "8010" in settings.read_text()
-    assert not settings.with_name("gateway.env.old").exists()
-
-
-@pytest.mark.usefixtures("systemd")
 def test_further_settings_are_read_last_and_stay_until_purged(root: Path) -> None:
     further = root / LOCAL_ENVIRONMENT.lstrip("/")
     further.parent.mkdir(parents=True)
@@ -117,61 +97,6 @@ def test_uninstalling_keeps_settings_and_jobs_unless_purged(root: Path) -> None:
 def test_invalid_address_is_refused(change: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
         wanted(**change)
-
-
-@pytest.mark.usefixtures("systemd")
-@pytest.mark.parametrize(("python", "usable"), [("opt/python/bin", True), ("root/uv/bin", False)])
-def test_environment_whose_python_services_cannot_access_is_refused(
-    root: Path, python: str, usable: bool
-) -> None:
-    interpreter = root / python / "python3.11"
-    interpreter.parent.mkdir(parents=True)
-    interpreter.touch(0o755)
-    (root / "srv/synergai/bin/python").symlink_to(interpreter)
-    problems = [problem for step in wanted().steps(root) if (problem := find_problem(step, root))]
-    assert problems == [] if usable else "/root/uv/bin/python3.11" in problems[0]
-
-
-def test_plan_of_a_machine_without_systemd_marks_its_commands(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    steps = list(wanted().steps(root))
-    failing = [step for step in steps if find_problem(step, root)]
-    assert failing == [step for step in steps if isinstance(step, RunCommand)]
-    with pytest.raises(NotSupported, match="cannot run systemctl daemon-reload: systemctl not"):
-        execute(steps, root)
-    assert not (root / "etc").exists()
-
-
-def test_plan_of_a_machine_that_systemd_has_not_booted_says_so(
-    root: Path, systemd: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(installation, "_BOOTED", systemd / "absent")
-    problem = find_problem(RunCommand(("systemctl", "daemon-reload")), root)
-    assert problem == "systemd is not running on this machine"
-
-
-@pytest.mark.usefixtures("systemd")
-def test_plan_of_another_user_marks_what_needs_root(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    monkeypatch.setattr("os.access", lambda _path, mode: mode == os.X_OK)
-    check, *steps = wanted().steps(root)
-    assert not find_problem(check, root)
-    assert {find_problem(step, root) for step in steps} == {"it needs root; run it with sudo"}
-
-
-def test_programs_that_a_service_cannot_run_are_named(root: Path) -> None:
-    for programs, problem in (
-        (PROGRAMS, f"{PROGRAMS} has no program synergai; name the directory with --programs"),
-        ("/home/me/bin", "the service cannot access /home/me/bin, a private directory"),
-        ("bin", "'bin' must be an absolute path"),
-    ):
-        steps = list(Installation(programs=programs).steps(root))
-        assert find_problem(steps[0], root).startswith(problem)
-        assert any(isinstance(step, WriteFile) for step in steps)
 
 
 TLS = "".join(

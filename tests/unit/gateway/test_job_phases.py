@@ -120,35 +120,12 @@ async def test_call_leads_to_the_next_phase_or_changes_nothing(call: str, phase:
     assert phases.dispatcher.has_job == (phases.job.phase is Phase.RUNNING)
 
 
-@pytest.mark.parametrize("answer", ["recorded", "store_full"])
-async def test_end_is_over_once_it_is_recorded(answer: str) -> None:
-    phases = Phases()
-    for each in ("start", "end", answer):
-        await phases.make(each)
-    assert phases.job.phase is LEADS_TO[answer][Phase.ENDING]
-
-
 def test_table_has_exactly_the_transitions_of_the_calls() -> None:
     found: dict[Phase, set[Phase]] = {phase: set() for phase in Phase}
     for transitions in LEADS_TO.values():
         for before, after in transitions.items():
             found[before].add(after)
     assert {phase: set(after) for phase, after in TRANSITIONS.items()} == found
-
-
-async def test_every_change_of_phase_is_told() -> None:
-    phases = Phases()
-    for each in ("start", "pause", "resume", "end", "store_full", "resume", "recorded"):
-        await phases.make(each)
-    assert phases.seen == [
-        Phase.RUNNING,
-        Phase.PAUSED,
-        Phase.RUNNING,
-        Phase.ENDING,
-        Phase.UNRECORDED,
-        Phase.ENDING,
-        Phase.ENDED,
-    ]
 
 
 @pytest.mark.parametrize(("limit", "phase"), [(0, Phase.ENDING), (1, Phase.RUNNING)])

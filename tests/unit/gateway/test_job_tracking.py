@@ -51,23 +51,6 @@ def tracker() -> JobTracker:
     return JobTracker(record, Clock(), lambda _job, _now: None)
 
 
-def test_queries_dispatched_one_by_one_are_one_execution(tracker: JobTracker) -> None:
-    for number in range(QUERIES):
-        assignment = an_assignment(number, number, 1)
-        tracker.record_execution(assignment, done_of(assignment, 1))
-    [execution] = tracker.record.executions
-    assert (execution.first, execution.count, execution.labelled) == (0, QUERIES, QUERIES)
-    assert execution.seconds == pytest.approx(QUERIES / 10)
-
-
-def test_executions_of_different_workers_stay_apart(tracker: JobTracker) -> None:
-    for number, worker in enumerate([FAST, FAST, SLOW, FAST]):
-        assignment = an_assignment(number, number, 1, worker=worker)
-        tracker.record_execution(assignment, done_of(assignment, 1))
-    ranges = [(each.worker_id, each.first, each.count) for each in tracker.record.executions]
-    assert ranges == [(FAST, 0, 2), (SLOW, 2, 1), (FAST, 3, 1)]
-
-
 @given(st.data())
 def test_executions_equal_the_merged_last_reports(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, 29), max_size=6)))

@@ -127,10 +127,6 @@ async def test_closed_journal_has_no_file_open(tmp_path: Path) -> None:
     assert not [path for path in opened if path.startswith(str(tmp_path))]
 
 
-async def test_unknown_job_is_none(journal: Journal) -> None:
-    assert await journal.find_job(JobId("nobody")) is None
-
-
 async def test_same_key_gives_the_first_job(journal: Journal) -> None:
     assert await journal.accept(a_record("a"), "key") == "a"
     assert await journal.accept(a_record("b"), "key") == "a"
@@ -176,15 +172,6 @@ async def test_ended_jobs_of_a_tenant_are_listed_however_many_others_have(tmp_pa
     )
     assert any("jobs_by_owner (engine=? AND tenant=?)" in row[3] for row in plan)
     await journal.close()
-
-
-async def test_report_of_the_same_assignment_extends_its_range(journal: Journal) -> None:
-    await journal.accept(a_record())
-    await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 5))
-    await journal.record_execution(JobId("a"), AssignmentId(1), an_execution(0, 9))
-    read = await journal.find_job(JobId("a"))
-    assert read is not None
-    assert read.executions == (an_execution(0, 9),)
 
 
 @pytest.mark.parametrize(("first", "count"), [(4, 1), (0, 5), (3, 4), (5, 16), (0, 20)])

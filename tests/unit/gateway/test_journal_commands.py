@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import apsw
@@ -79,22 +77,6 @@ def test_damaged_journal_is_reported_with_exit_code_1(
     assert (code, "damaged" in out) == (1, True)
 
 
-def test_gateway_on_a_damaged_journal_says_what_to_do(state: Path) -> None:
-    (state / "journal.db").write_bytes(b"")
-    ports = [text for name in ("listen", "hub", "http") for text in (f"--{name}", "127.0.0.1:0")]
-    done = subprocess.run(
-        [sys.executable, "-m", "synergai", "gateway", "--state", str(state), *ports],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    error = done.stderr
-    assert done.returncode == 1
-    assert "error: the journal" in error
-    assert "synergai journal restore" in error
-    assert "Traceback" not in error
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_files_of_a_restore_by_root_belong_to_the_owner_of_the_directory(
     state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -134,11 +116,3 @@ def test_backup_to_a_missing_directory_is_one_line_on_standard_error(
     code, out, error = run("backup", target, "--state", state, capsys=capsys)
     assert (code, out) == (1, "")
     assert error.startswith(f"error: cannot write {target}: No such file")
-
-
-def test_missing_journal_is_one_line_on_standard_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, error = run("check", "--state", tmp_path, capsys=capsys)
-    assert (code, out) == (1, "")
-    assert error.startswith("error: there is no journal in ")

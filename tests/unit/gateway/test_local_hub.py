@@ -67,38 +67,6 @@ async def lose(hub: LocalHub) -> None:
         raise Unavailable("the work stream has ended")
 
 
-async def test_connecting_waits_until_the_gateway_has_started() -> None:
-    hub = LocalHub()
-    async with AsyncExitStack() as stack:
-        connecting = asyncio.create_task(connect(hub, stack))
-        await turns()
-        assert not connecting.done()
-        hub.open(gateway_of(FakeHub()))
-        connection = await connecting
-        await connection.write(HEARTBEAT.SerializeToString())
-        assert (await connection.read()).heartbeat_ack.sequence == 7
-
-
-async def test_cancelled_connection_attempt_leaves_the_hub_usable() -> None:
-    hub = LocalHub()
-    async with AsyncExitStack() as stack:
-        cancelled = asyncio.create_task(connect(hub, stack))
-        await turns()
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-        hub.open(gateway_of(FakeHub()))
-        await connect(hub, stack)
-
-
-async def test_control_stream_ends_with_the_connection() -> None:
-    fake = FakeHub()
-    async with open_hub(fake).connect() as connection:
-        await connection.write(HEARTBEAT.SerializeToString())
-        await connection.read()
-        assert fake.streams_ended == 0
-    assert fake.streams_ended == 1
-
-
 async def test_agent_learns_that_the_gateway_closed_the_connection() -> None:
     async with open_hub(FakeHub(messages=0)).connect() as connection:
         with pytest.raises(Unavailable, match="closed the connection"):

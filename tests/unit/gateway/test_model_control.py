@@ -21,7 +21,6 @@ from synergai.protocol.converters import session_from_proto
 from synergai.runtime.send_queue import SendQueue
 from tests.cores import new_entry
 from tests.unit.gateway.conftest import GatewayHarness
-from tests.waiting import turns
 
 ECHO = EngineName("echo")
 SESSION = Session(ECHO, Configuration(1))
@@ -114,17 +113,6 @@ async def test_loading_all_versions_fails_if_one_stays_unloaded(fleet: Fleet) ->
         await task
 
 
-async def test_load_is_not_done_by_a_worker_that_may_not_serve_the_engine(fleet: Fleet) -> None:
-    fleet.add_worker("w1")
-    other = fleet.add_worker("w2")
-    task = await fleet.start_load()
-    other.engines[ECHO] = replace(other.engines[ECHO], fault="it differs")
-    fleet.set_resident(other)
-    assert fleet.control.is_loading(ECHO)
-    task.cancel()
-    await asyncio.wait([task])
-
-
 async def test_load_waits_until_the_engine_is_inspected(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     engine = worker.engines[ECHO]
@@ -142,50 +130,11 @@ async def test_load_waits_until_the_engine_is_inspected(fleet: Fleet) -> None:
     await task
 
 
-async def test_load_waits_again_for_an_engine_that_is_inspected_again(fleet: Fleet) -> None:
-    worker = fleet.add_worker()
-    engine = worker.engines[ECHO]
-    pending = replace(engine, fault="it is being inspected", pending=True)
-    fleet.harness.catalogue.update(worker.id, pending)
-    task = await fleet.start_load()
-    fleet.harness.catalogue.update(worker.id, replace(engine, fault="it was removed"))
-    fleet.harness.catalogue.update(worker.id, pending)
-    await turns(3)
-    assert not task.done()
-    fleet.harness.catalogue.update(worker.id, engine)
-    await turns(3)
-    fleet.set_resident(worker)
-    await task
-
-
 async def test_load_of_a_resident_engine_returns_at_once(fleet: Fleet) -> None:
     worker = fleet.add_worker()
     worker.sessions.add(SESSION)
     await fleet.control.load(ECHO)
     assert orders(worker) == []
-
-
-async def test_load_of_an_engine_whose_workers_are_joining_says_so(fleet: Fleet) -> None:
-    # The hub enters the engines of a worker that joins before the worker itself.
-    worker = fleet.add_worker()
-    fleet.harness.dispatcher.remove_worker(worker)
-    with pytest.raises(Unavailable, match="joining or draining"):
-        await fleet.control.load(ECHO)
-
-
-async def test_load_chooses_the_fastest_known_configuration(harness: GatewayHarness) -> None:
-    slow, fast = Configuration(1), Configuration(2)
-    entries = [
-        new_entry(ECHO, "test", qps, c)
-        for c, qps in ((slow, 10.0), (fast, 20.0), (Configuration(4), 99.0))
-    ]
-    fleet = Fleet(harness, ConfigurationDictionary(entries))
-    worker = fleet.add_worker()
-    worker.configurations = (fast, slow)
-    task = await fleet.start_load()
-    assert orders(worker) == [("load", Session(ECHO, fast))]
-    fleet.set_resident(worker)
-    await task
 
 
 async def test_load_fails_once_all_workers_have_failed(fleet: Fleet) -> None:
@@ -230,13 +179,6 @@ async def test_engine_that_no_worker_may_serve_is_not_loaded(fleet: Fleet) -> No
     assert orders(worker) == []
 
 
-async def test_load_fails_when_the_last_worker_leaves(fleet: Fleet) -> None:
-    worker = fleet.add_worker()
-    task = await fleet.start_load()
-    fleet.control.on_worker_left(worker)
-    assert isinstance(await error_of(task), Unavailable)
-
-
 async def test_load_continues_after_its_call_has_timed_out(
     fleet: Fleet,
 ) -> None:
@@ -257,16 +199,6 @@ async def test_load_without_a_caller_may_fail_silently(fleet: Fleet) -> None:
     await error_of(task)
     fleet.control.on_worker_left(worker)
     assert not fleet.control.is_loading(ECHO)
-
-
-async def test_engine_unloaded_at_the_moment_it_was_loaded_stays_unloaded(fleet: Fleet) -> None:
-    worker = fleet.add_worker()
-    task = await fleet.start_load()
-    fleet.set_resident(worker)
-    await fleet.control.unload(ECHO)
-    await task
-    with pytest.raises(EngineUnloaded):
-        fleet.harness.catalogue.find(ECHO)
 
 
 async def test_unknown_engine_can_be_neither_loaded_nor_unloaded(fleet: Fleet) -> None:
@@ -302,29 +234,6 @@ async def test_worker_joining_with_an_unloaded_engine_leaves_it_out_of_service(
     fleet.add_worker("w2")
     with pytest.raises(EngineUnloaded):
         fleet.harness.catalogue.find(ECHO)
-
-
-async def test_unload_is_repeated_until_the_worker_has_dropped_the_session(fleet: Fleet) -> None:
-    worker = fleet.add_worker()
-    worker.sessions.add(SESSION)
-    fleet.control.enforce_unloads(worker)
-    assert orders(worker) == []
-    await fleet.control.unload(ECHO)
-    fleet.control.enforce_unloads(worker)
-    assert orders(worker) == [("unload", SESSION)] * 2
-    worker.sessions.clear()
-    fleet.control.enforce_unloads(worker)
-    assert orders(worker) == []
-
-
-async def test_engine_being_loaded_again_is_not_dropped(fleet: Fleet) -> None:
-    worker = fleet.add_worker()
-    await fleet.control.unload(ECHO)
-    task = await fleet.start_load()
-    fleet.set_resident(worker)
-    fleet.control.enforce_unloads(worker)
-    await task
-    assert orders(worker) == [("load", SESSION)]
 
 
 async def test_load_does_not_switch_the_power_mode(harness: GatewayHarness) -> None:

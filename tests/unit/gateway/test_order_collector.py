@@ -68,12 +68,6 @@ async def collect(setup: Setup, first: Order, later: Order) -> list[Order]:
     return collected
 
 
-async def test_an_order_for_an_idle_worker_is_sent_at_once() -> None:
-    setup = Setup()
-    first, later = setup.start(1), StopAssignment(AssignmentId(9))
-    assert await collect(setup, first, later) == [first]
-
-
 async def test_orders_wait_until_half_of_the_other_assignments_have_ended() -> None:
     setup = Setup()
     for number in (1, 2, 3, 4):
@@ -86,13 +80,6 @@ async def test_orders_wait_until_half_of_the_other_assignments_have_ended() -> N
     assert not collecting.done()
     setup.end(2)
     assert await collecting == [first]
-
-
-async def test_a_range_of_queries_is_sent_at_once_behind_a_request() -> None:
-    setup = Setup()
-    setup.start(1)
-    first, later = setup.start_range(2), StopAssignment(AssignmentId(9))
-    assert await collect(setup, first, later) == [first]
 
 
 async def test_the_first_order_waits_for_others_if_several_were_in_flight_lately() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.requests.parameters import RequestOptions, parse_options, tenant_from_metadata
-from synergai.errors import InvalidInput, NotSupported
+from synergai.errors import InvalidInput
 from synergai.oip.inference_pb2 import InferParameter
 
 
@@ -28,23 +28,9 @@ def test_protocol_priorities_map_to_ours_in_reverse(given: int, ours: int) -> No
     assert parse_options(parameters(priority=given)) == RequestOptions(priority=ours)
 
 
-def test_unsigned_integers_are_accepted() -> None:
-    assert parse_options({"priority": InferParameter(uint64_param=2)}).priority == 8
-
-
-@pytest.mark.parametrize(("given", "seconds"), [(1_500_000, 1.5), (0, None)])
-def test_timeout_is_in_microseconds_and_zero_means_none(given: int, seconds: float | None) -> None:
-    assert parse_options(parameters(timeout=given)).timeout_s == seconds
-
-
 def test_tenant_and_timings_are_parsed() -> None:
     options = parse_options(parameters(synergai_tenant="lab", synergai_timings=True))
     assert options == RequestOptions(tenant="lab", timings=True)
-
-
-@pytest.mark.parametrize("value", [0.75, "0.75", "7.5e-1"])
-def test_floor_is_a_number_or_a_text(value: float | str) -> None:
-    assert parse_options(parameters(synergai_min_accuracy=value)).min_accuracy == 0.75
 
 
 @pytest.mark.parametrize("value", [0, 1, "1"])
@@ -58,10 +44,6 @@ def test_floor_may_be_a_whole_number(value: int | str) -> None:
 def test_floor_that_is_no_share_is_refused(value: float | str) -> None:
     with pytest.raises(InvalidInput, match="synergai_min_accuracy"):
         parse_options(parameters(synergai_min_accuracy=value))
-
-
-def test_unknown_parameters_are_ignored() -> None:
-    assert parse_options(parameters(content_type="np", weight=0.5)) == RequestOptions()
 
 
 @pytest.mark.parametrize(
@@ -80,11 +62,6 @@ def test_invalid_parameter_is_rejected_by_name(wrong: dict[str, float | str]) ->
     (name,) = wrong
     with pytest.raises(InvalidInput, match=name.removeprefix("synergai_")):
         parse_options(parameters(**wrong))
-
-
-def test_sequences_are_not_supported() -> None:
-    with pytest.raises(NotSupported):
-        parse_options(parameters(sequence_id=1))
 
 
 def test_metadata_names_the_tenant_of_a_call() -> None:

@@ -58,24 +58,6 @@ def test_burst_of_a_second_passes_and_then_the_rate(clock: FakeClock) -> None:
         quotas.start_request("lab", 1)
 
 
-def test_rate_below_one_a_second_lets_single_requests_pass(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(requests_per_s=0.5))
-    quotas.start_request("lab", 1)
-    assert refusal(lambda: quotas.start_request("lab", 1)).retry_after_s == pytest.approx(2.0)
-    clock.time += 2.0
-    quotas.start_request("lab", 1)
-
-
-def test_request_larger_than_a_second_of_bytes_delays_the_next_one(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(bytes_per_s=100.0))
-    quotas.start_request("lab", 250)
-    error = refusal(lambda: quotas.start_request("lab", 100))
-    assert error.quota == "bytes_per_s"
-    assert error.retry_after_s == pytest.approx(2.5)
-    clock.time += 2.5
-    quotas.start_request("lab", 100)
-
-
 def test_refused_request_uses_nothing(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(requests_per_s=5.0, bytes_per_s=10.0))
     quotas.start_request("lab", 10)
@@ -171,17 +153,6 @@ def test_streams_count_while_they_are_open(clock: FakeClock) -> None:
     assert all(usage.is_idle(clock.time) for usage in quotas.usages())
 
 
-def test_job_of_too_many_queries_is_refused(clock: FakeClock) -> None:
-    quotas = quotas_of(clock, lab=Quota(queries_per_job=100))
-    quotas.start_job("lab", 100)
-    error = refusal(lambda: quotas.start_job("lab", 100_001))
-    assert error.quota == "queries_per_job"
-    assert str(error) == (
-        "100,001 exceeds the quota queries_per_job = 100 of tenant 'lab'; "
-        "trying again does not help"
-    )
-
-
 def test_restored_jobs_count_even_beyond_the_quota(clock: FakeClock) -> None:
     quotas = quotas_of(clock, lab=Quota(unfinished_jobs=1))
     restored = [quotas.restore_job("lab") for _ in range(2)]
@@ -219,17 +190,6 @@ def test_another_table_applies_at_once_and_keeps_what_is_in_use(clock: FakeClock
     quotas.start_request("lab", 1)
     quotas.use_table(AccessTable(tenants={"default": Quota(requests_in_flight=6)}))
     assert refusal(lambda: quotas.start_request("lab", 1)).quota == "requests_in_flight"
-
-
-def test_nothing_is_kept_of_tenants_without_limits(clock: FakeClock) -> None:
-    for quotas in (Admission(9, 1 << 30, clock), quotas_of(clock, lab=Quota(requests_per_s=1.0))):
-        for number in range(100):
-            assert quotas.start_request(f"tenant-{number}", 1) is None
-        assert list(quotas.usages()) == []
-    quotas = Admission(9, 1 << 30, clock)
-    assert quotas.start_job("lab", 1) is quotas.restore_job("lab") is None
-    with quotas.call("lab", "peer", stream=True):
-        assert list(quotas.usages()) == []
 
 
 def test_refusals_beyond_a_rate_are_delayed(clock: FakeClock) -> None:

@@ -22,15 +22,6 @@ def test_first_refusal_is_logged_and_repetitions_are_counted(
     assert counts == ["refused 60 times more in the last 600 s: agent w1: it is not enrolled"] * 2
 
 
-def test_other_agent_or_reason_is_logged_at_once(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = RefusalLog(clock)
-    for agent, reason in (("w1", "a"), ("w1", "b"), ("w2", "a"), ("w1", "a")):
-        log.record(agent, reason)
-    assert len(messages(caplog)) == 3
-
-
 def test_many_agents_share_one_count(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     log = RefusalLog(clock)
     for number in range(10 * MAX_KINDS):
@@ -41,13 +32,3 @@ def test_many_agents_share_one_count(clock: FakeClock, caplog: pytest.LogCapture
     assert messages(caplog)[-1] == (
         f"refused {9 * MAX_KINDS} times more in the last 600 s: other agents"
     )
-
-
-def test_agent_that_was_away_is_logged_again(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    log = RefusalLog(clock)
-    log.record("w1", "a")
-    clock.now = 2 * INTERVAL_S
-    log.record("w1", "a")
-    assert len(messages(caplog)) == 2

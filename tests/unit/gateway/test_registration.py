@@ -7,9 +7,9 @@ import pytest
 from gateway.fleet.agent_validation import engine_from_agent
 from gateway.fleet.worker import ConnectedWorker
 from gateway.hub.registration import worker_from_registration
-from synergai.domain import Configuration, Session, UnusedVariant
+from synergai.domain import Configuration, Session
 from synergai.errors import InvalidInput
-from synergai.protocol.converters import engine_from_proto, engine_to_proto
+from synergai.protocol.converters import engine_to_proto
 from synergai.protocol.hub import HUB_VERSION
 from synergai.scheduling.events import SessionSize
 from synergai.v1 import common_pb2, hub_pb2
@@ -63,10 +63,6 @@ def test_sessions_of_variants_that_the_engine_lacks_are_ignored() -> None:
     assert not register(sessions=("full",)).sessions
 
 
-def test_sessions_of_an_engine_that_is_being_inspected_are_kept() -> None:
-    assert len(register(sessions=("full",), fault="it is being inspected").sessions) == 1
-
-
 @pytest.mark.parametrize("name", ["", ".", "a b", "int8.x", "../up", "-int8", "x" * 200])
 def test_malformed_names_of_variants_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="variant name"):
@@ -92,16 +88,6 @@ def test_impossible_variants_are_refused(impossible: tuple[common_pb2.Variant, .
         register(variants=impossible)
 
 
-def test_variants_that_a_worker_leaves_out_are_told_with_the_reason() -> None:
-    message = engine_to_proto(ENGINE)
-    message.left_out.add(name="int8", reason="it has other outputs")
-    assert engine_from_proto(message).left_out == (UnusedVariant("int8", "it has other outputs"),)
-    assert engine_to_proto(engine_from_proto(message)) == message
-    message.left_out[0].name = "a b"
-    with pytest.raises(InvalidInput):
-        engine_from_proto(message)
-
-
 def test_texts_of_a_worker_are_safe_for_terminals_and_logs() -> None:
     text = "one\x1b[2J\ntwo"
     message = engine_to_proto(ENGINE)
@@ -113,12 +99,6 @@ def test_texts_of_a_worker_are_safe_for_terminals_and_logs() -> None:
     texts = {engine.digest, engine.fault, engine.unverified, engine.samples_digest}
     texts |= {engine.variants[0].digest, engine.left_out[0].reason}
     assert texts == {"one?[2J two"}
-
-
-def test_only_gateways_say_that_samples_differ() -> None:
-    message = engine_to_proto(ENGINE)
-    message.other_samples = "they are better"
-    assert engine_from_agent(message).other_samples == ""
 
 
 def test_memory_of_sessions_and_cores_of_engines_reach_the_scheduler() -> None:

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from gateway.fleet.served_profiles import ServedProfiles
 from gateway.fleet.worker import ConnectedWorker
-from synergai.domain import Configuration, Engine, Variant, WorkerClass
+from synergai.domain import Configuration, Engine, Variant
 from synergai.profiles.dictionary import MEASURED, OBSERVED, ProfileEntry
-from synergai.profiles.files import add_to_dictionary, delete_from_dictionary, load_dictionary
+from synergai.profiles.files import add_to_dictionary, load_dictionary
 from synergai.profiles.service import ProfileService
 from synergai.scheduling.events import ProfilesAdded, ProfilesRemoved
 from tests.cores import new_entry
@@ -74,27 +74,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "dictionary.db"
 
 
-async def test_profile_is_not_used_for_another_file_until_its_own_returns(path: Path) -> None:
-    setup = Setup(path, an_entry())
-    setup.change(of_file(NEW))
-    assert setup.used == []
-    assert list(setup.profiles.entries()) == [an_entry()], "it is still shown"
-    assert list(load_dictionary(path)) == [an_entry()], "and stored"
-    setup.change(of_file(OLD))
-    assert setup.used == [an_entry()]
-
-
-@pytest.mark.parametrize(
-    ("profiled", "served"), [(OLD, OLD), ("", NEW), (OLD, "")], ids=["same", "old", "emulated"]
-)
-async def test_profile_is_used_for_its_own_file_and_for_one_that_is_not_known(
-    path: Path, profiled: str, served: str
-) -> None:
-    setup = Setup(path, an_entry(profiled))
-    setup.change(of_file(served))
-    assert setup.used == [an_entry(profiled)]
-
-
 async def test_profile_stays_in_use_while_a_worker_of_its_class_serves_the_file(
     path: Path,
 ) -> None:
@@ -103,15 +82,6 @@ async def test_profile_stays_in_use_while_a_worker_of_its_class_serves_the_file(
     assert setup.used == [an_entry()]
     setup.change(of_file(NEW), worker=1)
     assert setup.used == []
-
-
-async def test_faulty_engine_and_other_class_change_nothing(path: Path) -> None:
-    setup = Setup(path, an_entry())
-    setup.change(replace(of_file(NEW), fault="it is being inspected", pending=True))
-    assert setup.used == [an_entry()]
-    setup.workers[0].worker_class = WorkerClass("other")
-    setup.change(of_file(NEW))
-    assert setup.used == [an_entry()]
 
 
 async def test_observed_profile_ends_with_the_file_that_was_observed(path: Path) -> None:
@@ -128,17 +98,6 @@ async def test_observed_profile_ends_with_the_file_that_was_observed(path: Path)
     assert (stored.label, stored.digest) == (OBSERVED, OLD)
 
 
-async def test_file_of_an_observed_profile_is_not_known_if_its_class_serves_several(
-    path: Path,
-) -> None:
-    setup = Setup(path, workers=[make_worker("w1"), make_worker("w2")])
-    setup.change(of_file(NEW), worker=1)
-    setup.served.learned(an_entry("", label=OBSERVED))
-    await setup.profiles.close()
-    [stored] = load_dictionary(path)
-    assert stored.digest == ""
-
-
 async def test_each_variant_has_profiles_of_its_own_file(path: Path) -> None:
     kept, ended = an_entry(OLD, variant="fp32"), an_entry(OLD, variant="int8")
     setup = Setup(path, kept, ended)
@@ -151,14 +110,6 @@ async def test_each_variant_has_profiles_of_its_own_file(path: Path) -> None:
     assert sorted(setup.used, key=str) == sorted([kept, ended], key=str)
 
 
-async def test_worker_with_a_single_file_keeps_no_profile_of_a_variant_in_use(path: Path) -> None:
-    ended = an_entry(OLD, variant="int8")
-    setup = Setup(path, ended, workers=[make_worker("w1"), make_worker("w2")])
-    variants = (Variant(name="int8", digest=NEW),)
-    setup.change(replace(of_file(OLD), variants=variants), worker=0)
-    assert setup.used == []
-
-
 async def test_new_profile_of_another_file_is_set_aside_and_one_of_the_served_file_is_used(
     path: Path,
 ) -> None:
@@ -169,24 +120,3 @@ async def test_new_profile_of_another_file_is_set_aside_and_one_of_the_served_fi
     setup.apply(setup.served.put([an_entry(NEW)]))
     assert setup.used == [an_entry(NEW)]
     assert not setup.profiles.set_aside
-
-
-async def test_deleted_profile_does_not_return_with_its_file(path: Path) -> None:
-    setup = Setup(path, an_entry())
-    setup.change(of_file(NEW))
-    delete_from_dictionary(path, lambda _: True)
-    look = setup.profiles._look(retry=True)
-    assert look is not None
-    assert setup.profiles._take_changes(look) == ([], [])
-    setup.change(of_file(OLD))
-    assert setup.used == []
-
-
-async def test_profile_that_was_set_aside_is_not_reported_as_a_change_of_the_file(
-    path: Path,
-) -> None:
-    setup = Setup(path, an_entry())
-    setup.change(of_file(NEW))
-    look = setup.profiles._look(retry=True)
-    assert look is not None
-    assert setup.profiles._take_changes(look) == ([], [])

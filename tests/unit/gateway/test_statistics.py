@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from gateway.fleet.agent_validation import ProtocolViolation
 from gateway.monitoring.counts import EngineStatistics
 from gateway.servicers.engine_messages import engine_config, engine_statistics
-from synergai.domain import Engine, TensorSpec
+from synergai.domain import Engine
 from synergai.errors import Overloaded
 from synergai.oip import inference_pb2 as oip
 from tests.unit.gateway.conftest import GatewayHarness
@@ -94,17 +94,6 @@ async def test_batch_counts_as_one_execution_of_its_size(
     assert (sizes[4].count, sizes[4].ns) == (2, 500_000_000)
 
 
-async def test_batches_of_a_job_count_as_executions_of_their_size(
-    harness: GatewayHarness, engine: Engine
-) -> None:
-    found = statistics(harness)
-    found.record_compute(64, 64 * 0.25, 0.0, batch=8)
-    message = engine_statistics(engine, found, harness.clock)
-    assert (message.inference_count, message.execution_count) == (64, 8)
-    (size,) = message.batch_stats
-    assert (size.batch_size, size.compute_infer.ns) == (8, 2_000_000_000)
-
-
 async def test_batch_beyond_the_limit_is_a_protocol_violation(harness: GatewayHarness) -> None:
     worker = harness.add_worker()
     harness.begin_request()
@@ -127,9 +116,3 @@ def test_configuration_without_batching_has_complete_shapes(engine: Engine) -> N
     (tensor,) = config.input
     assert (tensor.name, tensor.data_type, list(tensor.dims)) == ("x", 11, [-1])
     assert list(config.version_policy.specific.versions) == [1]
-
-
-@pytest.mark.parametrize(("datatype", "number"), [("BYTES", 13), ("BF16", 14), ("BOOL", 1)])
-def test_every_datatype_maps_to_tritons(engine: Engine, datatype: str, number: int) -> None:
-    changed = replace(engine, outputs=(TensorSpec("y", datatype, (2,)),))
-    assert engine_config(changed).output[0].data_type == number

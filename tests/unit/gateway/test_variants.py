@@ -7,7 +7,6 @@ from gateway.fleet.variants import FleetVariants
 from gateway.fleet.worker import CompletedQueries, ConnectedWorker
 from gateway.monitoring.counts import EngineMetrics
 from gateway.servicers.inference_calls import of_variant, with_variants
-from synergai.client.requests import job_spec
 from synergai.domain import (
     MAX_VARIANTS,
     Configuration,
@@ -20,10 +19,7 @@ from synergai.domain import (
 from synergai.errors import InvalidInput, VersionNotFound
 from synergai.oip.inference_pb2 import InferParameter, ModelInferResponse
 from synergai.profiles.dictionary import ConfigurationDictionary, ProfileEntry
-from synergai.protocol.converters import job_spec_from_proto
-from synergai.v1 import jobs_pb2
 from tests.cores import new_entry
-from tests.malformed_versions import MALFORMED_VERSIONS
 from tests.unit.gateway.conftest import ECHO, GatewayHarness, make_worker
 
 ACCURACIES = {"full": 0.88, "int8": 0.87, "p25": 0.0}
@@ -61,11 +57,6 @@ def fleet(engine: Engine, *entries: ProfileEntry) -> FleetVariants:
     return FleetVariants(ConfigurationDictionary(entries), lambda: workers)
 
 
-def test_worker_offers_each_configuration_with_each_variant(family: Engine) -> None:
-    usable = worker_with(family).usable(ECHO)
-    assert usable == [Configuration(1, variant=name) for name in ACCURACIES]
-
-
 def test_measured_accuracy_goes_before_the_declared_one(family: Engine) -> None:
     variants = fleet(family, measured("int8", 0.86), measured("full", 0.0, samples=0))
     worker = worker_with(family)
@@ -92,69 +83,15 @@ def test_floor_is_checked_once_for_workers_that_are_alike(
     assert set(asked) == {"w0", "w19"}
 
 
-def test_accuracy_measured_on_other_samples_is_not_used(family: Engine) -> None:
-    entries = [
-        replace(measured(variant, 0.9), samples_digest=samples)
-        for variant, samples in (("full", "a"), ("int8", "b"), ("p25", "a"))
-    ]
-    variants, worker = fleet(family, *entries), worker_with(family)
-    found = [variants.accuracy(ECHO, worker, Configuration(1, variant=name)) for name in ACCURACIES]
-    assert found == [0.9, 0.87, 0.9]
-
-
-def test_floor_within_reach_passes(family: Engine) -> None:
-    fleet(family).check_floor(ECHO, 0.88)
-    fleet(family, measured("p25", 0.95)).check_floor(ECHO, 0.9)
-
-
 def test_floor_beyond_all_variants_names_the_best(family: Engine) -> None:
     with pytest.raises(InvalidInput, match=r"accuracy of 0\.9: variant 1\.full has 0\.88"):
         fleet(family).check_floor(ECHO, 0.9)
-
-
-def test_floor_beyond_the_pinned_variant_is_refused(family: Engine) -> None:
-    with pytest.raises(InvalidInput, match=r"variant 1\.int8 has 0\.87"):
-        fleet(family).check_floor(ECHO, 0.88, "int8")
 
 
 @pytest.mark.parametrize("variant", ["p25", ""])
 def test_unknown_accuracy_reaches_no_floor(family: Engine, engine: Engine, variant: str) -> None:
     with pytest.raises(InvalidInput, match="is not known"):
         fleet(family if variant else engine).check_floor(ECHO, 0.1, variant)
-
-
-def test_floor_of_an_engine_without_a_worker_is_checked_later(engine: Engine) -> None:
-    FleetVariants(ConfigurationDictionary(), list).check_floor(engine.name, 0.9)
-
-
-async def test_variant_is_asked_for_with_its_version(
-    harness: GatewayHarness, family: Engine
-) -> None:
-    harness.catalogue.update(make_worker().id, family)
-    versions = harness.versions
-    assert versions.find(ECHO, "1.int8").name == ECHO
-    assert versions.resolve(ECHO, "1.int8") == ECHO
-    with pytest.raises(VersionNotFound, match=r"no version '1\.p50'; it has 1, 1\.full, 1\.int8"):
-        versions.find(ECHO, "1.p50")
-    with pytest.raises(VersionNotFound, match=r"no version 'int8'; it has 1\.int8$"):
-        versions.find(ECHO, "int8")
-    with pytest.raises(VersionNotFound, match=r"'2\.int8'|'2'"):
-        versions.find(ECHO, "2.int8")
-
-
-@pytest.mark.parametrize("version", MALFORMED_VERSIONS)
-async def test_malformed_version_is_invalid_for_requests_and_jobs_alike(
-    harness: GatewayHarness, family: Engine, version: str
-) -> None:
-    harness.catalogue.update(make_worker().id, family)
-    with pytest.raises(InvalidInput, match="is not a version: write its number"):
-        harness.versions.find(ECHO, version)
-    with pytest.raises(InvalidInput, match="is not a version: write its number"):
-        harness.begin_request(model_version=version)
-    with pytest.raises(InvalidInput, match="is not a version: write its number"):
-        job_spec_from_proto(jobs_pb2.JobSpec(engine=ECHO, queries=1, version=version))
-    with pytest.raises(InvalidInput, match="is not a version: write its number"):
-        job_spec(ECHO, 1, qos=None, priority=0, tenant="", version=version)
 
 
 async def test_engine_without_variants_has_no_versions_with_a_dot(harness: GatewayHarness) -> None:
@@ -173,11 +110,6 @@ async def test_job_keeps_its_variant_and_floor(harness: GatewayHarness, family: 
         harness.versions.of_job(replace(spec, variant="p50"))
     with pytest.raises(InvalidInput, match="reach"):
         harness.versions.of_job(replace(spec, min_accuracy=0.99))
-
-
-def test_version_of_a_job_may_name_its_variant() -> None:
-    spec = job_spec_from_proto(jobs_pb2.JobSpec(engine="echo", queries=1, version="2.int8"))
-    assert (spec.version, spec.variant) == ("2", "int8")
 
 
 async def test_request_below_its_floor_is_refused_at_once(
@@ -220,19 +152,6 @@ async def test_request_that_names_a_variant_is_answered_with_a_single_file_that_
     assert (response.model_version, response.id) == ("1.int8", "7")
     assert harness.metrics.engine(ECHO).variant("int8").statistics.success.count == 1
     other.abandon()
-
-
-async def test_variant_that_only_a_single_file_is_can_be_asked_for(
-    harness: GatewayHarness, engine: Engine
-) -> None:
-    catalogue = harness.catalogue
-    catalogue.update(WorkerId("w2"), replace(engine, variants=(INT8, FULL)))
-    catalogue.update(make_worker().id, replace(engine, digest=INT8.digest))
-    catalogue.find(ECHO)
-    catalogue.remove_worker(WorkerId("w2"))
-    assert harness.versions.find(ECHO, "1.int8").name == ECHO
-    with pytest.raises(VersionNotFound):
-        harness.versions.find(ECHO, "1.full")
 
 
 def test_floor_is_checked_against_the_variant_that_a_single_file_is(engine: Engine) -> None:

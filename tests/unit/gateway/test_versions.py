@@ -8,11 +8,9 @@ from msgspec.structs import replace
 from gateway.fleet.catalogue import Catalogue
 from gateway.fleet.version_policy import VersionPolicy
 from gateway.fleet.versions import Versions
-from synergai.domain import Engine, EngineName, JobSpec, TensorSpec, WorkerId
+from synergai.domain import Engine, EngineName, TensorSpec, WorkerId
 from synergai.errors import (
     DeadlineExceeded,
-    EngineNotFound,
-    EnginePending,
     EngineUnusable,
     NotFound,
     Unavailable,
@@ -51,24 +49,11 @@ def test_request_without_a_version_gets_the_highest_by_number() -> None:
     assert Fleet("9", "1", "10").chosen() == "10"
 
 
-def test_request_gets_the_version_that_it_asks_for() -> None:
-    fleet = Fleet("1", "2")
-    assert [fleet.chosen(version) for version in ("1", "2")] == ["1", "2"]
-    assert fleet.versions.resolve(ECHO, "1") == ECHO
-    assert fleet.versions.find(ECHO, "2").version == "2"
-
-
 @pytest.mark.parametrize("version", ["3", "0", "01", "two", "9" * 10_000, "2/3"])
 def test_unknown_version_is_not_found_and_the_error_names_the_others(version: str) -> None:
     with pytest.raises(VersionNotFound, match="it has 1, 2") as caught:
         Fleet("1", "2").chosen(version)
     assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize("name", ["eho", "echo/2", "", "/2"])
-def test_version_is_not_part_of_a_requests_engine(name: str) -> None:
-    with pytest.raises(EngineNotFound):
-        Fleet("1", "2").versions.resolve(name)
 
 
 def test_new_highest_version_takes_over_once_it_is_usable() -> None:
@@ -93,38 +78,6 @@ def test_version_out_of_service_is_not_chosen_but_can_be_asked_for() -> None:
         fleet.versions.find(ECHO, "2")
     fleet.catalogue.load(EngineName("echo/2"))
     assert fleet.chosen() == "2"
-
-
-def test_error_is_of_the_version_that_is_most_likely_to_become_usable() -> None:
-    fleet = Fleet("1")
-    fleet.catalogue.update(W1, of("2", "the file is truncated"))
-    fleet.catalogue.withdraw(W1, EngineName(ECHO))
-    with pytest.raises(Unavailable):
-        fleet.versions.find(ECHO)
-    fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
-    with pytest.raises(EnginePending):
-        fleet.versions.find(ECHO)
-
-
-def test_workers_may_have_different_versions() -> None:
-    fleet = Fleet("1", "2")
-    fleet.catalogue.update(W2, of("1"))
-    fleet.catalogue.remove_worker(W1)
-    assert fleet.chosen() == "1"
-    assert fleet.versions.in_service(ECHO) == ["1"]
-    with pytest.raises(Unavailable):
-        fleet.versions.find(ECHO, "2")
-
-
-def test_other_file_under_a_version_is_a_conflict_of_that_version_alone() -> None:
-    fleet = Fleet()
-    for version in ("1", "2"):
-        fleet.catalogue.update(W1, replace(of(version), digest="a" * 64))
-    fleet.catalogue.update(W2, replace(of("1"), digest="a" * 64))
-    faults = fleet.catalogue.update(W2, replace(of("2"), digest="b" * 64))
-    assert "SHA-256" in faults[W2].fault
-    [conflict] = fleet.catalogue.conflicts
-    assert conflict[:2] == (W2, "echo/2")
 
 
 def test_operation_on_a_name_is_on_all_versions() -> None:
@@ -202,14 +155,6 @@ def test_version_with_other_tensors_replaces_one_that_clients_did_not_use_or_tha
     assert fleet.chosen() == "2"
 
 
-def test_job_gets_a_version_when_it_is_accepted() -> None:
-    versions = Fleet("1", "2").versions
-    spec = JobSpec(engine=EngineName(ECHO), queries=10)
-    assert versions.of_job(spec).engine_version == "echo/2"
-    asked = replace(spec, version="1")
-    assert versions.of_job(asked) is asked
-
-
 def test_forgotten_versions_are_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.fleet.catalogue.MAX_ABSENT", 1)
     fleet = Fleet("1", "2")
@@ -217,19 +162,6 @@ def test_forgotten_versions_are_not_found(monkeypatch: pytest.MonkeyPatch) -> No
     assert fleet.catalogue.forget_surplus() == ["echo/2"]
     with pytest.raises(VersionNotFound, match="it has 1"):
         fleet.chosen("2")
-
-
-async def test_request_waits_again_if_its_engine_is_inspected_again() -> None:
-    fleet = Fleet()
-    fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
-    waiting = asyncio.create_task(fleet.versions.wait_inspected(ECHO))
-    await asyncio.sleep(0)
-    fleet.catalogue.update(W1, of("1", "it is no longer in the worker's model directory"))
-    fleet.catalogue.update(W1, of("1", "it is being inspected", pending=True))
-    await turns(3)
-    assert not waiting.done()
-    fleet.catalogue.update(W1, of("1"))
-    await waiting
 
 
 async def test_request_waits_for_a_version_that_was_found_meanwhile() -> None:
@@ -245,12 +177,3 @@ async def test_request_waits_for_a_version_that_was_found_meanwhile() -> None:
         await fleet.versions.wait_inspected(ECHO, timeout_s=0.0)
     fleet.catalogue.update(W1, of("2"))
     await waiting
-
-
-async def test_request_waits_for_the_version_that_it_gets() -> None:
-    fleet = Fleet("1")
-    fleet.catalogue.update(W1, of("2", "it is being inspected", pending=True))
-    await fleet.versions.wait_inspected(ECHO)
-    await fleet.versions.wait_inspected(ECHO, "7")
-    with pytest.raises(EnginePending):
-        fleet.versions.find(ECHO, "2")

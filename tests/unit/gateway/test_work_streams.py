@@ -78,11 +78,6 @@ async def setup() -> Setup:
     return setup
 
 
-async def test_the_assignment_of_a_worker_without_others_is_sent_at_once(setup: Setup) -> None:
-    setup.worker.orders.put(setup.order(1))
-    assert setup.transport.sent == [[1]]
-
-
 async def test_assignments_of_a_busy_worker_are_collected(setup: Setup) -> None:
     for number in (1, 2, 3):
         setup.worker.orders.put(setup.order(number))
@@ -98,20 +93,6 @@ async def test_a_large_request_is_sent_at_once(setup: Setup) -> None:
     for number in (1, 2, 3):
         setup.worker.orders.put(setup.order(number, size=LARGE_BYTES))
     assert setup.transport.sent == [[1], [2], [3]]
-
-
-async def test_a_concurrent_request_is_sent_at_once(setup: Setup) -> None:
-    setup.worker.orders.put(setup.order(1))
-    setup.worker.orders.put(setup.order(2, concurrent=True))
-    assert setup.transport.sent == [[1], [2]]
-
-
-async def test_assignments_that_can_share_a_batch_are_sent_together(setup: Setup) -> None:
-    for number in (1, 2):
-        setup.worker.orders.put(setup.order(number, BatchTimes((1.0, 1.1)), size=LARGE_BYTES))
-    assert not setup.transport.sent
-    await turns(100)
-    assert setup.transport.sent == [[1, 2]]
 
 
 async def test_orders_that_concern_an_assignment_follow_it(setup: Setup) -> None:

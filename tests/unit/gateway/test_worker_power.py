@@ -43,14 +43,6 @@ def test_concurrent_engines_are_charged_no_more_than_the_machine_used() -> None:
     assert power.engines == pytest.approx({DIGITS: 6.0, PHOTOS: 2.0})
 
 
-def test_energy_used_before_joining_is_charged_to_no_engine() -> None:
-    power = WorkerPower(meter="INA3221")
-    power.add_compute(DIGITS, 0.5)
-    power.update(draw(1e6), now=1.0)
-    power.update(draw(1e6 + 5), now=2.0)
-    assert power.engines == {}
-
-
 @pytest.mark.parametrize("impossible", [draw(1.0), draw(math.nan), draw(20.0, -1.0)])
 def test_impossible_energy_is_a_violation(impossible: hub_pb2.Draw) -> None:
     power = WorkerPower(meter="INA3221")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.access.enrolments import FILE, EnrolmentStore, sha256
-from synergai.errors import NotFound, SynergaiError, Unauthenticated
+from synergai.errors import NotFound, Unauthenticated
 
 NOW = 1_000_000.0
 HOUR = 3600.0
@@ -138,14 +138,6 @@ def test_changes_of_other_processes_are_seen(store: EnrolmentStore, tmp_path: Pa
     assert store.changed()
     store.workers()
     assert not store.changed()
-
-
-def test_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"something else" * 100)
-    store = EnrolmentStore(tmp_path)
-    with pytest.raises(SynergaiError, match=FILE):
-        issue(store)
-    assert (tmp_path / FILE).read_bytes().startswith(b"something else")
 
 
 def test_missing_state_directory_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from gateway.cli import app
 from gateway.fleet.version_policy import POLICY_FILE, PolicyFile, VersionPolicy
 from synergai.errors import Unavailable
 from synergai.profiles.files import add_to_dictionary
-from synergai.runtime.state_file import StateDamaged
 
 FLIPS = 100
 
@@ -54,20 +53,6 @@ def test_flipped_byte_is_refused_or_harmless(state: Path) -> None:
         file.write_bytes(whole)
     assert refused + harmless == FLIPS
     assert refused > FLIPS * 0.9
-
-
-def test_damage_names_the_file_the_fault_and_the_ways_out(state: Path) -> None:
-    flip(state / FILE, 200)
-    with pytest.raises(StateDamaged, match="is damaged") as raised:
-        EnrolmentStore(state).workers()
-    assert str(state / FILE) in str(raised.value)
-    assert "synergai gateway enroll" in str(raised.value)
-
-
-async def test_gateway_does_not_start_on_damaged_enrolments(state: Path) -> None:
-    flip(state / FILE, 200)
-    with pytest.raises(StateDamaged):
-        await WorkerRules(state).load()
 
 
 async def test_worker_that_cannot_join_is_not_told_where_the_enrolments_are(

@@ -53,15 +53,6 @@ def test_other_addresses_need_encryption_and_authentication(
     assert "--insecure" in str(error.value)
 
 
-def test_workers_of_the_access_table_authenticate_the_hub() -> None:
-    check({"hub": "0.0.0.0:0", **TLS, **ACCESS}, workers_are_listed=True)
-
-
-def test_insecure_only_warns(caplog: pytest.LogCaptureFixture) -> None:
-    check({"listen": "0.0.0.0:0", "insecure": True})
-    assert "--listen 0.0.0.0:0 needs --tls-cert and --tls-key and --access" in caplog.text
-
-
 def before_start(**options: object) -> None:
     check_before_start(GatewaySettings.load(options))
 

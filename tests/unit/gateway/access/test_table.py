@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.access.roles import Role
-from gateway.access.table import Quota, Worker, read_access_table
+from gateway.access.table import Quota, read_access_table
 from synergai.errors import InvalidInput
 
 TOKEN = "0" * 64
@@ -54,15 +54,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "access.toml"
 
 
-def test_table_has_every_section(path: Path) -> None:
-    path.write_text(TABLE)
-    table = read_access_table(path)
-    assert [client.name for client in table.clients] == ["camera-7", "dashboards"]
-    assert table.jwt[0].tenant_claim == "tenant"
-    assert table.workers is not None
-    assert table.workers[0].engines == ("*",)
-
-
 def test_grants_are_found_by_name_and_by_group(path: Path) -> None:
     path.write_text(TABLE)
     table = read_access_table(path)
@@ -81,26 +72,12 @@ def test_pattern_does_not_stand_for_anonymous_callers(path: Path) -> None:
     assert len(read_access_table(path).grants_of("anonymous")) == 1
 
 
-def test_tenant_without_a_row_has_the_default_quota(path: Path) -> None:
-    path.write_text(TABLE)
-    table = read_access_table(path)
-    assert table.quota_of("vision") == Quota(max_priority=5, requests_per_s=200)
-    assert table.quota_of("other") == Quota(streams=1)
-
-
 def test_empty_table_grants_nothing(path: Path) -> None:
     path.write_text("")
     table = read_access_table(path)
     assert table.grants_of("anonymous") == ()
     assert table.quota_of("any") == Quota()
     assert table.workers is None
-
-
-def test_certificate_names_the_worker_and_its_class() -> None:
-    row = Worker(id="*", certificate="spiffe://example.org/{class}/{id}")
-    assert row.certificate_name("nx-1", "orin") == "spiffe://example.org/orin/nx-1"
-    single = Worker(id="nx-1", worker_class="orin", certificate="nx-1.example.org")
-    assert single.certificate_name("nx-1", "orin") == "nx-1.example.org"
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,6 @@ def test_records_that_are_not_synced_are_not_shown(tmp_path: Path) -> None:
         assert log.read(0, 1, ALL) == [b"ab"]
 
 
-def test_limit_of_bytes_ends_a_batch_but_one_larger_record_is_read_alone(tmp_path: Path) -> None:
-    with closing(RecordLog(tmp_path / "log")) as log:
-        append(log, b"x" * 100, b"y" * 10, b"z" * 10)
-        assert log.read(0, ALL, 50) == [b"x" * 100]
-        assert log.read(1, ALL, 60) == [b"y" * 10, b"z" * 10]
-
-
 def test_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(_descriptor: int, buffers: Sequence[bytes | memoryview]) -> None:
         os.write(_descriptor, bytes(buffers[0])[:3])

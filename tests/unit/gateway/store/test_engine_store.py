@@ -288,16 +288,6 @@ async def test_placement_is_checked_before_anything_is_uploaded(local: Fixture) 
         await store.open(ME, "a", 1, folder().manifest, ["class=a,colour=red"])
 
 
-async def test_budget_counts_content_once_and_uploads_in_progress(local: Fixture) -> None:
-    pushed = folder()
-    store = await local.start(budget=len(MODEL) + len(SAMPLES) + len(pushed.manifest) + 600)
-    await push(store)
-    await store.open(ME, "b", 1, folder(b"x" * 400).manifest)
-    with pytest.raises(Overloaded, match="--store-budget"):
-        await store.open(ME, "c", 1, folder(b"y" * 400).manifest)
-    await push(store, "d", 1)  # shares all
-
-
 async def test_pushes_at_the_same_time_do_not_get_the_same_room(local: Fixture) -> None:
     store = await local.start(budget=len(MODEL) + len(SAMPLES) + 100)
     opened = await asyncio.gather(
