@@ -39,8 +39,8 @@ _FILES: Final = {
     "/fleet/page.js": ("page.js", "text/javascript"),
     "/fleet/page.css": ("page.css", "text/css"),
 }
-_PIECE_BYTES: Final = 16 * 1024
-"""What is written at a time, so that a viewer who does not read holds little more."""
+_UNREAD_BYTES: Final = 16 * 1024
+"""What a viewer may leave unread before nothing more is encoded for it."""
 _END_S: Final = 0.2
 """Time to send the end of the events at shutdown."""
 
@@ -78,25 +78,20 @@ class _EventStream(Response):
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         async with cancelled_on_disconnect(self._request), aclosing(self._feed.messages()) as all_:
             message = await anext(all_)
+            transport = peer_of(self._request.scope).transport
+            transport.set_write_buffer_limits(_UNREAD_BYTES)
             head = {"type": "http.response.start", "status": HTTPStatus.OK}
             await send({**head, "headers": self.raw_headers})
+            part = {"type": "http.response.body", "more_body": True}
             try:
                 while True:
-                    await _send(message, send)
+                    await send({**part, "body": message})
                     message = await anext(all_)
             except asyncio.CancelledError:
                 # By the shutdown: a viewer that does not read would hold up the end.
-                abort = peer_of(self._request.scope).abort
-                asyncio.get_running_loop().call_later(_END_S, abort)
+                asyncio.get_running_loop().call_later(_END_S, transport.abort)
                 await send({"type": "http.response.body"})
                 raise
-
-
-async def _send(message: bytes, send: Send) -> None:
-    view = memoryview(message)
-    for first in range(0, len(view), _PIECE_BYTES):
-        piece = bytes(view[first : first + _PIECE_BYTES])
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
 def _check_host(host: str) -> None:

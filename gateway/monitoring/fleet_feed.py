@@ -1,7 +1,8 @@
 """Feed of the fleet page: the state once, then the changes, encoded once for all viewers.
 
-Nothing is encoded while nobody looks. Viewers share the last batches; one that is too slow for
-them gets the state again, so none of them costs memory of its own.
+Nothing is encoded while nobody looks. Viewers share the last changes; one that is too slow for them
+gets the state again. The state is encoded in parts, each when the viewer has read those before, so
+that it neither holds up the event loop nor stays in memory.
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from synergai.errors import Overloaded
-from synergai.fleet_page.records import encode
+from synergai.fleet_page.records import Batch, encode
 from synergai.fleet_page.view import INTERVAL_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
     from gateway.fleet.worker import ConnectedWorker
+    from synergai.fleet_page.records import Record
     from synergai.fleet_page.view import View
 
 MAX_VIEWERS: Final = 64
-_KEPT: Final = 40
-"""Batches that slow viewers can still get, of `INTERVAL_S` each."""
+_KEPT: Final = 80
+"""Messages with changes that slow viewers can still get."""
+_PART: Final = 100
+"""Records in a message."""
+_STAGGER_S: Final = 0.002
+"""Time between two viewers that get the same changes, so that requests need not wait for all."""
 
 
 class FleetFeed:
@@ -39,10 +45,10 @@ class FleetFeed:
         self._workers = workers
         self._now = now
         self._viewers = 0
-        self._batches: deque[bytes] = deque(maxlen=_KEPT)
-        self._next = 0  # number of the batch that comes next
-        self._state = b""
-        self._state_at = -_KEPT  # number of the first batch that is not in the state
+        self._messages: deque[bytes] = deque(maxlen=_KEPT)
+        self._next = 0  # number of the message that comes next
+        self._state: list[Record] = []
+        self._state_at = -1  # number of the first message that is not in the state
         self._timer: asyncio.TimerHandle | None = None
         self._published = asyncio.Event()
 
@@ -52,40 +58,51 @@ class FleetFeed:
         Raises:
             Overloaded: there are too many viewers.
         """
-        with self._counted():
-            position = -_KEPT
+        with self._counted() as place:
+            position = -1
             while True:
-                if position < self._next - len(self._batches):
-                    position, message = self._current_state()
-                    yield message
+                if position < self._next - len(self._messages):
+                    position, state = self._current_state()
+                    event = b"state"
+                    for first in range(0, len(state) or 1, _PART):
+                        yield self._message(event, state[first : first + _PART])
+                        event = b"changes"
+                        await asyncio.sleep(0)
                 elif position < self._next:
-                    message = self._batches[position - self._next]
+                    message = self._messages[position - self._next]
                     position += 1
                     yield message
                 else:
                     await self._published.wait()
+                    await asyncio.sleep(place * _STAGGER_S)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        if self._viewers >= MAX_VIEWERS:
+    def _counted(self) -> Iterator[int]:
+        """Count a viewer while the context is open; return how many there were before."""
+        place = self._viewers
+        if place >= MAX_VIEWERS:
             raise Overloaded(f"{MAX_VIEWERS} viewers have the fleet page open, the limit")
         self._viewers += 1
-        if self._viewers == 1:
+        if not place:
             self._view.watched = True
             self._publish()
         try:
-            yield
+            yield place
         finally:
             self._viewers -= 1
             if not self._viewers:
                 self._stop()
 
     def _publish(self) -> None:
-        """Add a batch, and wake the viewers."""
+        """Add what changed, and wake the viewers."""
         for worker in self._workers():
             self._view.power(worker.id, worker.power.mode, worker.power.watts)
-        self._batches.append(_message(b"changes", encode(self._view.take(self._now()))))
-        self._next += 1
+        changed = self._view.take()
+        for first in range(0, len(changed) or 1, _PART):
+            self._messages.append(self._message(b"changes", changed[first : first + _PART]))
+            self._next += 1
+        if self._state_at < self._next - len(self._messages):
+            self._state = []
         self._published.set()
         self._published = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -95,18 +112,16 @@ class FleetFeed:
         if self._timer is not None:
             self._timer.cancel()
         self._view.watched = False
-        self._view.take(self._now())
-        self._batches.clear()
-        self._state, self._state_at = b"", -_KEPT
+        self._view.take()
+        self._messages.clear()
+        self._state = []
 
-    def _current_state(self) -> tuple[int, bytes]:
-        """Return the state and the number of the next batch; encoded anew only if it is old."""
-        if self._state_at < self._next - len(self._batches) or not self._state:
-            # What changes until the next batch is in both, which does no harm.
-            self._state = _message(b"state", encode(self._view.state(self._now())))
-            self._state_at = self._next
+    def _current_state(self) -> tuple[int, list[Record]]:
+        """Return the number of the message that follows the state, and the state."""
+        if not self._state:
+            # What changes until that message is in both, which does no harm.
+            self._state, self._state_at = self._view.state(), self._next
         return self._state_at, self._state
 
-
-def _message(event: bytes, data: bytes) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event, data)
+    def _message(self, event: bytes, records: list[Record]) -> bytes:
+        return b"event: %b\ndata: %b\n\n" % (event, encode(Batch(self._now(), records)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct
 
 from synergai.errors import InvalidInput
-from synergai.fleet_page.records import encode
+from synergai.fleet_page.records import Batch, encode
 from synergai.fleet_page.view import INTERVAL_S, View
 from synergai.scheduling.event_log import recorded_steps
 
@@ -62,13 +62,13 @@ def _read_recording(path: Path) -> _Recording:
             began, due = at, at + INTERVAL_S
         elif at >= due:
             # Encoded at once: the view goes on to change the records.
-            batches.append(Raw(encode(view.take(ended))))
+            batches.append(Raw(encode(Batch(ended, view.take()))))
             due = at + INTERVAL_S
         view.record(event, at, commands)
         ended = at
     if began == math.inf:
         raise InvalidInput(f"{path}: the event log has no events")
-    batches.append(Raw(encode(view.take(ended))))
+    batches.append(Raw(encode(Batch(ended, view.take()))))
     return _Recording(path.name, began, ended, batches)
 
 

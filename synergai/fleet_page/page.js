@@ -105,6 +105,7 @@ function moment(at) {
 
 const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const percent = (share) => `${share > 0 ? "+" : ""}${(share * 100).toFixed(0)} %`;
+const order = new Intl.Collator("en", { numeric: true });
 const matches = (...texts) => !view.filter
   || texts.some((text) => (text ?? "").toLowerCase().includes(view.filter));
 
@@ -383,7 +384,7 @@ function pen(target, width, height) {
 function visibleRows() {
   const rows = [...model.rows.values()].filter((row) => matches(row.id, model.workers.get(row.id)?.worker_class)
     || [...row.bars.values()].some((bar) => matches(bar.engine, bar.job)));
-  return rows.sort((one, other) => one.id.localeCompare(other.id, "en", { numeric: true }));
+  return rows.sort((one, other) => order.compare(one.id, other.id));
 }
 
 function draw() {

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from synergai.fleet_page.records import Assignment, Batch, Incident, Job, Record, Second, Worker
+from synergai.fleet_page.records import Assignment, Incident, Job, Record, Second, Worker
 from synergai.scheduling import events
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ KEPT: Final = 10_000
 """Assignments, and jobs, that are kept once they have ended."""
 KEPT_INCIDENTS: Final = 300
 KEPT_SECONDS: Final = 1800
-MAX_REQUESTS: Final = 100
+MAX_REQUESTS: Final = 40
 """Single requests with a record, by interval between two batches."""
 INTERVAL_S: Final = 0.25
 """Time between two batches."""
@@ -56,7 +56,7 @@ class View:
     _requests: int = 0
     _count: int = 0
 
-    def state(self, now: float) -> Batch:
+    def state(self) -> list[Record]:
         """Return everything."""
         parts = (
             self._workers.values(),
@@ -65,12 +65,12 @@ class View:
             self._incidents,
             self._seconds,
         )
-        return Batch(now, [record for part in parts for record in part])
+        return [record for part in parts for record in part]
 
-    def take(self, now: float) -> Batch:
+    def take(self) -> list[Record]:
         """Return what changed since the last call, while the view is watched."""
         changed, self._changed = self._changed, {}
-        return Batch(now, list(changed.values()))
+        return list(changed.values())
 
     def power(self, worker_id: str, mode: str, watts: float | None) -> None:
         """Note the power mode of a worker and the power that it draws."""

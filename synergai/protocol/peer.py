@@ -30,15 +30,11 @@ class Peer:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        self._transport = transport
+        self.transport = transport
         # None if the client has left already.
         name = transport.get_extra_info("peername") or ("", 0)
         self._host: str = name[0]
         self._port: int = name[1]
-
-    def abort(self) -> None:
-        """Close the connection without sending what it still holds."""
-        self._transport.abort()
 
     @property
     def is_local(self) -> bool:
@@ -60,17 +56,17 @@ class Peer:
     @cached_property
     def _user(self) -> int | None:
         """The user, looked up once: the system's tables are long."""
-        own_host, own_port = self._transport.get_extra_info("sockname")[:2]
+        own_host, own_port = self.transport.get_extra_info("sockname")[:2]
         ends = (self._host, self._port), (own_host, own_port)
         users = {user for user in _users_between(*ends) if user != _UNKNOWN_USER}
         # Checked last: while it is open, no other connection has the same two ends.
         return users.pop() if users and self._is_open() else None
 
     def _is_open(self) -> bool:
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return False
         # The name that uvloop returns is of when the connection was made.
-        descriptor = os.dup(self._transport.get_extra_info("socket").fileno())
+        descriptor = os.dup(self.transport.get_extra_info("socket").fileno())
         with socket.socket(fileno=descriptor) as own, suppress(OSError):
             own.getpeername()
             return True

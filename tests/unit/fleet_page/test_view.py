@@ -8,7 +8,7 @@ import pytest
 
 from synergai.domain import AssignmentId, EngineName, Job, JobId, Outcome, WorkerId
 from synergai.fleet_page import view as view_module
-from synergai.fleet_page.records import Batch, encode
+from synergai.fleet_page.records import Batch, Record, encode
 from synergai.fleet_page.view import MAX_REQUESTS, View
 from synergai.scheduling.events import (
     AssignmentEnded,
@@ -24,10 +24,10 @@ from synergai.scheduling.events import (
 from tests.staged_runs import staged_run
 
 
-def shown(batch: Batch, kind: str) -> list[dict[str, Any]]:
+def shown(records: list[Record], kind: str) -> list[dict[str, Any]]:
     """Return the records of a kind as the browser gets them."""
-    records = msgspec.json.decode(encode(batch))["records"]
-    return [record for record in records if record["kind"] == kind]
+    sent = msgspec.json.decode(encode(Batch(9.0, records)))["records"]
+    return [record for record in sent if record["kind"] == kind]
 
 
 def request(number: int, deadline: float = math.inf) -> JobArrived:
@@ -47,28 +47,28 @@ def test_changes_on_top_of_a_state_make_the_later_state() -> None:
     middle = len(steps) // 2
     for step in steps[:middle]:
         view.record(*step)
-    known = {(type(each), each.id): encode(each) for each in view.state(1.0).records}
+    known = {(type(each), each.id): encode(each) for each in view.state()}
     view.watched = True
     for step in steps[middle:]:
         view.record(*step)
-    known |= {(type(each), each.id): encode(each) for each in view.take(2.0).records}
-    assert known == {(type(each), each.id): encode(each) for each in view.state(2.0).records}
+    known |= {(type(each), each.id): encode(each) for each in view.take()}
+    assert known == {(type(each), each.id): encode(each) for each in view.state()}
 
 
 def test_record_that_changes_twice_is_sent_once() -> None:
     view = View(watched=True)
     for step in staged_run(1, 1):
         view.record(*step)
-    [assignment] = shown(view.take(9.0), "assignment")
+    [assignment] = shown(view.take(), "assignment")
     assert (assignment["outcome"], assignment["done"]) == ("completed", 10)
-    assert view.take(9.0).records == []
+    assert view.take() == []
 
 
 def test_unwatched_view_collects_no_changes() -> None:
     view = View()
     for step in staged_run(2, 10):
         view.record(*step)
-    assert view.take(9.0).records == []
+    assert view.take() == []
 
 
 def test_what_has_ended_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_what_has_ended_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -
     view = View()
     for step in staged_run(2, 40):
         view.record(*step)
-    state = view.state(9.0)
+    state = view.state()
     ended = [each for each in shown(state, "assignment") if "ended" in each]
     assert len(ended) == 5
     assert len([each for each in shown(state, "job") if "ended" in each]) == 5
@@ -88,7 +88,7 @@ def test_surplus_requests_are_counted_without_a_record() -> None:
         view.record(request(number), 1.0, [])
     for number in range(MAX_REQUESTS + 3):
         view.record(TimePassed(), 1.1, [Finish(JobId(f"r{number}"))])
-    state = view.state(2.0)
+    state = view.state()
     assert len(shown(state, "job")) == MAX_REQUESTS
     [second] = shown(state, "second")
     assert second == {
@@ -108,7 +108,7 @@ def test_only_jobs_that_finish_in_time_are_goodput() -> None:
     view.record(TimePassed(), 1.5, [Reject(JobId("r1"), "no worker")])
     view.record(JobCancelled(JobId("r2")), 1.5, [])
     view.record(TimePassed(), 2.5, [Finish(JobId("r3")), Expire(JobId("r4"))])
-    seconds = shown(view.state(3.0), "second")
+    seconds = shown(view.state(), "second")
     assert [(each.get("met", 0), each.get("violated", 0)) for each in seconds] == [(1, 1), (0, 2)]
 
 
@@ -119,7 +119,7 @@ def test_worker_that_leaves_ends_its_assignments() -> None:
             view.record(*step)
     view.record(WorkerLeft(WorkerId("edge-000")), 9.0, [])
     view.record(AssignmentEnded(AssignmentId(1), 10, Outcome.COMPLETED), 9.5, [])
-    state = view.state(10.0)
+    state = view.state()
     [assignment] = shown(state, "assignment")
     assert (assignment["outcome"], assignment["ended"]) == ("revoked", 9.0)
     assert shown(state, "worker") == []
@@ -130,11 +130,11 @@ def test_ejected_worker_serves_again_with_its_next_assignment() -> None:
     steps = list(staged_run(1, 1))
     view.record(*steps[0])
     view.record(TimePassed(), 0.1, [Eject(WorkerId("edge-000"), 5.0)])
-    [worker] = shown(view.take(0.2), "worker")
+    [worker] = shown(view.take(), "worker")
     assert worker["state"] == "ejected"
     for step in steps[1:]:
         view.record(*step)
-    [worker] = shown(view.take(9.0), "worker")
+    [worker] = shown(view.take(), "worker")
     assert "state" not in worker
 
 
@@ -145,5 +145,5 @@ def test_power_is_sent_when_it_changes() -> None:
     view.power("edge-000", "15W", 12.5)
     view.power("edge-000", "15W", 12.5)
     view.power("unknown", "15W", 12.5)
-    [worker] = shown(view.take(1.0), "worker")
+    [worker] = shown(view.take(), "worker")
     assert (worker["mode"], worker["watts"]) == ("15W", 12.5)

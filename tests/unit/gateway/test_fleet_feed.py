@@ -38,9 +38,10 @@ async def test_viewer_gets_the_state_then_changes() -> None:
             assert await kind(messages) == b"event: changes"
 
 
-async def test_viewers_share_the_bytes() -> None:
+async def test_viewers_share_the_bytes_of_changes() -> None:
     feed = make_feed()
     async with aclosing(feed.messages()) as one, aclosing(feed.messages()) as other:
+        assert await anext(one) == await anext(other)
         for _ in range(3):
             assert await anext(one) is await anext(other)
 
@@ -53,6 +54,15 @@ async def test_viewer_that_missed_changes_gets_the_state_again() -> None:
             await anext(fast)
         assert await kind(slow) == b"event: state"
         assert await kind(slow) == b"event: changes"
+
+
+async def test_large_state_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_feed, "_PART", 10)
+    feed = make_feed()
+    async with aclosing(feed.messages()) as messages:
+        assert await kind(messages) == b"event: state"
+        for _ in range(2):
+            assert (await anext(messages)).count(b'"kind"') == 10
 
 
 async def test_viewers_are_limited() -> None:
